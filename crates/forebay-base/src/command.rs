@@ -8,6 +8,8 @@
 //! - [`Command::Record`] fires when every command before it in its stream is complete. A [`Command::Wait`] names an event
 //!   and a generation, and stands after its record in the list.
 //! - Streams are otherwise unordered.
+//! - A [`Command::Launch`] runs where its operands are: in device memory on the device, in host blocks on the host. They are
+//!   all, the workspace included, in the one or all in the other.
 //! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while no one uses the tiles.
 
 use std::fmt;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use forebay::managed::Policy;
-use forebay::{DeviceName, EngineOptions, LaunchOrder, MemoryLimit, MemoryMode, MemorySize};
+use forebay::{DeviceName, EngineOptions, HostOperators, LaunchOrder, MemoryLimit, MemoryMode, MemorySize};
 use forebay_device::host::threads_of;
 
 use crate::heap_arguments::{byte_count, HeapArguments};
@@ -17,6 +17,15 @@ pub enum OrderKind {
     File,
     /// With the fewest barriers that fit the same memory
     Barriers,
+}
+
+/// Which operators run on the host in the plan of another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HostOperatorsKind {
+    /// Those that the device cannot run
+    Needed,
+    /// None: an operator that the device cannot run is an error
+    Never,
 }
 
 /// Who decides what is on the device.
@@ -86,6 +95,10 @@ pub struct DeviceArguments {
     /// In which order kernels are planned; results do not depend on it
     #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
     pub order: OrderKind,
+    /// Which operators run on the host: those that the device cannot run, between copies that the plan counts, or none, which
+    /// makes them an error
+    #[arg(long, value_enum, value_name = "WHICH", default_value = "needed", env = "FOREBAY_HOST_OPERATORS")]
+    pub host_operators: HostOperatorsKind,
     /// Check every plan for races and lost data before it runs
     #[arg(long)]
     pub check: bool,
@@ -117,6 +130,10 @@ impl DeviceArguments {
         planning.order = match self.order {
             OrderKind::File => LaunchOrder::File,
             OrderKind::Barriers => LaunchOrder::Barriers,
+        };
+        planning.host_operators = match self.host_operators {
+            HostOperatorsKind::Needed => HostOperators::Needed,
+            HostOperatorsKind::Never => HostOperators::Never,
         };
         planning.check |= self.check;
         measuring.trace = trace;

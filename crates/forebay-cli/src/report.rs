@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use forebay::format_bytes;
-use forebay::{DeviceName, Explanation, ProcessLimit, RunTimes, Statistics, StepMoves};
+use forebay::{DeviceName, Explanation, HostOperatorExplanation, ProcessLimit, RunTimes, Statistics, StepMoves};
 use serde_json::{json, Map, Value};
 
 use crate::failure::Failure;
 use crate::output;
+
+/// How many operators a line names at most.
+const HOST_OPERATORS_NAMED: usize = 3;
 
 /// One step, or one run of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,6 +111,8 @@ impl Report<'_> {
             "bytes_to_device": statistics.bytes_to_device,
             "bytes_from_device": statistics.bytes_from_device,
             "launches": statistics.launches,
+            "host_launches": statistics.host_launches,
+            "host_launch_bytes": statistics.host_launch_bytes,
             "barriers": statistics.barriers,
             "waits": statistics.waits,
             "stall_seconds": median(self.steps.iter().map(|step| step.stall_seconds)),
@@ -171,6 +176,22 @@ impl Report<'_> {
             let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
             let spilled = format_bytes(statistics.spill_bytes);
             line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
+        if statistics.host_launches > 0 {
+            let (launches, bytes) = (statistics.host_launches, format_bytes(statistics.host_launch_bytes));
+            let named = |one: &HostOperatorExplanation| format!("'{}'", one.name);
+            let operators = self.explanation.iter().flat_map(|explanation| &explanation.host_operators);
+            let mut names: Vec<String> = operators.map(named).collect();
+            if names.len() > HOST_OPERATORS_NAMED {
+                let others = names.len() - HOST_OPERATORS_NAMED;
+                names.truncate(HOST_OPERATORS_NAMED);
+                names.push(format!("{others} others"));
+            }
+            let names = if names.is_empty() { String::new() } else { format!(": {}", names.join(", ")) };
+            line(
+                "on the host",
+                format!("{launches} launches that the device cannot run, {bytes} copied for them{names}"),
+            );
         }
         if let Some(explanation) = self.explanation.as_ref().filter(|explanation| explanation.repeats > 0) {
             let (repeats, seconds) = (explanation.repeats, explanation.repeated_seconds);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use forebay_base::kernel::{Activation, BinaryOp, ScatterOp};
+use forebay_base::kernel::{Activation, BinaryOp, ScatterOp, UnaryOp};
 use forebay_base::{
     Binding, Command, DataType, EventId, HeapId, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc,
 };
@@ -383,6 +383,79 @@ pub fn indices_out_of_range_are_reported(name: &str, device: Arc<dyn Device>) {
             assert_eq!(bench.device.take_index_fault(), None, "{what}: it is told once");
         }
     }
+}
+
+/// A launch whose operands are in host blocks runs on the host, between copies and barriers as any other; what waits for it in
+/// other streams finds what it wrote, and a trace says when it ran.
+pub fn launches_in_host_blocks_run_on_the_host(name: &str, device: Arc<dyn Device>) {
+    const COUNT: u64 = 30_000;
+    let size = COUNT * 8;
+    let bench = Bench::new(device, 4 * MIB);
+    let other = bench.device.create_stream("other", 0).unwrap();
+    let [event, back] = [(); 2].map(|()| bench.device.create_event().unwrap());
+    let desc = TensorDesc::packed(DataType::Float64, &[COUNT]).unwrap();
+    let kernel = Kernel::Unary(UnaryOp::Sqrt);
+    assert_eq!(
+        bench.device.host_workspace_bytes(&kernel, std::slice::from_ref(&desc), std::slice::from_ref(&desc)),
+        Ok(0),
+        "{name}"
+    );
+    let values: Vec<f64> = (0..COUNT).map(|i| i as f64 / 7.0).collect();
+    let bytes = |values: &[f64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let [from, staged, result, returned] = [0, 1, 2, 3].map(|part| bench.on_host(part * 512 * 1024, size));
+    let (there, there_too) = (bench.on_device(0, size), bench.on_device(512 * 1024, size));
+    bench.device.set_trace(true);
+    for round in 1..=3u64 {
+        let values: Vec<f64> = values.iter().map(|value| value * round as f64).collect();
+        bench.device.write_host(from, &bytes(&values));
+        let bind = |region| vec![Binding { region, desc: desc.clone() }];
+        let (reads, writes) = (bind(staged), bind(result));
+        let launch = Launch { kernel: kernel.clone(), reads, writes, workspace: None, label: 5 };
+        bench
+            .device
+            .submit(&[
+                bench.copy(from, there),
+                bench.barrier(),
+                bench.copy(there, staged),
+                bench.barrier(),
+                Command::Launch { stream: bench.stream, launch: Box::new(launch) },
+                Command::Record { stream: bench.stream, event, generation: round },
+                Command::Wait { stream: other, event, generation: round },
+                Command::Copy { stream: other, from: result, to: there_too },
+                Command::Record { stream: other, event: back, generation: round },
+                Command::Wait { stream: bench.stream, event: back, generation: round },
+                bench.copy(there_too, returned),
+            ])
+            .unwrap();
+        bench.device.synchronize(bench.stream).unwrap();
+        let mut found = vec![0; size as usize];
+        bench.device.read_host(returned, &mut found);
+        let expected: Vec<f64> = values.iter().map(|value| value.sqrt()).collect();
+        assert!(found == bytes(&expected), "{name}, round {round}");
+        let mut records = bench.device.take_trace();
+        records.sort_by_key(|record| record.start);
+        let names: Vec<&str> = records.iter().map(|record| record.name).collect();
+        assert_eq!(names, ["copy", "copy", "Unary", "copy", "copy"], "{name}");
+        assert_eq!(records[2].label, Some(5), "{name}");
+    }
+    bench.device.destroy_stream(other);
+}
+
+/// A launch on the host tells of an index out of range as any other does.
+pub fn indices_out_of_range_are_reported_on_the_host(name: &str, device: Arc<dyn Device>) {
+    let bench = Bench::new(device, 64 << 10);
+    let bind = |offset: u64, data_type, sizes: &[u64]| {
+        let desc = TensorDesc::packed(data_type, sizes).unwrap();
+        Binding { region: bench.on_host(offset, desc.total_size_bytes()), desc }
+    };
+    let (table, indices) = (bind(0, DataType::Float32, &[7, 3]), bind(1024, DataType::Int64, &[2]));
+    let rows = bind(2048, DataType::Float32, &[2, 3]);
+    bench.device.write_host(indices.region, &[1i64, 9].map(i64::to_le_bytes).concat());
+    let (reads, writes) = (vec![table, indices], vec![rows]);
+    let launch = Launch { kernel: Kernel::Gather { axis: 0 }, reads, writes, workspace: None, label: 3 };
+    bench.run(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]);
+    let expected = Some(IndexFault { label: 3, element: 1, index: 9, limit: 7 });
+    assert_eq!(bench.device.take_index_fault(), expected, "{name}");
 }
 
 /// A trace has one record for each command that worked, with times in their order.

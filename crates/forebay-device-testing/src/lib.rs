@@ -4,9 +4,12 @@
 //! | module | holds |
 //! |---|---|
 //! | [`mod@contract`] | the contract tests that every device has to pass |
+//! | [`lacking`] | a device that lacks kernels |
 //! | [`refusing`] | a device that refuses calls |
 
 pub mod contract;
+pub mod lacking;
 pub mod refusing;
 
+pub use lacking::Lacking;
 pub use refusing::Refusing;

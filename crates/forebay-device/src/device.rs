@@ -151,6 +151,24 @@ pub trait Device: Send + Sync {
     fn workspace_bytes(&self, kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc])
         -> Result<u64, DeviceError>;
 
+    /// Temporary bytes that a launch of `kernel` needs whose operands are in host blocks: such launches, and their workspace with
+    /// them, run on the host with the host device's kernels, for what the device itself cannot run.
+    ///
+    /// The first call may take threads and bounded buffers of host memory, which are counted until the device goes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the host cannot run the kernel with these operands either, or the device has nothing
+    /// run on the host; [`DeviceError::OutOfMemory`] where the buffers do not fit.
+    fn host_workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        _reads: &[TensorDesc],
+        _writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        let reason = "this device has nothing run on the host".to_string();
+        Err(DeviceError::Unsupported { kernel: kernel.name(), reason })
+    }
+
     /// Says ahead whether that much memory of the machine could be had in all, for what takes it piece by piece and would fail at
     /// the last one. A device whose heaps are no memory of the machine looks at `host_bytes` alone; one that cannot say agrees.
     ///

@@ -14,7 +14,7 @@
 ///
 /// impl Device for Diskless {
 ///     forward! {
-///         inner: limits workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
+///         inner: limits workspace_bytes host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
 ///         create_host_block destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
 ///         query_event event_time write_host read_host take_index_fault usage set_trace take_trace
 ///     }
@@ -44,6 +44,16 @@ macro_rules! forward {
             writes: &[$crate::base::TensorDesc],
         ) -> Result<u64, $crate::DeviceError> {
             self.$inner.workspace_bytes(kernel, reads, writes)
+        }
+    };
+    (@host_workspace_bytes $inner:ident) => {
+        fn host_workspace_bytes(
+            &self,
+            kernel: &$crate::base::Kernel,
+            reads: &[$crate::base::TensorDesc],
+            writes: &[$crate::base::TensorDesc],
+        ) -> Result<u64, $crate::DeviceError> {
+            self.$inner.host_workspace_bytes(kernel, reads, writes)
         }
     };
     (@check_room $inner:ident) => {

@@ -197,6 +197,15 @@ impl Device for NullDevice {
         }
     }
 
+    fn host_workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        kernels::workspace_bytes(kernel, reads, writes)
+    }
+
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
         let size_bytes = self.tiles(size_bytes);
         let mut state = self.state();

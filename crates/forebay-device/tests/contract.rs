@@ -56,6 +56,8 @@ contract!(
     events_order_streams_and_count_generations,
     launches_run_in_the_order_that_barriers_give,
     indices_out_of_range_are_reported,
+    launches_in_host_blocks_run_on_the_host,
+    indices_out_of_range_are_reported_on_the_host,
     released_parts_of_host_blocks_come_back,
     absurd_sizes_are_errors_and_harm_nothing,
     a_kernel_that_cannot_run_is_an_error_that_sticks,

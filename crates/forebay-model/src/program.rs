@@ -95,8 +95,31 @@ pub struct ProgramLaunch {
     pub reads: Vec<Operand>,
     /// Outputs in the kernel's order. An update in place names the same operand as the read.
     pub writes: Vec<Operand>,
-    /// Temporary bytes that the device asks for ([`Program::set_workspace`]).
+    /// Temporary bytes that it needs where it runs ([`Program::set_workspace`]).
     pub workspace_bytes: u64,
+    /// Whether it runs on the host, because the device cannot run it ([`Program::set_workspace`]).
+    pub on_host: bool,
+}
+
+/// What a launch needs where it runs.
+///
+/// ```
+/// use forebay_model::program::Workspace;
+///
+/// assert_eq!(Workspace::from(256), Workspace { bytes: 256, on_host: false }, "what a device says is about itself");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workspace {
+    /// Temporary bytes.
+    pub bytes: u64,
+    /// Whether it runs on the host, because the device cannot run it.
+    pub on_host: bool,
+}
+
+impl From<u64> for Workspace {
+    fn from(bytes: u64) -> Workspace {
+        Workspace { bytes, on_host: false }
+    }
 }
 
 impl ProgramLaunch {
@@ -105,6 +128,15 @@ impl ProgramLaunch {
         match operand {
             OperandRef::Read(index) => self.reads.get(index),
             OperandRef::Write(index) => self.writes.get(index),
+        }
+    }
+
+    /// Temporary bytes that it needs in device memory.
+    pub fn device_workspace_bytes(&self) -> u64 {
+        if self.on_host {
+            0
+        } else {
+            self.workspace_bytes
         }
     }
 
@@ -161,18 +193,19 @@ impl Program {
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Sets each launch's workspace to what `ask` (a device) says for it, given the descriptors of its inputs and outputs. After
-    /// fusion, and before anything is known about budgets.
+    /// Sets each launch's workspace, and whether it runs on the host, to what `ask` (a device) says for it, given the descriptors of
+    /// its inputs and outputs. After fusion, and before anything is known about budgets.
     ///
     /// # Errors
     /// The first that `ask` gives.
-    pub fn set_workspace<E>(
+    pub fn set_workspace<E, W: Into<Workspace>>(
         &mut self,
-        ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<u64, E>,
+        ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<W, E>,
     ) -> Result<(), E> {
         let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
         for launch in &mut self.launches {
-            launch.workspace_bytes = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?;
+            let Workspace { bytes, on_host } = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?.into();
+            (launch.workspace_bytes, launch.on_host) = (bytes, on_host);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use forebay_model::program::{BufferId, Program};
 
 use crate::arena::{item, PiecesByTime};
 use crate::cost::Costs;
+use crate::host_launches::{host_launch_bytes, HOST_LAUNCH_ALIGNMENT_BYTES};
 use crate::liveness::{Liveness, Owner};
 use crate::residency::{launch_starts, Residency};
 use crate::tuning::HELD_PERCENT;
@@ -59,7 +60,7 @@ pub struct StorePlace {
 pub struct BackingStores {
     /// By chunk: its place, where it is ever away from the device.
     pub places: Vec<Option<StorePlace>>,
-    /// Bytes of the host block.
+    /// Bytes of the host block; the last of them are for launches on the host ([`host_launch_bytes`]).
     pub host_bytes: u64,
     /// Bytes of the spill file.
     pub disk_bytes: u64,
@@ -87,16 +88,24 @@ pub fn backing_stores(
     let whole = Packing { grain_bytes: 1, alignment_bytes: HOST_ALIGNMENT_BYTES, capacity_bytes: None, apart: false };
     let Some(host_limit) = host_limit else {
         let host = pack(live, &times, whole, |_| true);
-        return collect(live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
+        return collect(program, live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
+    };
+    // What launches on the host need there is taken first.
+    let launch_bytes = host_launch_bytes(program);
+    let room_bytes = match launch_bytes {
+        0 => host_limit.budget_bytes,
+        bytes => {
+            host_limit.budget_bytes.saturating_sub(bytes) / HOST_LAUNCH_ALIGNMENT_BYTES * HOST_LAUNCH_ALIGNMENT_BYTES
+        }
     };
     let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
     let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
     let parts = Packing { apart: true, ..whole };
     let fits = |kept: &Vec<bool>| {
-        let within = Packing { capacity_bytes: Some(host_limit.budget_bytes), ..parts };
+        let within = Packing { capacity_bytes: Some(room_bytes), ..parts };
         pack(live, &times, within, |chunk| on_host(kept, chunk))
     };
-    let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, host_limit.budget_bytes / 100 * percent));
+    let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, room_bytes / 100 * percent));
     let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
     let (kept, host) = found.unwrap_or_else(|| {
         let kept = vec![false; live.chunks.len()];
@@ -108,7 +117,7 @@ pub fn backing_stores(
         let chosen = |chunk: usize| choice.stands[chunk] == wanted && !kept[chunk];
         pack(live, &times, blocks, chosen).unwrap_or_default()
     };
-    collect(live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
+    collect(program, live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
 }
 
 /// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
@@ -288,14 +297,14 @@ fn pack(
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
 
-fn collect(count: usize, packed: [Packed; 3]) -> BackingStores {
+fn collect(program: &Program, count: usize, packed: [Packed; 3]) -> BackingStores {
     let [host, disk, turns] = &packed;
-    let mut backing_stores = BackingStores {
-        places: vec![None; count],
-        host_bytes: host.bytes,
-        disk_bytes: disk.bytes,
-        turns_bytes: turns.bytes,
+    let host_bytes = match host_launch_bytes(program) {
+        0 => host.bytes,
+        bytes => host.bytes.next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES) + bytes,
     };
+    let mut backing_stores =
+        BackingStores { places: vec![None; count], host_bytes, disk_bytes: disk.bytes, turns_bytes: turns.bytes };
     for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
         for (chunk, offset_bytes) in packed.offsets {
             backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });

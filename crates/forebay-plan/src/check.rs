@@ -141,6 +141,10 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
                 let descs = operands.iter().map(|operand| &operand.desc);
                 bindings.iter().map(|binding| &binding.desc).eq(descs)
             };
+            if plan.runs_on_host(launch) != source.on_host {
+                let [runs, must] = if source.on_host { ["device", "host"] } else { ["host", "device"] };
+                return Err(broken(format!("{command} runs on the {runs}, and '{}' must on the {must}", source.name)));
+            }
             if launch.kernel != source.kernel
                 || !same(&launch.reads, &source.reads)
                 || !same(&launch.writes, &source.writes)
@@ -176,6 +180,14 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
             }
         }
         if let Command::Launch { launch, .. } = command {
+            let mut spaces =
+                command.reads().into_iter().chain(command.writes()).map(|region| plan.memory(region.memory).space);
+            let first = spaces.next();
+            if spaces.any(|space| Some(space) != first) || first == Some(Space::Disk) {
+                return Err(broken(format!(
+                    "command {index} ({command}) has operands that are not together in one space"
+                )));
+            }
             for binding in launch.reads.iter().chain(&launch.writes) {
                 let (start, length) = (binding.region.range.start, binding.region.range.len());
                 binding.desc.check_binding(start, length).map_err(|e| broken(format!("command {index}: {e}")))?;

@@ -4,7 +4,7 @@
 use forebay_base::{DataType, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
-use crate::machine::MachineDescription;
+use crate::machine::{MachineDescription, HOST_LAUNCH_NS, HOST_MEMORY_BYTES_PER_SECOND, HOST_OPERATIONS_PER_SECOND};
 use crate::ways::{Disk, Link, LinkDirection};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
@@ -77,17 +77,24 @@ pub fn estimate(program: &Program, limits: &Limits) -> Costs {
 /// The time to start a launch is what launches side by side can save.
 pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     let workers = f64::from(machine.workers.max(1));
-    let launch_ns = machine.launch_ns as f64;
+    let start_ns = |launch: &ProgramLaunch| if launch.on_host { HOST_LAUNCH_NS } else { machine.launch_ns };
     let work_ns = |launch: &ProgramLaunch| {
-        let arithmetic = operations(launch) / machine.operations_per_second(data_type(launch)) * 1e9;
-        let traffic = bytes(launch) as f64 / machine.memory_bytes_per_second * 1e9;
+        let (operations_per_second, bytes_per_second) = match launch.on_host {
+            true => (HOST_OPERATIONS_PER_SECOND, HOST_MEMORY_BYTES_PER_SECOND),
+            false => (machine.operations_per_second(data_type(launch)), machine.memory_bytes_per_second),
+        };
+        let arithmetic = operations(launch) / operations_per_second * 1e9;
+        let traffic = bytes(launch) as f64 / bytes_per_second * 1e9;
         arithmetic.max(traffic)
     };
     // One worker starts a launch, all workers work on it: the mean over both.
-    let mean_workers = |work_ns: f64| (launch_ns + work_ns * workers) / (launch_ns + work_ns).max(1.0);
+    let mean_workers = |launch: &ProgramLaunch| {
+        let (start_ns, work_ns) = (start_ns(launch) as f64, work_ns(launch));
+        ((start_ns + work_ns * workers) / (start_ns + work_ns).max(1.0)).max(1.0)
+    };
     Costs {
-        launch_ns: program.launches.iter().map(|launch| machine.launch_ns + work_ns(launch) as u64).collect(),
-        launch_workers: program.launches.iter().map(|launch| mean_workers(work_ns(launch)).max(1.0)).collect(),
+        launch_ns: program.launches.iter().map(|launch| start_ns(launch) + work_ns(launch) as u64).collect(),
+        launch_workers: program.launches.iter().map(mean_workers).collect(),
         workers,
         copy_worker_ns_per_byte: machine.copy_worker_ns_per_byte,
         step_ns: 0,

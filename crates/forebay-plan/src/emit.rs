@@ -9,6 +9,7 @@ use forebay_sync::{insert_barriers, StepBoundary};
 use crate::arena::Arena;
 use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES};
 use crate::error::PlanError;
+use crate::host_launches::{host_launch_bytes, HostLaunches};
 use crate::liveness::{Liveness, Owner};
 use crate::plan::{BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics};
 use crate::residency::Residency;
@@ -22,7 +23,7 @@ const HOST: MemoryId = MemoryId(1);
 const DISK: MemoryId = MemoryId(2);
 /// The spill files that take turns, where there are any: first the one that a step reads.
 const TURNS: [MemoryId; 2] = [MemoryId(3), MemoryId(4)];
-/// Kernels run here.
+/// Kernels run here, and copies for those that run on the host.
 pub const COMPUTE: StreamId = StreamId(0);
 /// Copies from the host to the device.
 const COPY_IN: StreamId = StreamId(1);
@@ -252,16 +253,26 @@ type Reasons = Vec<Movement>;
 fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Vec<Command>, Reasons), PlanError> {
     let mut commands: Vec<Command> = Vec::new();
     let mut reasons: Reasons = Vec::new();
+    let Decisions { program, live, backing_stores, .. } = decisions;
+    let bytes = host_launch_bytes(program);
+    let part = Region::new(HOST, backing_stores.host_bytes.saturating_sub(bytes), bytes);
+    let mut host_launches = HostLaunches::new(program, live, COMPUTE, part);
+    let mut next_launch = 0;
     for &item in work {
+        let on_host = matches!(item, Work::Launch(index) if program.launches[index].on_host);
+        if !on_host || matches!(item, Work::Launch(index) if index == program.update_start) {
+            host_launches.finish(next_launch, &mut commands, &mut reasons);
+        }
         match item {
             Work::Launch(index) => {
-                let source = &decisions.program.launches[index];
+                next_launch = index + 1;
+                let source = &program.launches[index];
                 let bind = |operands: &[Operand]| -> Result<Vec<Binding>, PlanError> {
                     operands.iter().map(|operand| places.binding(operand, index)).collect()
                 };
                 let workspace = places
                     .device_offset(Owner::Workspace(index), 0, index)
-                    .map(|offset| Region::new(DEVICE, offset, source.workspace_bytes));
+                    .map(|offset| Region::new(DEVICE, offset, source.device_workspace_bytes()));
                 let launch = Launch {
                     kernel: source.kernel.clone(),
                     reads: bind(&source.reads)?,
@@ -269,7 +280,10 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
                     workspace,
                     label: decisions.sources[index] as u32,
                 };
-                commands.push(Command::Launch { stream: COMPUTE, launch: Box::new(launch) });
+                match on_host {
+                    true => host_launches.launch(index, launch, &mut commands, &mut reasons),
+                    false => commands.push(Command::Launch { stream: COMPUTE, launch: Box::new(launch) }),
+                }
             }
             Work::SwapIn(interval) | Work::SwapOut(interval) => {
                 let swap_in = matches!(item, Work::SwapIn(_));
@@ -282,6 +296,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
             }
         }
     }
+    host_launches.finish(next_launch, &mut commands, &mut reasons);
     Ok((commands, reasons))
 }
 
@@ -397,9 +412,13 @@ fn count(plan: &Plan) -> Statistics {
     };
     let mut labels = BTreeSet::new();
     for command in &plan.commands {
+        if let Command::Copy { stream: COMPUTE, from, .. } = command {
+            statistics.host_launch_bytes += from.range.len();
+        }
         match command {
             Command::Launch { launch, .. } => {
                 statistics.launches += 1;
+                statistics.host_launches += usize::from(plan.runs_on_host(launch));
                 statistics.recomputations += usize::from(!labels.insert(launch.label));
             }
             Command::Barrier { .. } => statistics.barriers += 1,

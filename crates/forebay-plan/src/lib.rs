@@ -23,6 +23,7 @@
 //! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
 //! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
+//! | [`host_launches`] | what the device cannot run, on the host between copies |
 //! | [`arena`] | offsets on the device |
 //! | [`shared`] | memory that several plans use |
 //! | [`bound`] | a time that no plan of the same launches can beat |
@@ -49,6 +50,7 @@ pub mod early_updates;
 pub mod emit;
 pub mod error;
 pub mod fuse;
+pub mod host_launches;
 pub mod joint_offload;
 pub mod liveness;
 pub mod machine;

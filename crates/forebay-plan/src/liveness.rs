@@ -112,9 +112,10 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
                 note(&mut chunk.accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
             }
         }
-        if item.workspace_bytes > 0 {
+        let workspace_bytes = item.device_workspace_bytes();
+        if workspace_bytes > 0 {
             let access = Access { launch, reads: false, writes: true };
-            let range = ByteRange::new(0, item.workspace_bytes);
+            let range = ByteRange::new(0, workspace_bytes);
             chunks.push(Chunk { owner: Owner::Workspace(launch), range, accesses: vec![access] });
         }
     }

@@ -34,6 +34,12 @@ const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
 const COPY: LinkDirection = LinkDirection { bytes_per_second: 10e9, latency_ns: 5_000 };
 /// What is assumed of its disk, each way.
 const DISK: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 100_000 };
+/// Arithmetic operations per second that are assumed of the host, for launches that the device cannot run.
+pub(crate) const HOST_OPERATIONS_PER_SECOND: f64 = 4.0 * OPERATIONS_PER_SECOND_AND_WORKER;
+/// Bytes per second that are assumed of such launches.
+pub(crate) const HOST_MEMORY_BYTES_PER_SECOND: f64 = MEMORY_BYTES_PER_SECOND;
+/// Nanoseconds that are assumed to start such a launch between those of a device.
+pub(crate) const HOST_LAUNCH_NS: u64 = 20_000;
 /// Nanoseconds that are assumed to start a launch.
 const LAUNCH_NS: u64 = 5_000;
 

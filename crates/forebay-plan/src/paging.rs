@@ -80,6 +80,11 @@ pub fn page(
     limits: &Limits,
     costs: &Costs,
 ) -> Result<Paging, PlanError> {
+    if let Some(launch) = program.launches.iter().find(|launch| launch.on_host) {
+        let reason = "the device cannot run it, and next to managed memory no operator runs on the host (leave out --memory, or \
+                      choose another device)";
+        return Err(PlanError::Tensor { launch: launch.name.clone(), reason: reason.to_string() });
+    }
     let alone: Vec<u32> = (0..program.launches.len() as u32).collect();
     let program = alias(program.clone(), &alone);
     let live = liveness(&program, false);

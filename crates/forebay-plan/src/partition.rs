@@ -50,7 +50,7 @@ pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
         }
         bytes
     };
-    launch.workspace_bytes + ranges.into_values().map(covered).sum::<u64>()
+    launch.device_workspace_bytes() + ranges.into_values().map(covered).sum::<u64>()
 }
 
 /// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
@@ -216,6 +216,7 @@ impl Building {
             reads: iter::once(sums.clone()).chain(of_launch).collect(),
             writes: finished.to_vec(),
             workspace_bytes: 0,
+            on_host: launch.on_host,
         });
         let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return };
         let mut reads = launch.reads[..reads].to_vec();
@@ -291,6 +292,7 @@ impl Building {
                     reads: vec![earlier.clone(), later],
                     writes: vec![earlier],
                     workspace_bytes: 0,
+                    on_host: launch.on_host,
                 };
                 // It need not touch less than parts do.
                 let bytes = limit_bytes.max(part_bytes);

@@ -78,6 +78,10 @@ pub struct Statistics {
     pub bytes_to_disk: u64,
     /// Launches per step, repeats included.
     pub launches: usize,
+    /// The part of the launches that runs on the host, because the device cannot run it.
+    pub host_launches: usize,
+    /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for launches on the host.
+    pub host_launch_bytes: u64,
     /// Launches that run again in the same step, for contents that were dropped.
     pub recomputations: usize,
     /// How long those are thought to take, in nanoseconds.
@@ -187,6 +191,12 @@ impl Plan {
     /// The memory.
     pub fn memory(&self, id: MemoryId) -> &PlanMemory {
         &self.memories[id.0 as usize]
+    }
+
+    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it.
+    pub fn runs_on_host(&self, launch: &Launch) -> bool {
+        let first = launch.reads.iter().chain(&launch.writes).next();
+        first.is_some_and(|binding| self.memory(binding.region.memory).space == Space::Host)
     }
 
     /// The launches of a step, in the order of the commands.

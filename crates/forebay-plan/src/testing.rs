@@ -52,6 +52,7 @@ impl ProgramBuilder {
             reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
             writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
             workspace_bytes: 0,
+            on_host: false,
         };
         self.program.launches.push(launch);
     }

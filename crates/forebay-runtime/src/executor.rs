@@ -5,7 +5,7 @@
 //! The host waits for the outputs alone: while it looks at them, the rest of the first phase goes on. Where parameters are on disk, a step writes them to places of their own, and these
 //! become the parameters only when it has succeeded: so a disk that fails loses none either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -632,10 +632,19 @@ fn record_outputs(plan: &Plan, commands: &mut Vec<Command>) -> Option<EventId> {
     Some(event)
 }
 
-/// By stream of the device on which the plan copies: which way.
+/// By stream of the device on which the plan copies: which way. Copies for launches on the host go both ways among launches, and say
+/// nothing of the link.
 fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
+    let launch_stream = |command: &Command| match command {
+        Command::Launch { stream, .. } => Some(*stream),
+        _ => None,
+    };
+    let launching: BTreeSet<StreamId> = plan.commands.iter().filter_map(launch_stream).collect();
     let link = |command: &Command| {
         let Command::Copy { stream, from, to } = command else { return None };
+        if launching.contains(stream) {
+            return None;
+        }
         let link = match (plan.memory(from.memory).space, plan.memory(to.memory).space) {
             (Space::Disk, _) => Link::FromDisk,
             (_, Space::Disk) => Link::ToDisk,

@@ -1,6 +1,6 @@
 //! What ran when, as the JSON that Perfetto and chrome://tracing open: one row per stream, memory as a counter.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use forebay_base::StreamId;
@@ -14,6 +14,8 @@ use crate::live::live_bytes_by_label;
 pub struct Trace {
     labels: Vec<String>,
     streams: Vec<String>,
+    /// Labels of launches that run on the host: they have rows of their own, behind those of the streams.
+    on_host: BTreeSet<u32>,
     live_bytes: BTreeMap<u32, u64>,
     heap_bytes: u64,
     /// Stream of the plan, and the record.
@@ -23,9 +25,12 @@ pub struct Trace {
 impl Trace {
     /// A trace without records for runs of this plan.
     pub fn new(plan: &Plan) -> Trace {
+        let on_host = plan.launches().filter(|launch| plan.runs_on_host(launch)).map(|launch| launch.label).collect();
+        let streams = plan.streams.iter().map(|stream| stream.name.clone());
         Trace {
             labels: plan.labels.clone(),
-            streams: plan.streams.iter().map(|stream| stream.name.clone()).collect(),
+            streams: streams.chain(["host".to_string()]).collect(),
+            on_host,
             live_bytes: live_bytes_by_label(plan),
             heap_bytes: plan.statistics.device_peak_bytes,
             records: Vec::new(),
@@ -36,7 +41,8 @@ impl Trace {
     pub fn add(&mut self, streams: &[StreamId], records: Vec<TraceRecord>) {
         self.records.extend(records.into_iter().filter_map(|record| {
             let stream = streams.iter().position(|&stream| stream == record.stream)?;
-            Some((stream, record))
+            let on_host = record.label.is_some_and(|label| self.on_host.contains(&label));
+            Some((if on_host { self.streams.len() - 1 } else { stream }, record))
         }));
     }
 
@@ -128,7 +134,8 @@ impl Workers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_plan::plan::PlanStream;
+    use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, Space, TensorDesc};
+    use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
 
     fn record(stream: u32, label: Option<u32>, start_us: u64, end_us: u64) -> TraceRecord {
         TraceRecord {
@@ -166,5 +173,27 @@ mod tests {
         assert_eq!(slices[1]["name"], "fc");
         assert_eq!(slices[1]["dur"], 10.0);
         assert_eq!(slices[1]["args"]["kernel"], "MatMul");
+    }
+
+    #[test]
+    fn launches_on_the_host_have_a_row_of_their_own() {
+        let desc = TensorDesc::packed(DataType::Float32, &[16]).unwrap();
+        let writes = vec![Binding { region: Region::new(MemoryId(0), 0, 64), desc }];
+        let launch = Launch { kernel: Kernel::Copy, reads: Vec::new(), writes, workspace: None, label: 1 };
+        let plan = Plan {
+            labels: vec!["fc".to_string(), "exp".to_string()],
+            streams: vec![PlanStream { name: "compute".to_string() }],
+            memories: vec![PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: 64 }],
+            commands: vec![Command::Launch { stream: StreamId(0), launch: Box::new(launch) }],
+            ..Plan::default()
+        };
+        let mut trace = Trace::new(&plan);
+        trace.add(&[StreamId(7)], vec![record(7, Some(0), 10, 20), record(7, Some(1), 20, 30)]);
+        let events = trace.events(1, "training");
+        let rows = events.iter().filter(|event| event["name"] == "thread_name");
+        let rows: Vec<_> = rows.map(|event| (event["args"]["name"].as_str().unwrap(), &event["tid"])).collect();
+        assert_eq!(rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["compute", "host"]);
+        let slice = events.iter().find(|event| event["ph"] == "X" && event["name"] == "exp").unwrap();
+        assert_eq!(&slice["tid"], rows[1].1);
     }
 }

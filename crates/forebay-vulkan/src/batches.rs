@@ -12,10 +12,11 @@ use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
+use crate::host_launch::{runs_on_host, HostLaunch};
 use crate::memory::BufferLocation;
 use crate::record::Recorder;
 use crate::state::{Counts, State};
-use crate::stream::{Batch, Item, Job, Mark, Point, Work};
+use crate::stream::{Batch, HostWork, Item, Job, Mark, Point, Work};
 
 /// Bytes of a copy between device memory and a spill file that pass through host memory at once.
 const BOUNCE_BYTES: u64 = 4 << 20;
@@ -45,7 +46,7 @@ struct Part {
     last: u64,
 }
 
-/// Records a list and hands it to its streams; jobs for the thread for spill files are returned.
+/// Records a list and hands it to its streams; jobs for threads of the host are returned.
 ///
 /// # Errors
 /// What cannot run, and what Vulkan refuses; then nothing of the list will run.
@@ -59,7 +60,7 @@ pub(crate) fn submit(gpu: &Arc<Gpu>, state: &mut State, commands: &[Command]) ->
             let open = part.open.map(|open| open.frame);
             let closed = part.items.into_iter().filter_map(|item| match item.work {
                 Work::Batch(batch) => Some(batch.frame),
-                Work::Transfer(_) => None,
+                Work::OnHost(_) => None,
             });
             closed.chain(open).collect::<Vec<_>>()
         });
@@ -93,7 +94,11 @@ fn parts(gpu: &Gpu, state: &mut State, commands: &[Command]) -> Result<BTreeMap<
             }
         };
         part.works += u32::from(command.is_work());
-        if matches!(command, Command::Launch { .. }) && part.role == Role::Copy {
+        let computes = match command {
+            Command::Launch { launch, .. } => !runs_on_host(&state.memories, launch)?,
+            _ => false,
+        };
+        if computes && part.role == Role::Copy {
             part.role = Role::Compute;
             let queue = gpu.queue(Role::Compute, state.streams.get(id)?.turn);
             if queue.handle != part.queue.handle {
@@ -143,6 +148,10 @@ impl List<'_> {
                     recorder.fill(frame, to, size_bytes, *pattern);
                     Ok(0)
                 })
+            }
+            Command::Launch { launch, .. } if runs_on_host(&state.memories, launch)? => {
+                let launch = HostLaunch::new(&state.memories, launch)?;
+                self.on_host(state, id, HostWork::Launch(launch))
             }
             Command::Launch { launch, .. } => {
                 self.mark(state, id, Some(launch.label), launch.kernel.name(), 0, |recorder, frame| {
@@ -324,13 +333,18 @@ impl List<'_> {
         Ok(())
     }
 
-    /// A copy that the thread for spill files does, after all that the stream does before.
+    /// A copy that the thread for spill files does.
     fn transfer(&mut self, state: &mut State, id: StreamId, transfer: Transfer) -> Result<(), DeviceError> {
+        self.on_host(state, id, HostWork::Transfer(transfer))
+    }
+
+    /// What a thread of the host does, after all that the stream does before.
+    fn on_host(&mut self, state: &mut State, id: StreamId, work: HostWork) -> Result<(), DeviceError> {
         self.close(state, id, None)?;
         let part = self.part(id)?;
         part.last += 1;
         let (waits, value) = (std::mem::take(&mut part.waits), part.last);
-        part.items.push(Item { work: Work::Transfer(transfer), waits, value, records: Vec::new() });
+        part.items.push(Item { work: Work::OnHost(work), waits, value, records: Vec::new() });
         Ok(())
     }
 }

@@ -1,15 +1,14 @@
 //! The Vulkan device.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ash::{vk, Entry};
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::processor::Processor;
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
@@ -18,20 +17,19 @@ use forebay_queue::Events;
 
 use crate::batches::submit;
 use crate::buffer::{bind_sparse, is_unified, sparse_needs, HostAddress};
-use crate::disk::{Buffer, DISK_BYTES};
 use crate::frame::Frame;
 use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
+use crate::host_launch::runs_on_host;
 use crate::memory::{Caps, Memories};
 use crate::pipeline::{usual_folder, Pipelines};
 use crate::record::Counters;
 use crate::state::{Counts, State};
-use crate::stream::{Clock, Done, Job, Point, Streams};
+use crate::stream::{Clock, Done, Point, Streams};
 use crate::system::entry;
+use crate::workers::{Shared, WAIT_NS};
 
 /// Largest heap behind a reservation, in bytes, where no one says.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
-/// How long a wait for the device lasts before it is looked whether anything failed.
-const WAIT_NS: u64 = 1_000_000_000;
 
 /// Settings of a Vulkan device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,23 +88,6 @@ pub struct VulkanDevice {
     shared: Arc<Shared>,
     clock: Clock,
     next_id: AtomicU32,
-    disk: Mutex<Option<Disk>>,
-}
-
-struct Shared {
-    state: Mutex<State>,
-    /// Tells of what the thread for spill files has done, and of failures.
-    changed: Condvar,
-}
-
-/// The thread for spill files.
-struct Disk {
-    jobs: mpsc::Sender<Job>,
-    thread: JoinHandle<()>,
-}
-
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    shared.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lost(reason: String) -> DeviceError {
@@ -184,8 +165,8 @@ impl VulkanDevice {
             counts: Counts::default(),
             birth,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-        Ok(VulkanDevice { limits, gpu, shared, clock, next_id: AtomicU32::new(1), disk: Mutex::default() })
+        let shared = Arc::new(Shared::new(state));
+        Ok(VulkanDevice { limits, gpu, shared, clock, next_id: AtomicU32::new(1) })
     }
 
     /// What decides how kernels run here.
@@ -195,7 +176,7 @@ impl VulkanDevice {
 
     /// What the driver was given so far.
     pub fn counts(&self) -> Counts {
-        lock(&self.shared).counts
+        self.shared.lock().counts
     }
 
     /// The validation layer's messages so far, which are forgotten; none without [`VulkanOptions::validate`].
@@ -237,87 +218,12 @@ impl VulkanDevice {
             let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
             // SAFETY: the semaphore lives as long as its stream, which the caller keeps.
             let waited = unsafe { self.gpu.functions.wait_semaphores(&info, WAIT_NS) };
-            state = lock(&self.shared);
+            state = self.shared.lock();
             if let Err(error) = waited.or_else(|error| if error == vk::Result::TIMEOUT { Ok(()) } else { Err(error) }) {
                 state.fail(failed("waiting")(error));
             }
         }
     }
-
-    /// Hands jobs to the thread for spill files.
-    fn hand_over(&self, jobs: Vec<Job>) {
-        let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(disk) = &*disk {
-            // The thread lives as long as this sender.
-            jobs.into_iter().for_each(|job| disk.jobs.send(job).unwrap_or_default());
-        }
-    }
-
-    /// Starts the thread for spill files, once.
-    fn start_disk(&self) -> Result<(), DeviceError> {
-        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
-        if disk.is_some() {
-            return Ok(());
-        }
-        lock(&self.shared).memories.count_host("buffers for spill files", DISK_BYTES)?;
-        let (sender, receiver) = mpsc::channel();
-        let (shared, gpu) = (self.shared.clone(), self.gpu.clone());
-        let builder = std::thread::Builder::new().name("vulkan disk".to_string());
-        let thread = builder.spawn(move || drive(&gpu, &shared, &receiver));
-        let thread = thread.map_err(|error| lost(format!("no thread for spill files: {error}")))?;
-        *disk = Some(Disk { jobs: sender, thread });
-        Ok(())
-    }
-}
-
-/// What the thread for spill files does until the device goes.
-fn drive(gpu: &Gpu, shared: &Shared, jobs: &mpsc::Receiver<Job>) {
-    let mut buffer = Buffer::new();
-    while let Ok(job) = jobs.recv() {
-        let mut queue = VecDeque::from([job]);
-        while let Some(job) = queue.pop_front() {
-            let outcome = run_job(gpu, shared, &job, &mut buffer);
-            let mut state = lock(shared);
-            state.jobs -= 1;
-            let more = outcome.and_then(|()| {
-                state.streams.transferred(job.point)?;
-                state.pump()
-            });
-            match more {
-                Ok(more) => queue.extend(more),
-                Err(error) => state.fail(error),
-            }
-            drop(state);
-            shared.changed.notify_all();
-        }
-    }
-}
-
-/// Moves the bytes of a job once all that it waits for is done.
-fn run_job(gpu: &Gpu, shared: &Shared, job: &Job, buffer: &mut Buffer) -> Result<(), DeviceError> {
-    let (semaphores, values): (Vec<_>, Vec<_>) = job.waits.iter().copied().unzip();
-    let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
-    loop {
-        if let Some(failure) = &lock(shared).failure {
-            return Err(failure.clone());
-        }
-        // SAFETY: streams outlive what was submitted to them.
-        match unsafe { gpu.functions.wait_semaphores(&info, WAIT_NS) } {
-            Ok(()) => break,
-            Err(vk::Result::TIMEOUT) => {}
-            Err(error) => return Err(failed("waiting to spill")(error)),
-        }
-    }
-    let start = Instant::now();
-    job.transfer.run(buffer)?;
-    let mut state = lock(shared);
-    if state.tracing {
-        let (start, end) = (start - state.birth, state.birth.elapsed());
-        let (stream, bytes) = (job.point.stream, job.transfer.bytes);
-        let worker_time = Duration::ZERO;
-        state.trace.push(TraceRecord { stream, label: None, name: "copy", bytes, start, end, worker_time });
-    }
-    Ok(())
 }
 
 /// How the device's ticks and our clock stand to each other.
@@ -355,16 +261,27 @@ impl Device for VulkanDevice {
         workspace_bytes(kernel, reads, writes, &self.gpu.target).map_err(unsupported)
     }
 
+    fn host_workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        let bytes = Processor::workspace_bytes(kernel, reads, writes)?;
+        self.shared.start_launches(&self.gpu)?;
+        Ok(bytes)
+    }
+
     fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
-        lock(&self.shared).memories.check_room(heap_bytes, host_bytes)
+        self.shared.lock().memories.check_room(heap_bytes, host_bytes)
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {
-        lock(&self.shared).memories.create_heap(size_bytes)
+        self.shared.lock().memories.create_heap(size_bytes)
     }
 
     fn destroy_heap(&self, heap: HeapId) {
-        lock(&self.shared).memories.destroy_heap(heap);
+        self.shared.lock().memories.destroy_heap(heap);
     }
 
     fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
@@ -372,54 +289,57 @@ impl Device for VulkanDevice {
             let reason = "the device has no sparse buffers, or was opened without tiles".to_string();
             return Err(DeviceError::Unsupported { kernel: "create_reservation", reason });
         }
-        lock(&self.shared).memories.create_reservation(size_bytes)
+        self.shared.lock().memories.create_reservation(size_bytes)
     }
 
     fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        lock(&self.shared).memories.create_placed(size_bytes)
+        self.shared.lock().memories.create_placed(size_bytes)
     }
 
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        lock(&self.shared).memories.create_host_block(size_bytes)
+        self.shared.lock().memories.create_host_block(size_bytes)
     }
 
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        self.start_disk()?;
+        self.shared.start_disk(&self.gpu)?;
         // Reserving may take a while, and others go on meanwhile.
         let file = SpillFile::new(folder, size_bytes)?;
-        Ok(lock(&self.shared).memories.add_spill(file))
+        Ok(self.shared.lock().memories.add_spill(file))
     }
 
     fn destroy_memory(&self, memory: MemoryId) {
-        lock(&self.shared).memories.destroy_memory(memory);
+        self.shared.lock().memories.destroy_memory(memory);
     }
 
     fn create_stream(&self, _: &str, _: i32) -> Result<StreamId, DeviceError> {
         let id = StreamId(self.next_id());
-        lock(&self.shared).streams.create(id)?;
+        self.shared.lock().streams.create(id)?;
         Ok(id)
     }
 
     fn destroy_stream(&self, stream: StreamId) {
         // A failure is everybody else's to hear of.
         let _ = self.synchronize(stream);
-        lock(&self.shared).streams.remove(stream);
+        self.shared.lock().streams.remove(stream);
     }
 
     fn create_event(&self) -> Result<EventId, DeviceError> {
         let id = EventId(self.next_id());
-        lock(&self.shared).events.add(id);
+        self.shared.lock().events.add(id);
         Ok(id)
     }
 
     fn destroy_event(&self, event: EventId) {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         state.events.remove(event);
         state.streams.forget_event(event);
     }
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
-        let mut state = lock(&self.shared);
+        if !self.shared.runs_launches() && self.launches_on_host(commands)? {
+            self.shared.start_launches(&self.gpu)?;
+        }
+        let mut state = self.shared.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
@@ -427,12 +347,12 @@ impl Device for VulkanDevice {
         map(&self.gpu, &mut state, commands)?;
         let jobs = submit(&self.gpu, &mut state, commands)?;
         drop(state);
-        self.hand_over(jobs);
+        self.shared.hand_over(jobs);
         Ok(())
     }
 
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
-        let state = lock(&self.shared);
+        let state = self.shared.lock();
         match state.streams.end(stream) {
             Some(end) => self.wait(state, end),
             None => Err(lost(format!("{stream} does not exist"))),
@@ -440,7 +360,7 @@ impl Device for VulkanDevice {
     }
 
     fn recover(&self) -> Result<(), DeviceError> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         match &state.failure {
             None => return Ok(()),
             Some(failure @ DeviceError::Spill { .. }) => drop(failure.clone()),
@@ -458,7 +378,7 @@ impl Device for VulkanDevice {
     }
 
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
@@ -473,14 +393,14 @@ impl Device for VulkanDevice {
     }
 
     fn query_event(&self, event: EventId) -> u64 {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         // A failure is heard of where somebody waits.
         let _ = self.catch_up(&mut state);
         state.events.fired(event)
     }
 
     fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         let _ = self.catch_up(&mut state);
         state.events.time(event, generation)
     }
@@ -506,43 +426,52 @@ impl Device for VulkanDevice {
     }
 
     fn take_index_fault(&self) -> Option<IndexFault> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         // A failure is heard of where somebody waits.
         let _ = self.catch_up(&mut state);
         state.index_fault.take()
     }
 
     fn usage(&self) -> DeviceUsage {
-        lock(&self.shared).memories.usage()
+        self.shared.lock().memories.usage()
     }
 
     fn set_trace(&self, enabled: bool) {
-        lock(&self.shared).tracing = enabled;
+        self.shared.lock().tracing = enabled;
     }
 
     fn take_trace(&self) -> Vec<TraceRecord> {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.lock();
         let _ = self.catch_up(&mut state);
         std::mem::take(&mut state.trace)
     }
 }
 
 impl VulkanDevice {
+    /// Whether any of these launches runs on the host.
+    fn launches_on_host(&self, commands: &[Command]) -> Result<bool, DeviceError> {
+        let state = self.shared.lock();
+        for command in commands {
+            if let Command::Launch { launch, .. } = command {
+                if runs_on_host(&state.memories, launch)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// Where the host sees a region, piece by piece, of as many bytes together.
     fn host_pieces(&self, region: Region, length: usize) -> Vec<(HostAddress, u64)> {
         assert_eq!(region.range.len(), length as u64, "as many bytes as the region holds");
-        let pieces = lock(&self.shared).memories.host_pieces(region);
+        let pieces = self.shared.lock().memories.host_pieces(region);
         pieces.unwrap_or_else(|| panic!("{region} is not a host block"))
     }
 }
 
 impl Drop for VulkanDevice {
     fn drop(&mut self) {
-        let disk = self.disk.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Disk { jobs, thread }) = disk {
-            drop(jobs);
-            let _ = thread.join();
-        }
+        self.shared.stop();
         // SAFETY: no one submits any more.
         let _ = unsafe { self.gpu.functions.device_wait_idle() };
     }

@@ -16,6 +16,8 @@
 //! | [`backend`] | its devices for the registry |
 //! | `batches` | a list of commands into batches |
 //! | `disk` | copies from and to spill files |
+//! | `host_launch` | launches on the host |
+//! | `workers` | the threads of the host that do both |
 //! | [`device`] | the device itself |
 //!
 //! # How commands become submissions
@@ -25,6 +27,10 @@
 //! there are no others but one kind: where a batch wrote host blocks, or the device's memory is the host's, its end makes these bytes
 //! visible to the host, which the specification asks for. Batches are submitted in an order in which each one's waits have been submitted before, so that
 //! devices with one queue never stand still.
+//!
+//! What a stream has the host do, copies of spill files and launches with operands in host blocks, stands between its batches: a
+//! thread of the host waits for the semaphores, does it, and signals the stream's semaphore. What waits for it is submitted only
+//! then, so that no queue ever stands still for the host.
 //!
 //! # Tensors larger than a binding
 //!
@@ -52,12 +58,14 @@ pub mod device;
 mod disk;
 mod frame;
 mod gpu;
+mod host_launch;
 mod memory;
 mod pipeline;
 mod record;
 mod state;
 mod stream;
 mod system;
+mod workers;
 
 pub use adapter::{adapters, Adapter};
 pub use backend::VulkanBackend;

@@ -301,6 +301,11 @@ impl Memories {
         }
     }
 
+    /// Whether a memory is a host block.
+    pub fn is_host_block(&self, memory: MemoryId) -> bool {
+        self.memories.get(&memory).is_some_and(|memory| matches!(memory.kind, Kind::HostBlock(..)))
+    }
+
     /// Where the host sees a region of a host block; none for other memories.
     pub fn host_address(&self, region: Region) -> Option<HostAddress> {
         let memory = self.memories.get(&region.memory)?;

@@ -33,7 +33,7 @@ pub(crate) struct State {
     pub(crate) memories: Memories,
     pub(crate) events: Events,
     pub(crate) failure: Option<DeviceError>,
-    /// Jobs that the thread for spill files has.
+    /// Jobs that threads of the host have.
     pub(crate) jobs: usize,
     pub(crate) tracing: bool,
     pub(crate) trace: Vec<TraceRecord>,

@@ -14,6 +14,7 @@ use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{failed, Gpu, Queue, Role};
+use crate::host_launch::HostLaunch;
 
 /// The device's clock and ours.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +65,16 @@ pub(crate) struct Batch {
 
 pub(crate) enum Work {
     Batch(Batch),
+    /// Done by a thread of the host.
+    OnHost(HostWork),
+}
+
+/// What a thread of the host does between batches.
+pub(crate) enum HostWork {
     /// Moved by the thread for spill files.
     Transfer(Transfer),
+    /// Run by the thread for launches.
+    Launch(HostLaunch),
 }
 
 /// Some work, after which the stream's semaphore has the value.
@@ -76,7 +85,7 @@ pub(crate) struct Item {
     pub records: Vec<(EventId, u64)>,
 }
 
-/// An item that was submitted; a transfer has no batch.
+/// An item that was submitted; what the host does has no batch.
 struct Running {
     batch: Option<Batch>,
     /// What the validation layer understands of being done (see [`Streams::show`]).
@@ -96,14 +105,14 @@ pub(crate) struct Stream {
     done: u64,
     pending: VecDeque<Item>,
     running: VecDeque<Running>,
-    /// A transfer that the other thread has: nothing behind it is submitted.
-    transferring: bool,
+    /// Whether a thread of the host has the latest item: nothing behind it is submitted.
+    on_host: bool,
 }
 
-/// What the thread for spill files is to do.
+/// What a thread of the host is to do.
 pub(crate) struct Job {
     pub point: Point,
-    pub transfer: Transfer,
+    pub work: HostWork,
     pub waits: Vec<(vk::Semaphore, u64)>,
 }
 
@@ -153,7 +162,7 @@ impl Streams {
         let (pending, running) = (VecDeque::new(), VecDeque::new());
         let (last, submitted, done) = (value, value, value);
         let stream =
-            Stream { semaphore, role: Role::Copy, turn, last, submitted, done, pending, running, transferring: false };
+            Stream { semaphore, role: Role::Copy, turn, last, submitted, done, pending, running, on_host: false };
         self.streams.insert(id, stream);
         Ok(())
     }
@@ -251,7 +260,7 @@ impl Streams {
     }
 
     fn is_ready(&self, id: StreamId) -> bool {
-        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.transferring) else { return false };
+        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.on_host) else { return false };
         let Some(first) = stream.pending.front() else { return false };
         first.waits.iter().all(|&wait| self.was_submitted(wait))
     }
@@ -280,11 +289,11 @@ impl Streams {
                 stream.submitted = value;
                 Some(batch)
             }
-            Work::Transfer(transfer) => {
+            Work::OnHost(work) => {
                 // The thread waits for all that the stream did before.
                 waits.push((stream.semaphore, stream.submitted));
-                stream.transferring = true;
-                jobs.push(Job { point: Point { stream: id, value }, transfer, waits });
+                stream.on_host = true;
+                jobs.push(Job { point: Point { stream: id, value }, work, waits });
                 None
             }
         };
@@ -317,11 +326,11 @@ impl Streams {
         made.map_err(failed("making a fence"))
     }
 
-    /// The thread for spill files has done its part: the stream goes on behind it.
+    /// A thread of the host has done its part: the stream goes on behind it.
     ///
     /// # Errors
     /// What Vulkan refuses.
-    pub fn transferred(&mut self, point: Point) -> Result<(), DeviceError> {
+    pub fn done_on_host(&mut self, point: Point) -> Result<(), DeviceError> {
         if self.gpu.validated {
             // The thread waited for these, with semaphores.
             self.show(&[point])?;
@@ -331,9 +340,9 @@ impl Streams {
         let info = vk::SemaphoreSignalInfo::default().semaphore(stream.semaphore).value(point.value);
         // SAFETY: all that was submitted to the stream before is done, so that the value grows, and nothing behind it is
         // submitted.
-        unsafe { gpu.functions.signal_semaphore(&info) }.map_err(failed("going on after a transfer"))?;
+        unsafe { gpu.functions.signal_semaphore(&info) }.map_err(failed("going on after the host"))?;
         stream.submitted = point.value;
-        stream.transferring = false;
+        stream.on_host = false;
         Ok(())
     }
 
@@ -401,7 +410,7 @@ impl Streams {
     pub fn abandon(&mut self) -> Result<(), DeviceError> {
         for stream in self.streams.values_mut() {
             stream.running.clear();
-            stream.transferring = false;
+            stream.on_host = false;
             for item in stream.pending.drain(..) {
                 if let Work::Batch(batch) = item.work {
                     self.frames.push(batch.frame);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, TensorDesc};
 use forebay_device::{Device, DeviceError};
-use forebay_device_testing::contract;
+use forebay_device_testing::contract::{contract, Bench};
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
@@ -39,6 +40,8 @@ contract!(
     times_of_events_are_those_of_the_latest_generation,
     launches_run_in_the_order_that_barriers_give,
     indices_out_of_range_are_reported,
+    launches_in_host_blocks_run_on_the_host,
+    indices_out_of_range_are_reported_on_the_host,
     usage_counts_what_exists_and_the_most_that_ever_did,
     released_parts_of_host_blocks_come_back,
     absurd_sizes_are_errors_and_harm_nothing,
@@ -61,6 +64,19 @@ fn a_device_without_tiles_refuses_reservations() {
     for (_, device) in open(VulkanOptions { tiled: false, cache: None, ..VulkanOptions::default() }) {
         assert!(!device.limits().tiled);
         assert!(matches!(device.create_reservation(1), Err(DeviceError::Unsupported { .. })));
+    }
+}
+
+#[test]
+fn a_launch_is_on_the_host_or_on_the_device() {
+    for (name, device) in devices() {
+        let bench = Bench::new(device, 1);
+        let bind = |region| vec![Binding { region, desc: TensorDesc::packed(DataType::Float32, &[4]).unwrap() }];
+        let (reads, writes) = (bind(bench.on_device(0, 16)), bind(bench.on_host(0, 16)));
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 };
+        let error =
+            bench.device.submit(&[Command::Launch { stream: bench.stream, launch: Box::new(launch) }]).unwrap_err();
+        assert!(error.to_string().contains("both in host blocks and in device memory"), "{name}: {error}");
     }
 }
 

@@ -212,7 +212,8 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
     let launch = |program: &mut Program, kernel: Kernel, reads: &[&Operand], write: &Operand| {
         let name = format!("launch{}", program.launches.len());
         let reads = reads.iter().map(|&operand| operand.clone()).collect();
-        program.launches.push(ProgramLaunch { name, kernel, reads, writes: vec![write.clone()], workspace_bytes: 0 });
+        let writes = vec![write.clone()];
+        program.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0, on_host: false });
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);

@@ -80,10 +80,7 @@ pub(crate) fn compile(
     if machine.options.planning.fuse {
         program = fuse(program);
     }
-    program.set_workspace(|launch, reads, writes| {
-        let bytes = machine.device.workspace_bytes(&launch.kernel, reads, writes);
-        bytes.map_err(|error| Error::Device { action: format!("'{}'", launch.name), error })
-    })?;
+    program.set_workspace(|launch, reads, writes| machine.workspace(launch, reads, writes))?;
     let contents = program
         .persistent
         .iter()
@@ -242,7 +239,7 @@ fn step_within(
         0
     };
     let resolve = |size: Option<MemorySize>| size.map(|size| size.resolve(in_core_peak_bytes));
-    let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes);
+    let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes());
     if let Some(strategy) = options.strategy()? {
         let host_bytes = host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes));
         let mut paging = page(program, resolve(options.device_memory), limits, costs)?;

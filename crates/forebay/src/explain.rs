@@ -63,6 +63,12 @@ pub struct Explanation {
     pub bytes_to_disk: u64,
     /// Kernels launched in a step.
     pub launches: usize,
+    /// The part of the launches that runs on the host, because the device cannot run it.
+    pub host_launches: usize,
+    /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for those.
+    pub host_launch_bytes: u64,
+    /// The operators behind them: the name of each node, once.
+    pub host_operators: Vec<HostOperatorExplanation>,
     /// Launches that run again in the same step, for contents that were dropped.
     pub repeats: usize,
     /// How long those are thought to take, in seconds.
@@ -155,6 +161,25 @@ pub struct HeldMemory {
     pub kind: &'static str,
     /// How many.
     pub bytes: u64,
+}
+
+/// An operator that runs on the host, because the device cannot run it.
+///
+/// ```
+/// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let explanation = forebay::Session::builder(&model).build()?.explain().expect("the sizes are known");
+/// assert!(explanation.host_operators.is_empty(), "the host device runs all itself");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
+pub struct HostOperatorExplanation {
+    /// The node.
+    pub name: String,
+    /// What runs.
+    pub kernel: &'static str,
+    /// What it computes in.
+    pub data_type: &'static str,
 }
 
 /// What one layer of a model moves in a step.
@@ -261,6 +286,9 @@ pub fn explain(plan: &Plan) -> Explanation {
         bytes_from_disk: statistics.bytes_from_disk,
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
+        host_launches: statistics.host_launches,
+        host_launch_bytes: statistics.host_launch_bytes,
+        host_operators: host_operators(plan),
         repeats: statistics.recomputations,
         repeated_seconds: statistics.recomputed_ns as f64 / 1e9,
         launches_cut: statistics.launches_cut,
@@ -306,6 +334,22 @@ fn explain_peak(plan: &Plan) -> PeakExplanation {
     held.sort_by_key(|held| std::cmp::Reverse(held.bytes));
     let label = launches.clone().nth(most.1).and_then(|label| plan.labels.get(label as usize));
     PeakExplanation { launch: label.cloned().unwrap_or_default(), held }
+}
+
+/// The operators that run on the host, in the order of their launches. Parts of a launch are one.
+fn host_operators(plan: &Plan) -> Vec<HostOperatorExplanation> {
+    let (mut seen, mut operators) = (BTreeSet::new(), Vec::new());
+    for launch in plan.launches().filter(|launch| plan.runs_on_host(launch)) {
+        if seen.insert(plan.share(launch.label).launch) {
+            let data_type = launch.writes.first().or(launch.reads.first());
+            operators.push(HostOperatorExplanation {
+                name: plan.labels.get(launch.label as usize).cloned().unwrap_or_default(),
+                kernel: launch.kernel.name(),
+                data_type: data_type.map_or("", |binding| binding.desc.data_type().name()),
+            });
+        }
+    }
+    operators
 }
 
 fn kind(interval: &ResidencyInterval) -> &'static str {
@@ -445,6 +489,16 @@ impl fmt::Display for Explanation {
             self.waits,
             self.barriers + self.waits
         )?;
+        if self.host_launches > 0 {
+            let [moved, count] = [format_bytes(self.host_launch_bytes), self.host_launches.to_string()];
+            writeln!(f, "on the host       {count} launches that the device cannot run; {moved} copied for them")?;
+            for HostOperatorExplanation { name, kernel, data_type } in self.host_operators.iter().take(ROWS_MAX) {
+                writeln!(f, "                  '{name}' ({kernel} of {data_type})")?;
+            }
+            if self.host_operators.len() > ROWS_MAX {
+                writeln!(f, "                  and {} others", self.host_operators.len() - ROWS_MAX)?;
+            }
+        }
         if self.launches_cut > 0 {
             writeln!(
                 f,

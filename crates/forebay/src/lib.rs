@@ -123,7 +123,7 @@ pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use eager::{Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use error::Error;
-pub use explain::{command_lines, memory_picture, Explanation};
+pub use explain::{command_lines, memory_picture, Explanation, HostOperatorExplanation};
 /// ```
 /// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
 /// let limits: &forebay::Limits = device.limits();
@@ -253,8 +253,8 @@ pub use machine::{devices, open_device, DeviceDescription};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
-    DeviceName, DeviceOptions, EngineOptions, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions, OnNan,
-    PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
+    DeviceName, DeviceOptions, EngineOptions, HostOperators, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions,
+    OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
 };
 pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;

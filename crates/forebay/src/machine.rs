@@ -3,18 +3,21 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forebay_base::TensorDesc;
 use forebay_device::{Device, DeviceError};
 pub use forebay_devices::DeviceDescription;
 use forebay_devices::{OpenError, OpenOptions};
 use forebay_memory::size::MemorySize;
-use forebay_model::program::Program;
+use forebay_model::program::{Program, ProgramLaunch, Workspace};
 use forebay_plan::cost::{estimate, estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::SavedCosts;
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
-use crate::options::{DeviceOptions, EngineOptions, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit};
+use crate::options::{
+    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit,
+};
 
 /// A device with the limits that its user set.
 pub(crate) struct LimitedDevice {
@@ -23,7 +26,7 @@ pub(crate) struct LimitedDevice {
     /// What was asked for, with the budgets of a described machine. Costs are not kept here: they belong to one program.
     pub(crate) options: EngineOptions,
     /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
-    pub(crate) reserved_host_bytes: u64,
+    reserved_host_bytes: AtomicU64,
     /// The most that the process was found to take while no plan was on the device, in bytes.
     pub(crate) process_bytes: AtomicU64,
     /// The most that planning took for a while, in bytes.
@@ -72,7 +75,7 @@ impl LimitedDevice {
             // Only a simulated device has a link.
             simulates: AtomicBool::new(options.device.link_bytes_per_second.is_some()),
             options,
-            reserved_host_bytes,
+            reserved_host_bytes: AtomicU64::new(reserved_host_bytes),
             process_bytes: AtomicU64::new(0),
             planning_bytes: AtomicU64::new(0),
             process_limit: Mutex::new(None),
@@ -93,12 +96,51 @@ impl LimitedDevice {
         counts.then(|| LimitedDevice {
             device: self.device.clone(),
             options: self.options.clone(),
-            reserved_host_bytes: self.reserved_host_bytes.saturating_add(value_bytes),
+            reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes().saturating_add(value_bytes)),
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
             process_limit: Mutex::new(self.process_limit()),
             simulates: AtomicBool::new(self.simulates()),
         })
+    }
+
+    /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
+    pub(crate) fn reserved_host_bytes(&self) -> u64 {
+        self.reserved_host_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What a launch needs where it runs: on the device, or on the host if the device cannot run it.
+    ///
+    /// # Errors
+    /// A launch that the device cannot run, and that the host must not run or cannot run either.
+    pub(crate) fn workspace(
+        &self,
+        launch: &ProgramLaunch,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<Workspace, Error> {
+        let refused = |error| Error::Device { action: format!("'{}'", launch.name), error };
+        let error = match self.device.workspace_bytes(&launch.kernel, reads, writes) {
+            Err(error @ DeviceError::Unsupported { .. }) => error,
+            bytes => return bytes.map(Workspace::from).map_err(refused),
+        };
+        if self.options.planning.host_operators == HostOperators::Never {
+            let DeviceError::Unsupported { kernel, reason } = error else { return Err(refused(error)) };
+            let reason = format!("{reason}; it may not run on the host either (--host-operators needed allows it)");
+            return Err(refused(DeviceError::Unsupported { kernel, reason }));
+        }
+        let before_bytes = self.device.usage().host_bytes;
+        match self.device.host_workspace_bytes(&launch.kernel, reads, writes) {
+            Ok(bytes) => {
+                // The first launch on the host may take memory for all of them.
+                let taken_bytes = self.device.usage().host_bytes.saturating_sub(before_bytes);
+                self.reserved_host_bytes.fetch_add(taken_bytes, Ordering::Relaxed);
+                Ok(Workspace { bytes, on_host: true })
+            }
+            // What the device lacks is what its user wants to know.
+            Err(DeviceError::Unsupported { .. }) => Err(refused(error)),
+            Err(error) => Err(refused(error)),
+        }
     }
 
     /// Whether device memory and host memory are one pool for plans.

@@ -64,7 +64,7 @@ pub(crate) fn plan(
         None => limit(program, machine, host_bytes, in_core_bytes)?,
     };
     let Some(limit) = limit else {
-        count_reserved(&mut in_core, machine.reserved_host_bytes);
+        count_reserved(&mut in_core, machine.reserved_host_bytes());
         return Ok(in_core);
     };
     machine.set_process_limit(Some(limit));
@@ -73,7 +73,7 @@ pub(crate) fn plan(
     }
     let mut other_bytes = other_bytes(program, machine, host_bytes)?;
     if other_bytes + in_core_bytes <= limit.bytes {
-        count_reserved(&mut in_core, machine.reserved_host_bytes);
+        count_reserved(&mut in_core, machine.reserved_host_bytes());
         return Ok(in_core);
     }
     drop(in_core);
@@ -101,7 +101,7 @@ pub(crate) fn plan(
         // The limit that is named as the least must suffice for the next process, too.
         let mut plan = planned.map_err(|error| refused(error, limit, after_bytes + MEASURED_STEP_BYTES))?;
         if after_bytes <= other_bytes {
-            count_reserved(&mut plan, machine.reserved_host_bytes);
+            count_reserved(&mut plan, machine.reserved_host_bytes());
             return Ok(plan);
         }
         other_bytes = after_bytes;
@@ -191,7 +191,7 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> R
         note_planning(machine);
     }
     let batches = BATCHES * size_bytes(&program.inputs) + OUTPUTS * size_bytes(&program.outputs);
-    Ok(measured + host_bytes + machine.reserved_host_bytes + batches + SLACK_BYTES)
+    Ok(measured + host_bytes + machine.reserved_host_bytes() + batches + SLACK_BYTES)
 }
 
 /// Notes what planning took for a while, which is what the process no longer has.
@@ -214,7 +214,7 @@ pub(crate) fn has_room_to_plan(machine: &LimitedDevice) -> bool {
 fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<(u64, u64)> {
     let limit = machine.process_limit()?;
     // The plan's host bytes have what is reserved in them.
-    let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes);
+    let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes());
     let other_bytes = other_bytes(program, machine, host_bytes).ok()?;
     let taken_bytes = other_bytes.saturating_add(plan.statistics.device_peak_bytes);
     Some((limit.bytes.saturating_sub(taken_bytes), taken_bytes.saturating_sub(limit.bytes)))

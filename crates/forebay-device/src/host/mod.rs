@@ -12,6 +12,7 @@ pub(crate) mod kernels;
 mod link;
 mod lock;
 mod memory;
+pub mod processor;
 mod shared;
 pub mod spill_file;
 mod sys;
@@ -24,9 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use forebay_base::{
-    Binding, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc,
-};
+use forebay_base::{Binding, Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_queue::{Origin, Progress, Streams};
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
@@ -40,7 +39,7 @@ use memory::{system, Address, Memories};
 use shared::Shared;
 use spill_file::SpillFile;
 pub(crate) use sys::page_bytes;
-use work::{CopyDirection, Work};
+use work::{workspace_desc, CopyDirection, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -184,13 +183,12 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
         Command::Launch { launch, .. } => {
             let reads = resolve(memories, &launch.reads)?;
             let writes = resolve(memories, &launch.writes)?;
-            // A descriptor rounds up to words; the rest of a word at the end of the region is not the kernel's to use.
-            let words = |region: &Region| region.range.len() / 4;
-            let workspace = launch.workspace.filter(|region| words(region) > 0).map(|region| {
-                let desc = TensorDesc::packed(DataType::UInt8, &[words(&region) * 4]);
-                let desc = desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })?;
-                Ok::<_, DeviceError>((desc, memories.resolve(region)?))
-            });
+            let workspace = match &launch.workspace {
+                Some(region) => {
+                    workspace_desc(region)?.map(|desc| Ok::<_, DeviceError>((desc, memories.resolve(*region)?)))
+                }
+                None => None,
+            };
             Work::Launch { launch: launch.clone(), reads, writes, workspace: workspace.transpose()? }
         }
         Command::Copy { from, to, .. } => {
@@ -253,6 +251,15 @@ impl Device for HostDevice {
     }
 
     fn workspace_bytes(
+        &self,
+        kernel: &Kernel,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<u64, DeviceError> {
+        kernels::workspace_bytes(kernel, reads, writes)
+    }
+
+    fn host_workspace_bytes(
         &self,
         kernel: &Kernel,
         reads: &[TensorDesc],

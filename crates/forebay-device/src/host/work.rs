@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_base::{Binding, Launch, TensorDesc};
+use forebay_base::{Binding, DataType, Launch, Region, TensorDesc};
 use forebay_queue::{Finish, Origin, Pool};
 
 use super::copying;
@@ -82,13 +82,16 @@ impl Pool for Shared {
             }),
             Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
                 let start = Instant::now();
-                let attempt = AssertUnwindSafe(|| run(&shared, &launch, &reads, &writes, workspace.as_ref()));
+                // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
+                // contract of commands gives this launch its operands for its duration.
+                let attempt = AssertUnwindSafe(|| unsafe { run(&launch, &reads, &writes, workspace.as_ref()) });
                 let outcome = catch_unwind(attempt).unwrap_or_else(|panic| {
                     let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
                     Err(DeviceError::Lost { reason })
                 });
                 match outcome {
-                    Ok(()) => {
+                    Ok(fault) => {
+                        fault.into_iter().for_each(|fault| shared.note_index_fault(fault));
                         let (label, name) = (Some(launch.label), launch.kernel.name());
                         shared.tracer.record(origin.stream, start, Traced { label, name, ..Traced::default() });
                     }
@@ -100,7 +103,7 @@ impl Pool for Shared {
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
@@ -110,22 +113,37 @@ fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
     pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
 }
 
-fn run(
-    shared: &Shared,
+/// How a launch's workspace lies in its region; none where that is empty. A descriptor rounds up to words; the rest of a word at the
+/// end of the region is not the kernel's to use.
+pub(super) fn workspace_desc(region: &Region) -> Result<Option<TensorDesc>, DeviceError> {
+    let words = region.range.len() / 4;
+    let desc = (words > 0).then(|| TensorDesc::packed(DataType::UInt8, &[words * 4])).transpose();
+    desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })
+}
+
+/// Runs a launch on the current pool of threads; the first index out of range, if it has any.
+///
+/// # Safety
+/// Each address must be that of live memory of at least its descriptor's size, aligned to 16 bytes, which the launch has for its
+/// duration as the contract of commands says.
+pub(super) unsafe fn run(
     launch: &Launch,
     reads: &[Address],
     writes: &[Address],
     workspace: Option<&(TensorDesc, Address)>,
-) -> Result<(), DeviceError> {
+) -> Result<Option<IndexFault>, DeviceError> {
     let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
     let workspace = workspace.map(|(desc, address)| View { desc, pointer: address.0 });
-    // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the contract
-    // of commands gives this launch its operands for its duration.
+    // SAFETY: the caller's promises.
     unsafe {
-        if let Some((element, index, limit)) = kernels::index_fault(&launch.kernel, &reads, &writes)? {
-            shared.note_index_fault(IndexFault { label: launch.label, element: element as u64, index, limit });
-        }
-        kernels::run(&launch.kernel, &reads, &writes, workspace)
+        let fault = kernels::index_fault(&launch.kernel, &reads, &writes)?;
+        kernels::run(&launch.kernel, &reads, &writes, workspace)?;
+        Ok(fault.map(|(element, index, limit)| IndexFault {
+            label: launch.label,
+            element: element as u64,
+            index,
+            limit,
+        }))
     }
 }
 

@@ -114,7 +114,7 @@ impl Lowering<'_> {
 
     pub(crate) fn emit(&mut self, name: &str, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
         let name = name.to_string();
-        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0 });
+        self.program.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0, on_host: false });
     }
 
     pub(crate) fn allocate(&mut self, name: &str, desc: TensorDesc, role: Role) -> Operand {

@@ -35,6 +35,7 @@ impl Build {
             reads: reads.iter().map(|&read| read.clone()).collect(),
             writes: writes.to_vec(),
             workspace_bytes: 0,
+            on_host: false,
         });
         writes
     }

@@ -22,7 +22,7 @@ impl PatientDevice {
 
 impl Device for PatientDevice {
     forward! {
-        inner: limits workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
+        inner: limits workspace_bytes host_workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
         create_spill destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover
         event_time write_host read_host take_index_fault usage set_trace take_trace
     }

@@ -137,6 +137,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// Whether operators may run on the host that the device cannot run; they may where not given.
+        pub fn host_operators(mut self, host_operators: $crate::HostOperators) -> Self {
+            self.$($path.)*planning.host_operators = host_operators;
+            self
+        }
+
         /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
         pub fn check(mut self, check: bool) -> Self {
             self.$($path.)*planning.check = check;

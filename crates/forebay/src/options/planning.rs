@@ -2,6 +2,37 @@
 
 use forebay_plan::{LaunchOrder, SavedCosts};
 
+/// Whether operators may run on the host that the device cannot run.
+///
+/// ```
+/// use forebay::HostOperators;
+///
+/// assert_eq!(HostOperators::default(), HostOperators::Needed);
+/// assert_eq!(HostOperators::ALL.map(HostOperators::name), ["needed", "never"]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostOperators {
+    /// Those that the device cannot run. Their operands are copied to the host and back within the step, as the plan says.
+    #[default]
+    Needed,
+    /// None: an operator that the device cannot run is an error, which names it and what the device lacks.
+    Never,
+}
+
+impl HostOperators {
+    /// All of them.
+    pub const ALL: [HostOperators; 2] = [HostOperators::Needed, HostOperators::Never];
+
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostOperators::Needed => "needed",
+            HostOperators::Never => "never",
+        }
+    }
+}
+
 /// How a step is planned.
 ///
 /// ```
@@ -20,13 +51,21 @@ pub struct PlanningOptions {
     pub fuse: bool,
     /// In which order launches are planned. No result depends on it.
     pub order: LaunchOrder,
+    /// Whether operators may run on the host that the device cannot run.
+    pub host_operators: HostOperators,
     /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
     pub check: bool,
 }
 
 impl Default for PlanningOptions {
     fn default() -> PlanningOptions {
-        PlanningOptions { costs: None, fuse: true, order: LaunchOrder::default(), check: false }
+        PlanningOptions {
+            costs: None,
+            fuse: true,
+            order: LaunchOrder::default(),
+            host_operators: HostOperators::default(),
+            check: false,
+        }
     }
 }
 

@@ -1,0 +1,101 @@
+//! The host's processor for other devices: launches whose operands are in host blocks run on it, wherever the other launches run.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use forebay_base::{Kernel, Launch, TensorDesc};
+
+use super::memory::{system, Address};
+use super::work::{panic_text, run, workspace_desc};
+use super::{kernels, threads_of, STACK_SIZE_BYTES};
+use crate::device::{DeviceError, IndexFault};
+
+/// Threads that run the host device's kernels, with its bits.
+///
+/// ```
+/// use forebay_base::kernel::UnaryOp;
+/// use forebay_base::{Binding, DataType, Kernel, Launch, MemoryId, Region, TensorDesc};
+/// use forebay_device::host::processor::{LaunchAddresses, Processor};
+///
+/// let processor = Processor::new()?;
+/// let desc = TensorDesc::packed(DataType::Float64, &[2]).unwrap();
+/// let bind = |number| vec![Binding { region: Region::new(MemoryId(number), 0, 16), desc: desc.clone() }];
+/// let launch = Launch { kernel: Kernel::Unary(UnaryOp::Sqrt), reads: bind(0), writes: bind(1), workspace: None, label: 0 };
+/// let (mut x, mut y) = ([4.0f64, 9.0], [0.0f64; 2]);
+/// let at = |values: &mut [f64; 2]| vec![values.as_mut_ptr().cast()];
+/// let addresses = LaunchAddresses { reads: at(&mut x), writes: at(&mut y), workspace: None };
+/// // SAFETY: the addresses are those of live arrays of 16 bytes, which no one else uses.
+/// let fault = unsafe { processor.run(&launch, &addresses)? };
+/// assert_eq!((y, fault), ([2.0, 3.0], None));
+/// # Ok::<(), forebay_device::DeviceError>(())
+/// ```
+pub struct Processor {
+    pool: rayon::ThreadPool,
+}
+
+/// Where the operands of a launch are.
+pub struct LaunchAddresses {
+    /// By read: its first byte.
+    pub reads: Vec<*mut u8>,
+    /// By write: its first byte.
+    pub writes: Vec<*mut u8>,
+    /// The workspace's first byte, where the launch has one.
+    pub workspace: Option<*mut u8>,
+}
+
+// SAFETY: addresses; who may access the bytes when is the promise of `Processor::run`'s caller.
+unsafe impl Send for LaunchAddresses {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for LaunchAddresses {}
+
+impl Processor {
+    /// As many threads as the machine runs at once.
+    ///
+    /// # Errors
+    /// Where the system refuses them.
+    pub fn new() -> Result<Processor, DeviceError> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads_of(None))
+            .stack_size(STACK_SIZE_BYTES)
+            .thread_name(|index| format!("host launches {index}"))
+            .build()
+            .map_err(|error| system("threads for launches on the host", std::io::Error::other(error)))?;
+        Ok(Processor { pool })
+    }
+
+    /// Host memory that [`Processor::new`] and launches take for themselves, in bytes: packing buffers of kernels.
+    pub fn memory_bytes() -> u64 {
+        kernels::PACKING_BYTES_PER_THREAD * threads_of(None) as u64
+    }
+
+    /// Temporary bytes that a launch of `kernel` with these operands needs.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the host cannot run the kernel with these operands either.
+    pub fn workspace_bytes(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<u64, DeviceError> {
+        kernels::workspace_bytes(kernel, reads, writes)
+    }
+
+    /// Runs a launch to its end. The first index out of range, if it found any, is the result.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for operands that the kernel cannot run with; [`DeviceError::Lost`] where it panicked.
+    ///
+    /// # Safety
+    /// Each address must be that of live memory of at least the size of its binding's descriptor, or of the launch's workspace, aligned to 16
+    /// bytes. Nothing else may write what is read or touch what is written while this runs.
+    pub unsafe fn run(&self, launch: &Launch, addresses: &LaunchAddresses) -> Result<Option<IndexFault>, DeviceError> {
+        let LaunchAddresses { reads, writes, workspace } = addresses;
+        let of = |addresses: &[*mut u8]| addresses.iter().map(|&address| Address(address)).collect::<Vec<_>>();
+        let (reads, writes) = (of(reads), of(writes));
+        let desc = launch.workspace.as_ref().map(workspace_desc).transpose()?.flatten();
+        let workspace = desc.zip(workspace.map(Address));
+        let attempt = AssertUnwindSafe(|| {
+            // SAFETY: the caller's promises.
+            self.pool.install(|| unsafe { run(launch, &reads, &writes, workspace.as_ref()) })
+        });
+        catch_unwind(attempt).unwrap_or_else(|panic| {
+            let reason = format!("kernel {} panicked: {}", launch.kernel.name(), panic_text(&*panic));
+            Err(DeviceError::Lost { reason })
+        })
+    }
+}

@@ -1,0 +1,188 @@
+//! Threads of the host that work for streams: one moves bytes from and to spill files, one runs launches on the host. Each begins with
+//! the first need of it, and ends with the device.
+
+use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ash::vk;
+use forebay_device::host::processor::Processor;
+use forebay_device::{DeviceError, IndexFault, TraceRecord};
+
+use crate::disk::{Buffer, DISK_BYTES};
+use crate::gpu::{failed, Gpu};
+use crate::state::State;
+use crate::stream::{HostWork, Job};
+
+/// How long a wait for the device lasts before it is looked whether anything failed.
+pub(crate) const WAIT_NS: u64 = 1_000_000_000;
+
+/// What the device and its threads share.
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Tells of what threads of the host have done, and of failures.
+    pub changed: Condvar,
+    workers: Mutex<Workers>,
+}
+
+/// The threads, once there was a need of them.
+#[derive(Default)]
+struct Workers {
+    disk: Option<Worker>,
+    launches: Option<Worker>,
+}
+
+/// A thread, and the way to it.
+struct Worker {
+    jobs: mpsc::Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl Shared {
+    pub fn new(state: State) -> Shared {
+        Shared { state: Mutex::new(state), changed: Condvar::new(), workers: Mutex::default() }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn workers(&self) -> MutexGuard<'_, Workers> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands jobs to their threads.
+    pub fn hand_over(&self, jobs: Vec<Job>) {
+        let workers = self.workers();
+        for job in jobs {
+            let worker = match job.work {
+                HostWork::Transfer(_) => &workers.disk,
+                HostWork::Launch(_) => &workers.launches,
+            };
+            // A thread lives as long as this sender.
+            if let Some(worker) = worker {
+                worker.jobs.send(job).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Starts the thread for spill files, once.
+    ///
+    /// # Errors
+    /// Host memory that its buffers do not fit, or a thread that the system refuses.
+    pub fn start_disk(self: &Arc<Shared>, gpu: &Arc<Gpu>) -> Result<(), DeviceError> {
+        let mut workers = self.workers();
+        if workers.disk.is_none() {
+            self.lock().memories.count_host("buffers for spill files", DISK_BYTES)?;
+            let mut buffer = Buffer::new();
+            workers.disk = Some(self.spawn(gpu, "vulkan disk", move |work| match work {
+                HostWork::Transfer(transfer) => transfer.run(&mut buffer).map(|()| None),
+                HostWork::Launch(_) => Err(misled()),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Starts the thread for launches on the host, and those that kernels share their work between, once.
+    ///
+    /// # Errors
+    /// Host memory that kernels' buffers do not fit, or threads that the system refuses.
+    pub fn start_launches(self: &Arc<Shared>, gpu: &Arc<Gpu>) -> Result<(), DeviceError> {
+        let mut workers = self.workers();
+        if workers.launches.is_none() {
+            let processor = Processor::new()?;
+            self.lock().memories.count_host("packing buffers", Processor::memory_bytes())?;
+            workers.launches = Some(self.spawn(gpu, "vulkan launches", move |work| match work {
+                HostWork::Launch(launch) => launch.run(&processor),
+                HostWork::Transfer(_) => Err(misled()),
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Whether launches on the host have their thread.
+    pub fn runs_launches(&self) -> bool {
+        self.workers().launches.is_some()
+    }
+
+    fn spawn(
+        self: &Arc<Shared>,
+        gpu: &Arc<Gpu>,
+        name: &str,
+        mut run: impl FnMut(&HostWork) -> Result<Option<IndexFault>, DeviceError> + Send + 'static,
+    ) -> Result<Worker, DeviceError> {
+        let (jobs, receiver) = mpsc::channel::<Job>();
+        let (shared, gpu) = (self.clone(), gpu.clone());
+        let builder = std::thread::Builder::new().name(name.to_string());
+        let thread = builder.spawn(move || {
+            while let Ok(job) = receiver.recv() {
+                let outcome = run_job(&gpu, &shared, &job, &mut run);
+                let mut state = shared.lock();
+                state.jobs -= 1;
+                let more = outcome.and_then(|()| {
+                    state.streams.done_on_host(job.point)?;
+                    state.pump()
+                });
+                let more = more.unwrap_or_else(|error| {
+                    state.fail(error);
+                    Vec::new()
+                });
+                drop(state);
+                shared.hand_over(more);
+                shared.changed.notify_all();
+            }
+        });
+        let refused =
+            |error: std::io::Error| DeviceError::Refused { what: "a thread".to_string(), reason: error.to_string() };
+        Ok(Worker { jobs, thread: thread.map_err(refused)? })
+    }
+
+    /// Ends the threads once they have done what they have.
+    pub fn stop(&self) {
+        let Workers { disk, launches } = std::mem::take(&mut *self.workers());
+        for Worker { jobs, thread } in [disk, launches].into_iter().flatten() {
+            drop(jobs);
+            let _ = thread.join();
+        }
+    }
+}
+
+fn misled() -> DeviceError {
+    DeviceError::Lost { reason: "a thread has work of another's".to_string() }
+}
+
+/// Does a job once all that it waits for is done.
+fn run_job(
+    gpu: &Gpu,
+    shared: &Shared,
+    job: &Job,
+    run: &mut impl FnMut(&HostWork) -> Result<Option<IndexFault>, DeviceError>,
+) -> Result<(), DeviceError> {
+    let (semaphores, values): (Vec<_>, Vec<_>) = job.waits.iter().copied().unzip();
+    let info = vk::SemaphoreWaitInfo::default().semaphores(&semaphores).values(&values);
+    loop {
+        if let Some(failure) = &shared.lock().failure {
+            return Err(failure.clone());
+        }
+        // SAFETY: streams outlive what was submitted to them.
+        match unsafe { gpu.functions.wait_semaphores(&info, WAIT_NS) } {
+            Ok(()) => break,
+            Err(vk::Result::TIMEOUT) => {}
+            Err(error) => return Err(failed("waiting for the device on the host")(error)),
+        }
+    }
+    let start = Instant::now();
+    let fault = run(&job.work)?;
+    let end = Instant::now();
+    let mut state = shared.lock();
+    state.index_fault = state.index_fault.take().into_iter().chain(fault).min();
+    if state.tracing {
+        let (label, name, bytes) = match &job.work {
+            HostWork::Transfer(transfer) => (None, "copy", transfer.bytes),
+            HostWork::Launch(launch) => (Some(launch.launch.label), launch.launch.kernel.name(), 0),
+        };
+        let (start, end, worker_time) = (start - state.birth, end - state.birth, Duration::ZERO);
+        state.trace.push(TraceRecord { stream: job.point.stream, label, name, bytes, start, end, worker_time });
+    }
+    Ok(())
+}
