@@ -26,6 +26,4 @@ def digits() -> str:
 def batch() -> Tuple[Any, Any]:
     """The first 50 digits."""
     data = np.load(ROOT / "examples/digits/digits.npz")
-    x = next(data[name] for name in data.files if data[name].ndim > 1)
-    labels = next(data[name] for name in data.files if data[name].ndim == 1)
-    return (x[:50].reshape(50, 1, 8, 8) / 16).astype(np.float32), labels[:50]
+    return (data["x"][:50] / 16).astype(np.float32), data["y"][:50]
