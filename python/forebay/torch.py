@@ -6,6 +6,7 @@ Needs PyTorch (``pip install forebay[torch]``); ``import forebay.torch`` imports
 from __future__ import annotations
 
 import inspect
+import mmap
 import os
 import tempfile
 import warnings
@@ -498,10 +499,18 @@ class _Export:
 
 
 def _names_in(path: str, names: Sequence[str]) -> "frozenset[str]":
-    """Which of these names a file has."""
-    with open(path, "rb") as file:
-        contents = file.read()
-    return frozenset(name for name in names if name.encode() in contents)
+    """Which of these names initializers of an ONNX file have: field 8 of a ``TensorProto``."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        return frozenset(name for name in names if contents.find(_name_field(name)) >= 0)
+
+
+def _name_field(name: str) -> bytes:
+    text = name.encode()
+    length, count = bytearray(), len(text)
+    while count >= 128:
+        length.append(count & 127 | 128)
+        count >>= 7
+    return bytes([8 << 3 | 2, *length, count]) + text
 
 
 def _refuse_mixed_modes(module: nn.Module) -> None:
