@@ -7,7 +7,7 @@ use crate::circles;
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 22] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
@@ -56,6 +56,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("forebay-golden", &["forebay", "forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-conformance", &["forebay", "forebay-base", "forebay-model"]),
     ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory"]),
+    ("forebay-python", &["forebay", "forebay-cli"]),
 ];
 
 /// What breaks the rules, one sentence each.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::command::{cargo, program, succeeds};
-use crate::source;
+use crate::{python, source};
 
 /// An optional part.
 pub struct Part {
@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 6] = [
+pub const PARTS: [Part; 8] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -32,6 +32,16 @@ pub const PARTS: [Part; 6] = [
         name: "onnxruntime",
         reason: "trained models are not run in ONNX Runtime (python3 cannot import numpy and onnxruntime)",
         present: || succeeds(program("python3").args(["-c", "import numpy, onnxruntime"])),
+    },
+    Part {
+        name: "python",
+        reason: "the Python package is not built and tested (python3 cannot import maturin, venv and ensurepip)",
+        present: python::present,
+    },
+    Part {
+        name: "torch",
+        reason: "PyTorch modules are not trained through the Python package (python3 cannot import torch)",
+        present: python::has_torch,
     },
     Part {
         name: "vulkan",

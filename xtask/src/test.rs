@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::command::{cargo, run, run_and_keep, succeeds};
-use crate::{kernels, parts, tidy};
+use crate::{kernels, parts, python, tidy};
 
 /// Runs every check; the test runner's closing line is the last but for what was skipped.
 ///
@@ -45,6 +45,9 @@ pub fn test() -> Result<(), String> {
         check(run(&mut on_swiftshader()));
     }
     check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
+    if present("python") {
+        check(python::test());
+    }
     // What Vulkan's feature leaves out has to build, and to say so.
     let without = ["--no-default-features", "--config", QUICK_DEVICE];
     check(run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without)));

@@ -144,6 +144,19 @@ impl Tensor {
         &self.bytes
     }
 
+    /// The same as bytes of the caller's: those of the tensor where no other tensor shares them, else a copy.
+    ///
+    /// ```
+    /// use forebay_base::Tensor;
+    ///
+    /// let x = Tensor::from_f32(&[2], &[0.5, 1.0]);
+    /// let address = x.bytes().as_ptr();
+    /// assert_eq!(x.into_bytes().as_ptr(), address);
+    /// ```
+    pub fn into_bytes(self) -> Vec<u8> {
+        Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| (*shared).clone())
+    }
+
     /// Element type and sizes.
     pub fn ty(&self) -> TensorType {
         TensorType { data_type: self.data_type, shape: self.shape.clone() }

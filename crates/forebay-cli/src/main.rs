@@ -1,63 +1,7 @@
-//! The command line of Forebay: arguments in, plans, trained models and numbers out.
-//!
-//! Results go to standard output, progress and errors to standard error. Exit code 0: done; 1: failed; 2: the command line
-//! has no meaning; 130: interrupted.
-//!
-//! | module | holds |
-//! |---|---|
-//! | [`arguments`] | every sub-command and flag |
-//! | [`device_arguments`] | the flags of devices and memory |
-//! | [`export_arguments`] | the flags of `export` |
-//! | [`heap_arguments`] | flags that say in what pieces device memory is had |
-//! | [`failure`] | what ends the program early, and with which exit code |
-//! | [`output`] | printing, and files that appear whole or not at all |
-//! | [`escape`] | names of files and tensors, safe to print |
-//! | [`interrupt`] | Ctrl-C |
-//! | [`keeping`] | where checkpoints go, and where else when they cannot |
-//! | [`progress`] | a bar on a terminal, else plain lines |
-//! | [`report`] | the numbers of a run, as text and as JSON |
-//! | [`metrics`] | accuracy and Dice |
-//! | [`feeding`] | data sets and arrays as the tensors that a model takes |
-//! | [`training_options`] | flags as training options |
-//! | [`limits`] | the limit on the process that a run keeps to, in words |
-//! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
-//! | [`buffer_table`] | what `place` reads and writes |
-//! | [`chart`] | what `probe` measured, as a picture |
-//! | [`compare`] | a budget's price: steps next to unlimited ones |
-
-mod arguments;
-mod budget_file;
-mod buffer_table;
-mod chart;
-mod compare;
-mod device_arguments;
-mod devices;
-mod escape;
-mod export;
-mod export_arguments;
-mod failure;
-mod feeding;
-mod heap_arguments;
-mod interrupt;
-mod keeping;
-mod limits;
-mod metrics;
-mod output;
-mod place;
-mod plan;
-mod probe;
-mod progress;
-mod replay;
-mod report;
-mod run;
-mod train;
-mod training_options;
+//! The program `forebay`: its command line is a library, which the Python package has, too.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use arguments::{Arguments, Command};
 use forebay_device::last_resort;
 
 /// Remembers what the system refused, for the last word of a program without memory.
@@ -66,40 +10,5 @@ static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 
 fn main() -> ExitCode {
     last_resort::install();
-    forebay_device::process::keep_little();
-    forebay_device::signals::ignore_file_size_signal();
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(words) => return tell(&words),
-    };
-    let result = match &arguments.command {
-        Command::Run(arguments) => run::run(arguments),
-        Command::Train(arguments) => train::train(arguments),
-        Command::Export(arguments) => export::export(arguments),
-        Command::Plan(arguments) => plan::plan(arguments),
-        Command::Devices(arguments) => devices::devices(arguments),
-        Command::Place(arguments) => place::place(arguments),
-        Command::Probe(arguments) => probe::probe(arguments),
-        Command::Replay(arguments) => replay::replay(arguments),
-    };
-    match result.and_then(|()| output::finish()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            output::complain(&format!("error: {failure}"));
-            ExitCode::from(failure.exit_code())
-        }
-    }
-}
-
-/// Prints what the argument parser has to say: help and versions on standard output, errors on standard error.
-fn tell(words: &clap::Error) -> ExitCode {
-    use std::io::{ErrorKind, Write};
-    let printed = words.print().and_then(|()| std::io::stdout().flush());
-    match printed {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            output::complain(&format!("error: cannot write standard output: {error}"));
-            ExitCode::from(1)
-        }
-        _ => ExitCode::from(u8::try_from(words.exit_code()).unwrap_or(1)),
-    }
+    ExitCode::from(forebay_cli::run_command_line(std::env::args_os()))
 }

@@ -1,0 +1,185 @@
+//! Options, which Python hands over as dictionaries with all their keys.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use forebay::managed::Policy;
+use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
+use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, TrainerOptions};
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+
+/// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Engine {
+    device: String,
+    machine: Option<String>,
+    threads: Option<usize>,
+    memory_limit: Option<String>,
+    device_memory: Option<String>,
+    simulate_device: Option<String>,
+    host_memory: Option<String>,
+    spill_dir: Option<PathBuf>,
+    memory_mode: String,
+    eviction: Option<String>,
+    growth: bool,
+    costs: Option<PathBuf>,
+    fuse: bool,
+    order: String,
+    check: bool,
+    trace: bool,
+    heap_size: Option<u64>,
+    tile_size: Option<u64>,
+    tiled: bool,
+    link_bytes_per_second: Option<u64>,
+}
+
+/// The batch size and other sizes that the model leaves open.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Sizes {
+    batch_size: Option<u64>,
+    sizes: BTreeMap<String, u64>,
+}
+
+/// See [`TrainingOptions`].
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Training {
+    loss: LossGiven,
+    loss_output: Option<String>,
+    optimizer: OptimizerGiven,
+    decay: Option<String>,
+    freeze: Vec<String>,
+    seed: u64,
+    on_nan: String,
+}
+
+/// A loss by its name, with all that any loss takes.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct LossGiven {
+    kind: String,
+    class_axis: Option<i64>,
+    ignore_index: Option<i64>,
+    labels: Option<String>,
+}
+
+/// An optimizer by its name, with all that any optimizer takes.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct OptimizerGiven {
+    kind: String,
+    learning_rate: f32,
+    momentum: f32,
+    nesterov: bool,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+}
+
+/// The row of a table that a text names.
+fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
+    let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+        let reason = format!("there is no {what} '{text}'; there are {}", names.join(", "));
+        exception(py, &Error::Option { reason })
+    })
+}
+
+fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOptions> {
+    let wrong = |error: &Error| exception(py, error);
+    let size = |text: Option<String>| {
+        text.map(|text| text.parse()).transpose().map_err(|error: forebay::MemorySizeError| wrong(&error.into()))
+    };
+    let mut options = forebay::EngineOptions::default();
+    let (device, memory) = (&mut options.device, &mut options.memory);
+    device.name = given.device.parse().map_err(|error| wrong(&error))?;
+    device.machine = given.machine.as_deref().map(documents::machine).transpose().map_err(|error| wrong(&error))?;
+    device.threads = given.threads;
+    device.heap_size = given.heap_size;
+    device.tile_size = given.tile_size;
+    device.tiled = given.tiled;
+    device.link_bytes_per_second = given.link_bytes_per_second;
+    memory.memory_limit = given.memory_limit.map(|text| text.parse()).transpose().map_err(|error| wrong(&error))?;
+    memory.device_memory = size(given.device_memory)?;
+    memory.simulate_device = size(given.simulate_device)?;
+    memory.host_memory = size(given.host_memory)?;
+    memory.spill_dir = given.spill_dir;
+    let modes = [
+        ("planned", MemoryMode::Planned),
+        ("direct", MemoryMode::Direct),
+        ("cooperative", MemoryMode::Cooperative),
+        ("automatic", MemoryMode::Automatic),
+    ];
+    memory.mode = choice(py, "memory mode", &given.memory_mode, &modes)?;
+    let policies = [("driver", Policy::Driver), ("touch", Policy::Touch), ("planned", Policy::Planned)];
+    let policy = |text: &str| choice(py, "order of eviction", text, &policies);
+    memory.eviction = given.eviction.as_deref().map(policy).transpose()?;
+    memory.growth = given.growth;
+    options.planning.costs =
+        given.costs.as_deref().map(documents::read_costs).transpose().map_err(|error| wrong(&error))?;
+    options.planning.fuse = given.fuse;
+    options.planning.order =
+        choice(py, "order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
+    options.planning.check = given.check;
+    options.measuring.trace = given.trace;
+    Ok(options)
+}
+
+/// Options of a session.
+///
+/// # Errors
+/// Options that have no meaning.
+pub fn session_options(py: Python<'_>, engine: Engine, sizes: Sizes) -> PyResult<SessionOptions> {
+    let mut options = SessionOptions::default();
+    options.engine = engine_options(py, engine)?;
+    (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
+    Ok(options)
+}
+
+/// Options of a trainer.
+///
+/// # Errors
+/// Options that have no meaning.
+pub fn trainer_options(py: Python<'_>, engine: Engine, sizes: Sizes, given: Training) -> PyResult<TrainerOptions> {
+    let mut training = TrainingOptions::new(loss(py, given.loss)?, optimizer(py, &given.optimizer)?);
+    training.loss_output = given.loss_output;
+    let rules = [("all", DecayRule::All), ("matrices", DecayRule::MatricesOnly)];
+    let rule = |text: &str| choice(py, "rule of decay", text, &rules);
+    training.decay = given.decay.as_deref().map(rule).transpose()?;
+    training.freeze = given.freeze;
+    training.seed = given.seed;
+    let mut options = TrainerOptions::new(training);
+    options.engine = engine_options(py, engine)?;
+    (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
+    options.on_nan = choice(py, "on_nan", &given.on_nan, &[("stop", OnNan::Stop), ("continue", OnNan::Continue)])?;
+    Ok(options)
+}
+
+fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
+    let LossGiven { kind, class_axis, ignore_index, labels } = given;
+    match kind.as_str() {
+        "softmax_cross_entropy" => Ok(Loss::SoftmaxCrossEntropy { class_axis, ignore_index }),
+        "mse" => Ok(Loss::MeanSquaredError),
+        "output" => Ok(Loss::Output { labels }),
+        other => choice(py, "loss", other, &[("softmax_cross_entropy", ()), ("mse", ()), ("output", ())])
+            .map(|()| Loss::default()),
+    }
+}
+
+/// An optimizer.
+///
+/// # Errors
+/// A name that no optimizer has.
+pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> {
+    let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
+    let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
+    let sgd = Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay };
+    let kinds = [("sgd", 0), ("adam", 1), ("adamw", 2)];
+    Ok([sgd, adam(false), adam(true)][choice(py, "optimizer", &given.kind, &kinds)?].clone())
+}

@@ -1,0 +1,75 @@
+//! Running a model.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::{arrays, tensors, Given};
+use crate::long_work::{asking, locked, obeying_signals, Pace};
+use crate::model::{described, Described, Model};
+use crate::options::{session_options, Engine, Sizes};
+
+/// Seconds, seconds without a kernel, late copies, and the seconds that those cost.
+type Times = (f64, f64, usize, f64);
+
+/// A session.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct Session {
+    session: Arc<Mutex<forebay::Session>>,
+    pace: Mutex<Pace>,
+    inputs: Vec<Described>,
+    outputs: Vec<Described>,
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    fn new(py: Python<'_>, model: &Model, engine: Engine, sizes: Sizes) -> PyResult<Session> {
+        let options = session_options(py, engine, sizes)?;
+        let model = model.0.clone();
+        let session = obeying_signals(py, f64::INFINITY, move || forebay::Session::new(&model, &options))?;
+        let (inputs, outputs) = (described(session.inputs()), described(session.outputs()));
+        Ok(Session { session: Arc::new(Mutex::new(session)), pace: Mutex::default(), inputs, outputs })
+    }
+
+    fn inputs(&self) -> Vec<Described> {
+        self.inputs.clone()
+    }
+
+    fn outputs(&self) -> Vec<Described> {
+        self.outputs.clone()
+    }
+
+    fn run<'py>(&self, py: Python<'py>, inputs: BTreeMap<String, Given<'py>>) -> PyResult<Bound<'py, PyDict>> {
+        let inputs = tensors(inputs)?;
+        let shapes: Vec<Vec<u64>> = inputs.values().map(|tensor| tensor.shape().to_vec()).collect();
+        let expected_seconds = match (self.pace.lock(), self.session.try_lock()) {
+            (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
+            _ => f64::INFINITY,
+        };
+        let (session, start) = (self.session.clone(), Instant::now());
+        let outputs = obeying_signals(py, expected_seconds, move || locked(&session, |session| session.run(inputs)))?;
+        if let Ok(mut pace) = self.pace.lock() {
+            pace.note(shapes, start.elapsed().as_secs_f64());
+        }
+        arrays(py, outputs)
+    }
+
+    fn last_run(&self, py: Python<'_>) -> PyResult<Times> {
+        asking(py, &self.session, |session| {
+            let times = session.last_run();
+            Ok((times.seconds, times.stall_seconds, times.late_copies, times.late_seconds))
+        })
+    }
+
+    fn heap_peak_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        asking(py, &self.session, |session| Ok(session.usage().heap_peak_bytes))
+    }
+
+    fn budget_excludes_process(&self, py: Python<'_>) -> PyResult<bool> {
+        asking(py, &self.session, |session| Ok(session.budget_excludes_process()))
+    }
+}

@@ -1,0 +1,234 @@
+//! Training a model.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, Tensor, TensorInfo};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::{array, arrays, tensor, tensors, Given, Taken};
+use crate::errors::exception;
+use crate::long_work::{asking, locked, obeying_signals, Pace};
+use crate::model::{Described, Model};
+use crate::options::{optimizer, trainer_options, Engine, OptimizerGiven, Sizes, Training};
+use crate::plan::{planned, Planned};
+
+/// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, and whether another plan
+/// takes over.
+type Step = (u64, f32, f64, f64, usize, f64, bool);
+
+/// A trainer.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct Trainer {
+    trainer: Arc<Mutex<forebay::Trainer>>,
+    steps: Mutex<Pace>,
+    evaluations: Mutex<Pace>,
+    /// The folder that this trainer alone writes checkpoints to.
+    folder: Arc<Mutex<Option<CheckpointFolder>>>,
+}
+
+fn described(info: &TensorInfo) -> Described {
+    let sizes = info.shape.iter().map(|&size| (Some(size), String::new())).collect();
+    (info.name.clone(), info.data_type.name(), sizes)
+}
+
+impl Trainer {
+    /// Work on a batch, with what like work took before.
+    fn on_batch<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        pace: &Mutex<Pace>,
+        batch: BTreeMap<String, Given<'_>>,
+        labels: Given<'_>,
+        work: impl FnOnce(&mut forebay::Trainer, BTreeMap<String, Tensor>, Tensor) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        let (batch, labels) = (tensors(batch)?, tensor(labels)?);
+        let shapes: Vec<Vec<u64>> = batch.values().chain([&labels]).map(|tensor| tensor.shape().to_vec()).collect();
+        let expected_seconds = match (pace.lock(), self.trainer.try_lock()) {
+            (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
+            _ => f64::INFINITY,
+        };
+        let (trainer, start) = (self.trainer.clone(), Instant::now());
+        let result =
+            obeying_signals(py, expected_seconds, move || locked(&trainer, |trainer| work(trainer, batch, labels)))?;
+        if let Ok(mut pace) = pace.lock() {
+            pace.note(shapes, start.elapsed().as_secs_f64());
+        }
+        Ok(result)
+    }
+
+    /// Work that may take long.
+    fn long<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut forebay::Trainer) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        let trainer = self.trainer.clone();
+        obeying_signals(py, f64::INFINITY, move || locked(&trainer, work))
+    }
+}
+
+#[pymethods]
+impl Trainer {
+    #[new]
+    fn new(py: Python<'_>, model: &Model, engine: Engine, sizes: Sizes, training: Training) -> PyResult<Trainer> {
+        let options = trainer_options(py, engine, sizes, training)?;
+        let model = model.0.clone();
+        let trainer = obeying_signals(py, f64::INFINITY, move || forebay::Trainer::new(model, options))?;
+        Ok(Trainer {
+            trainer: Arc::new(Mutex::new(trainer)),
+            steps: Mutex::default(),
+            evaluations: Mutex::default(),
+            folder: Arc::default(),
+        })
+    }
+
+    fn inputs(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.inputs().iter().map(described).collect()))
+    }
+
+    fn labels(&self, py: Python<'_>) -> PyResult<Described> {
+        asking(py, &self.trainer, |trainer| Ok(described(trainer.labels())))
+    }
+
+    fn class_axis(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.class_axis()))
+    }
+
+    fn step_count(&self, py: Python<'_>) -> PyResult<u64> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.step_count()))
+    }
+
+    fn step(&self, py: Python<'_>, batch: BTreeMap<String, Given<'_>>, labels: Given<'_>) -> PyResult<Step> {
+        self.on_batch(py, &self.steps, batch, labels, |trainer, batch, labels| {
+            let report = trainer.step(batch, labels)?;
+            Ok((
+                report.step,
+                report.loss,
+                report.seconds,
+                report.stall_seconds,
+                report.late_copies,
+                report.late_seconds,
+                report.replan.is_some(),
+            ))
+        })
+    }
+
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        batch: BTreeMap<String, Given<'py>>,
+        labels: Given<'py>,
+    ) -> PyResult<(f32, Taken<'py>)> {
+        let evaluate = |trainer: &mut forebay::Trainer, batch, labels| trainer.evaluate(batch, labels);
+        let evaluation = self.on_batch(py, &self.evaluations, batch, labels, evaluate)?;
+        Ok((evaluation.loss, array(py, evaluation.logits)))
+    }
+
+    fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        arrays(py, self.long(py, |trainer| trainer.parameters())?)
+    }
+
+    fn parameter<'py>(&self, py: Python<'py>, name: String) -> PyResult<Option<Taken<'py>>> {
+        Ok(self.long(py, move |trainer| trainer.parameter(&name))?.map(|tensor| array(py, tensor)))
+    }
+
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        arrays(py, self.long(py, |trainer| trainer.state())?)
+    }
+
+    /// Replaces parameters and state by name; all others stay as they are.
+    fn set_values(&self, py: Python<'_>, values: BTreeMap<String, Given<'_>>, step: Option<u64>) -> PyResult<()> {
+        let values = tensors(values)?;
+        self.long(py, move |trainer| {
+            let now = trainer.checkpoint(&JsonValue::Null)?;
+            let types = now.types();
+            for (name, tensor) in &values {
+                let refuse = |reason| Err(Error::Option { reason });
+                match types.get(name) {
+                    Some(ty) if *ty == tensor.ty() => {}
+                    Some(ty) => return refuse(format!("'{name}' is {ty} and was given as {}", tensor.ty())),
+                    None => return refuse(format!("nothing that steps change is named '{name}'")),
+                }
+            }
+            let mut all = now.tensors()?;
+            all.extend(values);
+            let mut changed = Checkpoint::new(all);
+            (changed.step, changed.seed) = (step.unwrap_or(now.step), now.seed);
+            trainer.restore(&changed)
+        })
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.long(py, move |trainer| trainer.save(path))
+    }
+
+    /// Writes a checkpoint; the folder stays locked for this trainer until it writes to another.
+    fn save_checkpoint(&self, py: Python<'_>, folder: PathBuf, position: String) -> PyResult<()> {
+        let position: JsonValue = serde_json::from_str(&position).unwrap_or(JsonValue::String(position));
+        let held = self.folder.clone();
+        self.long(py, move |trainer| {
+            locked(&held, |held| {
+                if held.as_ref().is_none_or(|held| held.path() != folder) {
+                    *held = None;
+                    *held = Some(CheckpointFolder::lock(&folder)?);
+                }
+                match held {
+                    Some(held) => trainer.write_checkpoint(held, &position),
+                    None => unreachable!("it was locked above"),
+                }
+            })
+        })
+    }
+
+    /// Goes on from a checkpoint; its position in the data, as JSON.
+    fn restore(&self, py: Python<'_>, folder: PathBuf) -> PyResult<String> {
+        self.long(py, move |trainer| {
+            let checkpoint = Checkpoint::read(folder)?;
+            trainer.restore(&checkpoint)?;
+            Ok(checkpoint.position.to_string())
+        })
+    }
+
+    fn set_optimizer(&self, py: Python<'_>, given: OptimizerGiven) -> PyResult<()> {
+        let optimizer = optimizer(py, &given)?;
+        asking(py, &self.trainer, move |trainer| trainer.set_optimizer(optimizer))
+    }
+
+    fn set_device_memory(&self, py: Python<'_>, size: Option<String>) -> PyResult<()> {
+        let size = size.map(|text| text.parse()).transpose();
+        let size = size.map_err(|error: forebay::MemorySizeError| exception(py, &error.into()))?;
+        self.long(py, move |trainer| trainer.set_device_memory(size))
+    }
+
+    fn plan(&self, py: Python<'_>, title: String) -> PyResult<Planned> {
+        self.long(py, move |trainer| Ok(planned(trainer.plan(), &trainer.explain(), &title)))
+    }
+
+    fn predicted_seconds(&self, py: Python<'_>) -> PyResult<f64> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.predicted_seconds()))
+    }
+
+    fn save_costs(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.long(py, move |trainer| documents::write_costs(&path, &trainer.measured_costs()))
+    }
+
+    fn memory_limit(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.memory_limit().map(|limit| limit.bytes)))
+    }
+
+    fn budget_excludes_process(&self, py: Python<'_>) -> PyResult<bool> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.budget_excludes_process()))
+    }
+
+    fn heap_peak_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        asking(py, &self.trainer, |trainer| Ok(trainer.usage().heap_peak_bytes))
+    }
+
+    fn trace(&self, py: Python<'_>) -> PyResult<String> {
+        self.long(py, |trainer| Ok(trainer.trace().to_string()))
+    }
+}

@@ -1,0 +1,96 @@
+"""Arrays in and out: NumPy, the buffer protocol, DLPack."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Mapping, Optional, Tuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InvalidArgument
+
+#: An array as the native module takes and gives it: type, shape, bytes.
+Native = Tuple[str, Tuple[int, ...], "npt.NDArray[np.uint8]"]
+
+_NAMES = frozenset(
+    ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
+)
+_CPU = 1  # kDLCPU
+
+
+def _bfloat16() -> Optional[Any]:
+    """NumPy's type for bfloat16, where the package ``ml_dtypes`` is there."""
+    try:
+        import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]  # pyright: ignore
+    except ImportError:
+        return None
+    return np.dtype(ml_dtypes.bfloat16)  # pyright: ignore
+
+
+def _from_dlpack(value: Any) -> Tuple[str, "npt.NDArray[Any]"]:
+    """An array of whatever speaks DLPack, without a copy where it is on the host."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if int(value.__dlpack_device__()[0]) != _CPU:
+        if not hasattr(value, "cpu"):
+            raise InvalidArgument("the array is on another device; copy it to the host first")
+        value = value.cpu()
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16:
+        return "bfloat16", np.from_dlpack(value.view(torch.int16))
+    array: npt.NDArray[Any] = np.from_dlpack(value)
+    return str(array.dtype), array
+
+
+def to_native(value: Any, expected: Optional[str] = None) -> Native:
+    """The array as the native module takes it, without a copy where it is packed and row-major. Numbers without a type of their own
+    (Python's, and lists of them) become ``expected``."""
+    array: npt.NDArray[Any]
+    if isinstance(value, np.ndarray):
+        array = cast("npt.NDArray[Any]", value)
+        name = str(array.dtype)
+    elif hasattr(value, "__dlpack__"):
+        name, array = _from_dlpack(value)
+    elif isinstance(value, (bool, int, float, list, tuple)) and expected in _NAMES - {"bfloat16"}:
+        array = np.asarray(value, dtype=expected)
+        name = str(expected)
+    else:
+        array = np.asarray(value)
+        name = str(array.dtype)
+    if array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big"):
+        array = array.astype(array.dtype.newbyteorder("<"))
+        name = str(array.dtype.newbyteorder("="))
+    if name not in _NAMES:
+        raise InvalidArgument(f"arrays of type {name} are not supported; there are {', '.join(sorted(_NAMES))}")
+    shape = tuple(int(size) for size in array.shape)
+    packed = np.asarray(array, order="C")
+    return name, shape, packed.reshape(-1).view(np.uint8)
+
+
+def labels_to_native(value: Any, expected: str) -> Native:
+    """The same for labels: class numbers of any integer type are taken."""
+    native = to_native(value, expected)
+    name, shape, data = native
+    if expected == "int64" and name != "int64" and np.dtype(name if name != "bfloat16" else "float32").kind in "iu":
+        return to_native(data.view(name).reshape(shape).astype(np.int64))
+    return native
+
+
+def from_native(native: Native) -> "npt.NDArray[Any]":
+    """An array that owns the bytes that the native module made. Numbers of type bfloat16 come as ``ml_dtypes.bfloat16`` where that
+    package is there, else as float32, which holds all of them."""
+    name, shape, data = native
+    if name != "bfloat16":
+        return data.view(name).reshape(shape)
+    bfloat16 = _bfloat16()
+    if bfloat16 is not None:
+        named: npt.NDArray[Any] = data.view(bfloat16)
+        return named.reshape(shape)
+    widened = data.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return widened.view(np.float32).reshape(shape)
+
+
+def all_from_native(natives: Mapping[str, Native]) -> Dict[str, "npt.NDArray[Any]"]:
+    """Arrays by name."""
+    return {name: from_native(native) for name, native in natives.items()}

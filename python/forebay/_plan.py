@@ -1,0 +1,406 @@
+"""Plans: what a step takes and does, before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+import html
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Union, cast
+
+from . import _forebay, _options
+from ._model import Model, ModelLike, as_model, native_model
+from ._options import EngineOptions, Loss, Optimizer, PathLike, Size
+from .errors import InvalidArgument, OutOfBudget
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+#: Beyond this, a batch is taken to fit whatever its size.
+_BATCH_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that comes with the package, to plan for: ``forebay.plan(model, machine=machine.key)``."""
+
+    #: What :func:`plan` takes.
+    key: str
+    #: What it is.
+    name: str
+    #: Memory of the device, in bytes.
+    device_memory: int
+    #: Memory of the host, in bytes.
+    host_memory: int
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine that can take the step."""
+
+    #: The machine, as it was given.
+    machine: str
+    #: Its price per hour, as it was given.
+    price_per_hour: Optional[float]
+    #: Predicted seconds of a step there.
+    seconds: float
+    #: The price of a step; none without a price per hour.
+    price_per_step: Optional[float]
+    #: The step there.
+    plan: Plan
+
+
+class Plan:
+    """How a step runs within a budget: what lies where, what moves when and why, what it costs.
+
+    It prints as a table, shows a picture of device memory over the step in a notebook, and answers questions. Made by
+    :func:`forebay.plan`, by :meth:`forebay.Trainer.plan`, and by :func:`forebay.torch.plan`.
+
+    >>> import forebay
+    >>> plan = forebay.plan(digits, train=True, batch_size=32, device_memory="60%")
+    >>> plan.peak <= plan.budget < plan.needs
+    True
+    >>> plan.fits("8GiB"), plan.fits(plan.least), plan.fits(plan.least - 1)
+    (True, True, False)
+    """
+
+    def __init__(self, planned: _forebay.Planned, again: Optional[_Again] = None, subject: str = "") -> None:
+        self._data: Dict[str, Any] = json.loads(planned["explanation"])
+        self._text = planned["text"]
+        self._moves = planned["moves"]
+        self._picture = planned["picture"]
+        self._again = again
+        self._subject = subject
+
+    # What it takes.
+
+    @property
+    def least(self) -> int:
+        """The smallest budget of device memory that has a plan, in bytes."""
+        return int(self._data["minimum_budget_bytes"])
+
+    @property
+    def least_because(self) -> str:
+        """The node of the model that sets :attr:`least`."""
+        return str(self._data["minimum_launch"])
+
+    @property
+    def needs(self) -> int:
+        """Device memory that a step takes without a budget, in bytes."""
+        return int(self._data["in_core_peak_bytes"])
+
+    @property
+    def peak(self) -> int:
+        """Device memory that this plan takes, in bytes."""
+        return int(self._data["device_peak_bytes"])
+
+    @property
+    def budget(self) -> Optional[int]:
+        """The budget of device memory, in bytes; none where unlimited."""
+        budget = self._data["device_budget_bytes"]
+        return None if budget is None else int(budget)
+
+    @property
+    def host_memory(self) -> int:
+        """Host memory that this plan takes, in bytes."""
+        return int(self._data["host_bytes"])
+
+    # What it costs.
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of a step."""
+        return float(self._data["predicted_seconds"])
+
+    @property
+    def unlimited_seconds(self) -> float:
+        """Predicted seconds of a step without a budget."""
+        return float(self._data["in_core_predicted_seconds"])
+
+    @property
+    def bound_seconds(self) -> float:
+        """No plan of these launches in this order within the budget takes less, in seconds."""
+        return float(self._data["lower_bound_seconds"])
+
+    @property
+    def bytes_to_device(self) -> int:
+        """Bytes copied to the device in a step."""
+        return int(self._data["bytes_to_device"])
+
+    @property
+    def bytes_from_device(self) -> int:
+        """Bytes copied from the device in a step."""
+        return int(self._data["bytes_from_device"])
+
+    @property
+    def moves(self) -> List[str]:
+        """Every copy of a step, in order, in words."""
+        return list(self._moves)
+
+    @property
+    def buffers(self) -> List[str]:
+        """Names of all buffers that lie in device memory at some time."""
+        return sorted({str(place["name"]) for place in self._data["placement"]})
+
+    # Questions.
+
+    def fits(self, size: Size) -> bool:
+        """Whether the step runs within this much device memory: ``"8GiB"``, ``"50%"`` of what it needs, or bytes.
+
+        >>> import forebay
+        >>> forebay.plan(digits, batch_size=8).fits("1KiB")
+        False
+        """
+        budget = self._bytes(size)
+        if budget < self.least:
+            return False
+        if self._again is None or not self._again.bounds_host:
+            return True
+        # Less on the device is more on the host, which has a limit, too.
+        return self._again.plan(device_memory=budget) is not None
+
+    def why(self, buffer: str) -> str:
+        """Where a buffer lies in device memory and when, which copies move it, and why.
+
+        Raises:
+            forebay.InvalidArgument: There is no buffer of this name; the text names those most like it.
+
+        >>> import forebay
+        >>> print(forebay.plan(digits, batch_size=8).why("x").splitlines()[0])
+        x: inputs, 2048 bytes at most
+        """
+        places = [place for place in self._data["placement"] if place["name"] == buffer]
+        moves = [move for move in self._data["movements"] if move["name"] == buffer]
+        if not places and not moves:
+            close = difflib.get_close_matches(buffer, self.buffers, n=5, cutoff=0.3) or self.buffers[:5]
+            raise InvalidArgument(f"the plan has no buffer {buffer!r}; among those that it has are {', '.join(close)}")
+        kind = (places or moves)[0]["kind"]
+        most = max((int(place["bytes"]) for place in places), default=0)
+        lines = [f"{buffer}: {kind}, {most} bytes at most"]
+        for place in places:
+            first, last = place["first_launch"], place["last_launch"]
+            lines.append(f"  launches {first} to {last}: {place['bytes']} bytes at {place['offset_bytes']}")
+        for move in moves:
+            lines.append(f"  command {move['command']}: {move['bytes']} bytes {move['direction']}: {move['reason']}")
+        if not moves:
+            lines.append("  it never moves: it is made on the device, and its last reader is there")
+        return "\n".join(lines)
+
+    def largest_batch(self, size: Size) -> int:
+        """The largest batch whose step has a plan within this much device memory; 0 where not even one sample has.
+
+        It may be slow: all but the largest launch may have to move. ``forebay.plan(..., batch_size=N, device_memory=size)`` says how
+        slow.
+
+        >>> import forebay
+        >>> forebay.plan(digits, batch_size=1).largest_batch("256KiB") > 16
+        True
+        """
+        budget = _forebay.parse_size(str(size))
+        again = self._remake()
+
+        def fits(batch: int) -> bool:
+            # A plan without a budget is quickly made, and knows the least one.
+            whole = again.plan(unlimited=True, batch_size=batch)
+            return whole is not None and whole.fits(budget)
+
+        if not fits(1):
+            return 0
+        good, bad = 1, 2
+        while fits(bad):
+            good, bad = bad, bad * 2
+            if bad > _BATCH_MAX:
+                return good
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if fits(middle) else (good, middle)
+        return good
+
+    def offers(self, machines: Union[Mapping[str, float], Iterable[str]]) -> List[Offer]:
+        """The machines that can take the step, the cheapest first.
+
+        Args:
+            machines: Prices per hour by machine; or machines alone, the cheapest first. A machine is one of :func:`forebay.machines`,
+                or a TOML file that describes one.
+        """
+        again = self._remake()
+        prices: Dict[str, Optional[float]]
+        if isinstance(machines, Mapping):
+            prices = dict(cast("Mapping[str, float]", machines))
+        else:
+            prices = {os.fspath(machine): None for machine in machines}
+        found: List[Offer] = []
+        for machine, price in prices.items():
+            plan = again.plan(machine=machine)
+            if plan is not None:
+                per_step = None if price is None else price * plan.seconds / 3600
+                found.append(Offer(machine, price, plan.seconds, per_step, plan))
+        return sorted(found, key=lambda offer: offer.price_per_step or 0.0)
+
+    def cheapest(self, machines: Union[Mapping[str, float], Iterable[str]]) -> Optional[Offer]:
+        """The machine on which a step costs least, of those that can take it; none where none can. See :meth:`offers`.
+
+        >>> import forebay
+        >>> plan = forebay.plan(digits, train=True, batch_size=32)
+        >>> plan.cheapest({machine.key: 1.0 for machine in forebay.machines()}).seconds > 0
+        True
+        """
+        offers = self.offers(machines)
+        return offers[0] if offers else None
+
+    def _remake(self) -> _Again:
+        if self._again is None:
+            raise InvalidArgument("this plan is that of a trainer; forebay.plan makes one that can be asked for other sizes")
+        return self._again
+
+    def _bytes(self, size: Size) -> int:
+        text = str(size).strip()
+        return int(self.needs * float(text[:-1]) / 100) if text.endswith("%") else _forebay.parse_size(text)
+
+    # How it looks.
+
+    def to_dict(self) -> Dict[str, Any]:
+        """All numbers, places and moves, as plain data."""
+        copy: Dict[str, Any] = json.loads(json.dumps(self._data))
+        return copy
+
+    def svg(self) -> str:
+        """Device memory over the step as an SVG picture."""
+        return self._picture
+
+    def __str__(self) -> str:
+        return self._text.rstrip("\n")
+
+    def __repr__(self) -> str:
+        size = _forebay.format_size
+        within = "" if self.budget is None else f" within {size(self.budget)}"
+        return f"<Plan: {size(self.peak)} on the device{within}; needs {size(self.needs)}, at least {size(self.least)}>"
+
+    def _repr_html_(self) -> str:
+        size = _forebay.format_size
+        slower = self.seconds / self.unlimited_seconds if self.unlimited_seconds > 0 else 1.0
+        rows = {
+            "device memory": size(self.peak) + ("" if self.budget is None else f" of {size(self.budget)}"),
+            "without a budget": size(self.needs),
+            "least possible": f"{size(self.least)} (for {self.least_because})",
+            "moves in a step": f"{size(self.bytes_to_device)} to the device, {size(self.bytes_from_device)} from it",
+            "time of a step, predicted": f"{self.seconds:.3g} s, {slower:.2f} times that without a budget",
+        }
+        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
+        return f"<div><b>{html.escape(self._subject)}</b><table>{cells}</table>{self._picture}</div>"
+
+    def _repr_svg_(self) -> str:
+        return self._picture
+
+
+class _Again:
+    """Makes the same plan with other sizes, budgets or machines."""
+
+    def __init__(
+        self, model: Model, engine: Dict[str, Any], sizes: Dict[str, Any], training: Optional[Dict[str, Any]]
+    ) -> None:
+        self._model = model
+        self._engine = engine
+        self._sizes = sizes
+        self._training = training
+
+    @property
+    def bounds_host(self) -> bool:
+        return self._engine["host_memory"] is not None or self._engine["machine"] is not None
+
+    def make(self) -> Plan:
+        title = f"device memory of {self._model.name} over a step"
+        planned = _forebay.plan(native_model(self._model), self._engine, self._sizes, self._training, title)
+        return Plan(planned, self, f"{'training step' if self._training else 'run'} of {self._model.name}")
+
+    def plan(
+        self,
+        device_memory: Optional[int] = None,
+        batch_size: Optional[int] = None,
+        machine: Optional[str] = None,
+        *,
+        unlimited: bool = False,
+    ) -> Optional[Plan]:
+        """The plan; none where there is none within the budgets."""
+        engine, sizes = dict(self._engine), dict(self._sizes)
+        if unlimited or device_memory is not None:
+            engine["simulate_device"] = None if unlimited else str(device_memory)
+        if machine is not None:
+            # Its memories are the budgets.
+            engine.update(machine=machine, simulate_device=None, host_memory=None)
+        if batch_size is not None:
+            sizes["batch_size"] = batch_size
+        try:
+            return _Again(self._model, engine, sizes, self._training).make()
+        except OutOfBudget:
+            return None
+
+
+def plan(
+    model: ModelLike,
+    loss: Union[None, str, Loss] = None,
+    optimizer: Union[None, str, Optimizer] = None,
+    *,
+    train: Optional[bool] = None,
+    device: str = "host",
+    device_memory: Optional[Size] = None,
+    batch_size: Optional[int] = None,
+    sizes: Optional[Mapping[str, int]] = None,
+    loss_output: Optional[str] = None,
+    decay: Optional[str] = None,
+    freeze: Iterable[str] = (),
+    **options: Unpack[EngineOptions],
+) -> Plan:
+    """Plans a step without running it: of training where ``train`` is true or a loss or an optimizer is given, else of inference.
+
+    Args:
+        model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
+        loss: As for :class:`forebay.Trainer`.
+        optimizer: As for :class:`forebay.Trainer`.
+        train: Whether to plan a training step.
+        device: As for :class:`forebay.Trainer`. ``machine=...`` plans for a machine that need not be there.
+        device_memory: A budget for the tensors on the device: ``"8GiB"``, or ``"50%"`` of what the step takes without one. What does
+            not fit moves to host memory and back, or is computed again.
+        batch_size: The batch size, where the model leaves it open or another one is wanted.
+        sizes: Other sizes that the model leaves open, by symbol or as ``input[dimension]``.
+        loss_output: As for :class:`forebay.Trainer`.
+        decay: As for :class:`forebay.Trainer`.
+        freeze: As for :class:`forebay.Trainer`.
+        **options: See :class:`forebay.EngineOptions`.
+
+    Raises:
+        forebay.OutOfBudget: No plan fits the budget; ``least`` says what would do, in bytes.
+
+    >>> import forebay
+    >>> plan = forebay.plan(digits, train=True, batch_size=32)
+    >>> plan.budget is None and plan.peak == plan.needs
+    True
+    >>> print(plan)  # doctest: +ELLIPSIS
+    device memory ...
+    """
+    options.setdefault("simulate_device", device_memory)
+    engine = _options.engine(device, None, options)
+    training: Optional[Dict[str, Any]] = None
+    if train or (train is None and (loss is not None or optimizer is not None)):
+        training = _options.training(
+            _options.loss_named("softmax_cross_entropy" if loss is None else loss),
+            _options.optimizer_named(optimizer, None),
+            loss_output=loss_output,
+            decay=decay,
+            freeze=freeze if isinstance(freeze, str) else list(freeze),
+        )
+    return _Again(as_model(model), engine, _options.open_sizes(batch_size, sizes), training).make()
+
+
+def machines() -> List[Machine]:
+    """The machines that come with the package.
+
+    >>> import forebay
+    >>> any(machine.key == "laptop-8gb" for machine in forebay.machines())
+    True
+    """
+    return [Machine(*machine) for machine in _forebay.machines()]
+
+
+__all__ = ["Machine", "Offer", "PathLike", "Plan", "machines", "plan"]

@@ -1,0 +1,79 @@
+"""Exceptions. Each says what is wrong, with the numbers, and a way out; all of them are below :class:`Error`.
+
+>>> import forebay
+>>> issubclass(forebay.OutOfBudget, forebay.Error), issubclass(forebay.OutOfBudget, MemoryError)
+(True, True)
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence
+
+__all__ = [
+    "DeviceLost",
+    "Error",
+    "FileError",
+    "InvalidArgument",
+    "NotFinite",
+    "OutOfBudget",
+    "RaceError",
+    "UnsupportedOperator",
+]
+
+
+class Error(Exception):
+    """Something was not done. The text carries names, numbers and a way out."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An option, an input or a label has no meaning for the model."""
+
+
+class FileError(Error, OSError):
+    """A file cannot be read or written."""
+
+
+class OutOfBudget(Error, MemoryError):
+    """There is no plan within a memory budget, or the memory that it allows is not there.
+
+    >>> import forebay
+    >>> try:
+    ...     forebay.Session(digits, batch_size=8, simulate_device="4KiB")
+    ... except forebay.OutOfBudget as error:
+    ...     print(error.budget, error.least is not None and error.least > 4096)
+    device_memory True
+    """
+
+    #: Which budget: ``"device_memory"``, ``"host_memory"``, ``"memory_limit"`` (of the process), or ``"device"`` for what the device
+    #: itself cannot give.
+    budget: str
+    #: The least that has a plan, in bytes; none where that is not known.
+    least: Optional[int]
+
+    def __init__(self, message: str, budget: str = "device", least: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.budget = budget
+        self.least = least
+
+
+class UnsupportedOperator(Error, NotImplementedError):
+    """The model uses operators that Forebay does not have, or trains through operators that have no gradient."""
+
+    #: The operators, as ``Name`` or ``domain.Name``.
+    operators: List[str]
+
+    def __init__(self, message: str, operators: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.operators = list(operators)
+
+
+class RaceError(Error):
+    """The checker found a race or lost data in a plan (``check=True``): a defect of Forebay, found before anything ran."""
+
+
+class DeviceLost(Error):
+    """The device failed and can no longer be used. A new session or trainer goes on from the latest checkpoint."""
+
+
+class NotFinite(Error, ArithmeticError):
+    """The loss is not a finite number. Parameters and state are as before the step."""

@@ -1,0 +1,550 @@
+"""PyTorch modules: trained by Forebay within a memory budget, and changed in place.
+
+Needs PyTorch (``pip install forebay[torch]``); ``import forebay.torch`` imports it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import mmap
+import os
+import tempfile
+import warnings
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
+import torch
+from torch import nn
+
+from . import _plan
+from ._options import SGD, Adam, AdamW, EngineOptions, Loss, MeanSquaredError, Optimizer, OutputLoss, Size, SoftmaxCrossEntropy
+from ._options import loss_named, optimizer_named
+from ._trainer import Callback, History, StepReport
+from ._trainer import Trainer as _Trainer
+from .errors import Error, InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias, Unpack
+
+    from ._options import PathLike
+
+#: A loss of Forebay's by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
+LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
+#: An optimizer of Forebay's by name or value, or ``torch.optim.SGD``, ``Adam`` or ``AdamW`` over the module's parameters.
+OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
+
+# Parts of PyTorch have no types.
+_untyped: Any = torch
+_OPSET = 18
+_OUTPUT = "output"
+_LABELS = "labels"
+
+
+class Trainer(_Trainer):
+    """Trains a PyTorch module within a memory budget, and writes what it learned back into it.
+
+    The module is exported to ONNX, its parameters and buffers are matched with those of the export one to one, and steps run by Forebay.
+    :meth:`write_back` (which :meth:`fit` calls at its end, and a ``with`` block, too) copies parameters, running statistics and the
+    optimizer's state into the module and the optimizer, so that PyTorch can go on from there. The learning rate is that of the
+    ``torch.optim`` optimizer at each step, so PyTorch's schedulers work.
+
+    Args:
+        module: The module. Parameters that need no gradient, or that the optimizer does not have, do not train.
+        example_inputs: A tensor or a tuple of them, as ``module(*example_inputs)`` takes; their leading size is the batch size.
+        loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` become Forebay's own; any other function of the module's outputs and labels is
+            exported with the module, for which ``example_labels`` are needed.
+        optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam`` or ``AdamW`` with the same settings for all
+            of them, whose state is taken over; or as for :class:`forebay.Trainer`.
+        example_labels: Labels for a loss that is exported.
+        device_memory: The budget; see :class:`forebay.Trainer`, as for all that follows.
+
+    Raises:
+        forebay.Error: The module cannot be exported so that its parameters can be told apart; the text says why.
+
+    >>> import torch, forebay.torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    >>> optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
+    >>> x, labels = torch.randn(32, 8), torch.arange(32) % 4
+    >>> trainer = forebay.torch.Trainer(module, x, loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer, simulate_device="50%")
+    >>> losses = [trainer.step(x, labels).loss for _ in range(20)]
+    >>> trainer.write_back()
+    >>> bool(torch.nn.functional.cross_entropy(module(x), labels) < losses[0])
+    True
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        example_inputs: Any,
+        loss: LossLike = "softmax_cross_entropy",
+        optimizer: OptimizerLike = None,
+        *,
+        example_labels: Optional[torch.Tensor] = None,
+        learning_rate: Optional[float] = None,
+        device: str = "host",
+        device_memory: Optional[Size] = None,
+        batch_size: Optional[int] = None,
+        freeze: Union[str, Sequence[str]] = (),
+        decay: Optional[str] = None,
+        seed: int = 0,
+        on_nan: str = "stop",
+        **options: Unpack[EngineOptions],
+    ) -> None:
+        self.module = module
+        self.torch_optimizer: Optional[torch.optim.Optimizer] = None
+        if isinstance(optimizer, torch.optim.Optimizer):
+            if learning_rate is not None:
+                raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
+            self.torch_optimizer = optimizer
+            named: Optimizer = _of_torch(optimizer)
+            # PyTorch's decay acts on all parameters that the optimizer has.
+            decay = decay or "all"
+        else:
+            named = optimizer_named(optimizer, learning_rate)
+        export = _Export(module, example_inputs, loss, example_labels)
+        self._prefix = export.prefix
+        self._folder = export.folder
+        patterns = [freeze] if isinstance(freeze, str) else list(freeze)
+        first: Optional[Exception] = None
+        for attempt in export.attempts():
+            try:
+                path = attempt()
+                super().__init__(
+                    path,
+                    export.loss,
+                    named,
+                    device=device,
+                    device_memory=device_memory,
+                    batch_size=export.batch_size if batch_size is None else batch_size,
+                    freeze=patterns + self._frozen(optimizer),
+                    decay=decay,
+                    seed=seed,
+                    on_nan=on_nan,
+                    **options,
+                )
+                self._match()
+                break
+            except MemoryError:
+                raise
+            except Exception as error:
+                first = first or error
+        else:
+            if isinstance(first, Error) or first is None:
+                raise first or Error("the module cannot be exported")
+            raise Error(f"PyTorch cannot export the module: {first}") from first
+        self._steps_before = 0
+        self._read_module()
+
+    # What belongs to what.
+
+    def _frozen(self, optimizer: OptimizerLike) -> List[str]:
+        """Names in the export of parameters that do not train."""
+        trains = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
+        if isinstance(optimizer, torch.optim.Optimizer):
+            has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            strangers = has - {id(parameter) for parameter in self.module.parameters()}
+            if strangers:
+                raise InvalidArgument(f"the optimizer has {len(strangers)} parameters that are not the module's")
+            trains &= has
+        used = self._used()
+        named = self.module.named_parameters(remove_duplicate=False)
+        return [self._prefix + name for name, parameter in named if id(parameter) not in trains and self._prefix + name in used]
+
+    def _used(self) -> "frozenset[str]":
+        """Names that the latest export has."""
+        return self._folder.names
+
+    def _match(self) -> None:
+        """Matches what trains with the module's parameters, and what else steps change with its buffers, one to one.
+
+        Raises:
+            forebay.Error: Something has no counterpart.
+        """
+        parameters = dict(self.module.named_parameters(remove_duplicate=False))
+        buffers = dict(self.module.named_buffers(remove_duplicate=False))
+        infos: Dict[str, Tuple[int, ...]] = {name: array.shape for name, array in self.parameters().items()}
+        self._parameters: Dict[str, nn.Parameter] = {}
+        for name, shape in infos.items():
+            parameter = parameters.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
+            if parameter is None or tuple(parameter.shape) != tuple(shape):
+                raise Error(
+                    f"the export trains '{name}' {list(shape)}, which is no parameter of the module: the exporter changed it, "
+                    "and what it learns could not be written back"
+                )
+            self._parameters[name] = parameter
+        matched = {id(parameter) for parameter in self._parameters.values()}
+        if len(matched) != len(self._parameters):
+            raise Error("the export has a parameter that is used in several places more than once, and would train each on its own")
+        states = self._optimizer_states()
+        self._buffers: Dict[str, torch.Tensor] = {}
+        for name in self.state():
+            if name in states:
+                continue
+            buffer = buffers.get(name[len(self._prefix) :] if name.startswith(self._prefix) else "")
+            if buffer is None:
+                raise Error(f"steps change '{name}' of the export, which is no buffer of the module")
+            self._buffers[name] = buffer
+        unused = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.requires_grad and id(parameter) not in matched and self._prefix + name not in self._used()
+        ]
+        if unused:
+            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters do not train", stacklevel=3)
+
+    def _optimizer_states(self) -> Dict[str, Tuple[str, str]]:
+        """State of the optimizer: the parameter that it belongs to, and PyTorch's name."""
+        if isinstance(self.optimizer, SGD):
+            suffixes = {"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {}
+        else:
+            suffixes = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
+        return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in suffixes.items()}
+
+    def _read_module(self) -> None:
+        """Takes over parameters, buffers and the optimizer's state as they are now."""
+        values: Dict[str, Any] = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        values.update(self._buffers)
+        steps = 0
+        if self.torch_optimizer is not None:
+            for name, (parameter, theirs) in self._optimizer_states().items():
+                state = self.torch_optimizer.state.get(self._parameters[parameter], {})
+                if state.get(theirs) is not None:
+                    values[name] = state[theirs]
+                if "step" in state:
+                    steps = max(steps, int(state["step"]))
+        self.set_values(values, step_count=steps)
+        self._steps_before = steps
+
+    # Steps.
+
+    def step(self, inputs: Any, labels: Any) -> StepReport:
+        """As :meth:`forebay.Trainer.step`; inputs may be tensors. The learning rate is the optimizer's present one."""
+        self._follow_optimizer()
+        return super().step(inputs, labels)
+
+    def fit(
+        self,
+        data: Iterable[Any],
+        epochs: int = 1,
+        callbacks: Union[Callback, Sequence[Callback]] = (),
+        *,
+        validation: Optional[Iterable[Any]] = None,
+        checkpoint: Optional[PathLike] = None,
+        checkpoint_every: Optional[int] = None,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> History:
+        """As :meth:`forebay.Trainer.fit`; what was learned is then in the module and in the optimizer."""
+
+        def follow(_trainer: _Trainer, _report: StepReport) -> None:
+            self._follow_optimizer()
+
+        self._follow_optimizer()
+        called: List[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
+        history = super().fit(
+            data,
+            epochs,
+            [*called, follow],
+            validation=validation,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            progress=progress,
+        )
+        self.write_back()
+        return history
+
+    def _follow_optimizer(self) -> None:
+        if self.torch_optimizer is not None:
+            now = _of_torch(self.torch_optimizer)
+            if now != self.optimizer:
+                self.optimizer = now
+
+    def write_back(self) -> None:
+        """Copies parameters, running statistics and the optimizer's state into the module and its ``torch.optim`` optimizer."""
+        steps = self.step_count
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(_tensor(self.parameter(name)))
+            state = self.state()
+            for name, buffer in self._buffers.items():
+                buffer.copy_(_tensor(state[name]))
+            owners = {name.rpartition(".")[0][len(self._prefix) :] for name in self._buffers}
+            for owner in owners:
+                counter = getattr(self.module.get_submodule(owner), "num_batches_tracked", None)
+                if counter is not None:
+                    counter += steps - self._steps_before
+        if self.torch_optimizer is not None:
+            self._write_state(self.torch_optimizer, state, steps)
+        self._steps_before = steps
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        """A ``torch.optim`` optimizer over the parameters that trained, with the state as it is now: PyTorch goes on with it."""
+        parameters, ours = list(self._parameters.values()), self.optimizer
+        made: torch.optim.Optimizer
+        if isinstance(ours, SGD):
+            made = torch.optim.SGD(
+                parameters, ours.learning_rate, ours.momentum, 0, ours.weight_decay, ours.nesterov
+            )
+        else:
+            kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
+            made = kind(
+                parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
+            )
+        self._write_state(made, self.state(), self.step_count)
+        return made
+
+    def _write_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], steps: int) -> None:
+        if steps == 0:
+            return
+        for name, (of, theirs) in self._optimizer_states().items():
+            parameter = self._parameters[of]
+            kept = optimizer.state[parameter]
+            kept[theirs] = _tensor(state[name]).to(device=parameter.device, dtype=parameter.dtype)
+            if theirs != "momentum_buffer":
+                kept["step"] = torch.tensor(float(steps))
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.write_back()
+
+
+def plan(
+    module: nn.Module,
+    example_inputs: Any,
+    budget: Optional[Size] = None,
+    loss: LossLike = "softmax_cross_entropy",
+    optimizer: OptimizerLike = None,
+    *,
+    example_labels: Optional[torch.Tensor] = None,
+    train: bool = True,
+    device: str = "host",
+    batch_size: Optional[int] = None,
+    **options: Unpack[EngineOptions],
+) -> _plan.Plan:
+    """Whether a module fits, and at which cost, before anything runs: the plan of a step within a budget of device memory.
+
+    Args:
+        module: The module.
+        example_inputs: As for :class:`Trainer`.
+        budget: Device memory: ``"8GiB"``, or ``"50%"`` of what a step takes without a budget.
+        loss: As for :class:`Trainer`.
+        optimizer: As for :class:`Trainer`.
+        example_labels: As for :class:`Trainer`.
+        train: A training step; else a run in evaluation mode.
+        device: As for :class:`Trainer`.
+        batch_size: Another batch size than that of the examples.
+        **options: See :class:`forebay.EngineOptions`; ``machine="laptop-8gb"`` plans for another machine.
+
+    >>> import torch, forebay.torch
+    >>> plan = forebay.torch.plan(torch.nn.Linear(8, 4), torch.zeros(16, 8), "8GiB")
+    >>> plan.fits("8GiB"), plan.largest_batch("1MiB") > 16
+    (True, True)
+    """
+    ours = _of_torch(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    export = _Export(module, example_inputs, loss, example_labels)
+    first: Optional[Exception] = None
+    for attempt in export.attempts():
+        try:
+            path = attempt()
+            return _plan.plan(
+                path,
+                export.loss if train else None,
+                ours if train else None,
+                train=train,
+                device=device,
+                device_memory=budget,
+                batch_size=export.batch_size if batch_size is None else batch_size,
+                **options,
+            )
+        except MemoryError:
+            raise
+        except Exception as error:
+            first = first or error
+    if isinstance(first, Error):
+        raise first
+    raise Error(f"PyTorch cannot export the module: {first}") from first
+
+
+def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
+    if str(array.dtype) == "bfloat16":
+        array = array.astype(np.float32)
+    tensor: torch.Tensor = _untyped.from_numpy(array)
+    return tensor
+
+
+def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
+    """An optimizer of PyTorch's as Forebay's.
+
+    Raises:
+        forebay.InvalidArgument: Forebay has no such optimizer, or it has several settings.
+    """
+    found: List[Optimizer] = []
+    for group in optimizer.param_groups:
+        refused = {key: group[key] for key in ("amsgrad", "maximize", "dampening") if group.get(key)}
+        if refused:
+            raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
+        rate, decay = float(group["lr"]), float(group["weight_decay"])
+        if type(optimizer) is torch.optim.SGD:
+            found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
+        elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+            # Newer versions of PyTorch have AdamW as a kind of Adam.
+            decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
+            beta1, beta2 = (float(beta) for beta in group["betas"])
+            kind = AdamW if decoupled else Adam
+            found.append(kind(rate, beta1, beta2, float(group["eps"]), decay))
+        else:
+            raise InvalidArgument(f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam and AdamW")
+    if len(set(found)) != 1:
+        raise InvalidArgument("the optimizer has groups of parameters with different settings; Forebay has one for all")
+    return found[0]
+
+
+class _WithLoss(nn.Module):
+    """A module and its loss."""
+
+    def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss
+
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        *inputs, labels = arguments
+        return self.loss(self.module(*inputs), labels)
+
+
+class _Folder:
+    """A folder for an export, which is read for as long as the trainer is there; and the names that the export has."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="forebay-")
+        self.path = os.path.join(self._folder.name, "module.onnx")
+        self.names: "frozenset[str]" = frozenset()
+
+
+class _Export:
+    """A module as ONNX."""
+
+    def __init__(
+        self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
+    ) -> None:
+        _refuse_mixed_modes(module)
+        inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+        self.folder = _Folder()
+        self.prefix = ""
+        self._module = module
+        self._inputs = inputs
+        self._names = _input_names(module, len(inputs))
+        ours = _loss(loss)
+        if ours is None:
+            if example_labels is None:
+                raise InvalidArgument("this loss is exported with the module: give example_labels, too")
+            function: Any = loss
+            self._module = _WithLoss(module, function)
+            self.prefix = "module."
+            self._inputs = (*inputs, example_labels)
+            self._names = [*self._names, _LABELS]
+            ours = OutputLoss(_LABELS)
+        self.loss: Loss = ours
+        sizes = {int(value.shape[0]) if value.dim() else 0 for value in self._inputs}
+        self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
+
+    def attempts(self) -> List[Callable[[], str]]:
+        """Ways to export, the best first; each gives the file."""
+        ways: List[Callable[[], str]] = []
+        if self.batch_size is not None:
+            ways.append(lambda: self._write(dynamo=False, open_batch=True))
+        ways.append(lambda: self._write(dynamo=False, open_batch=False))
+        ways.append(lambda: self._write(dynamo=True, open_batch=False))
+        return ways
+
+    def _write(self, *, dynamo: bool, open_batch: bool) -> str:
+        module = self._module
+        keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
+        if dynamo:
+            # Its optimizer would merge batch normalisations into convolutions.
+            keywords = {"dynamo": True, "optimize": False}
+        if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
+            keywords.pop("dynamo")
+        if open_batch:
+            named = [*self._names] if isinstance(self.loss, OutputLoss) else [*self._names, _OUTPUT]
+            keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
+        modes = [(each, each.training) for each in module.modules()]
+        kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        try:
+            with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]):
+                warnings.simplefilter("ignore")
+                module.train()
+                _untyped.onnx.export(
+                    module,
+                    self._inputs,
+                    self.folder.path,
+                    training=torch.onnx.TrainingMode.TRAINING,
+                    opset_version=_OPSET,
+                    input_names=self._names,
+                    output_names=[_OUTPUT],
+                    **keywords,
+                )
+        finally:
+            # Tracing runs the module once, which changes running statistics.
+            for each, training in modes:
+                each.training = training
+            with torch.no_grad():
+                for name, buffer in module.named_buffers():
+                    buffer.copy_(kept[name])
+        self.folder.names = _names_in(self.folder.path, [name for name, _ in module.named_parameters(remove_duplicate=False)])
+        return self.folder.path
+
+
+def _names_in(path: str, names: Sequence[str]) -> "frozenset[str]":
+    """Which of these names initializers of an ONNX file have: field 8 of a ``TensorProto``."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        return frozenset(name for name in names if contents.find(_name_field(name)) >= 0)
+
+
+def _name_field(name: str) -> bytes:
+    text = name.encode()
+    length, count = bytearray(), len(text)
+    while count >= 128:
+        length.append(count & 127 | 128)
+        count >>= 7
+    return bytes([8 << 3 | 2, *length, count]) + text
+
+
+def _refuse_mixed_modes(module: nn.Module) -> None:
+    """Training puts the whole module into training mode: one that keeps a part of itself out of it cannot be trained as it is meant."""
+    changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    modules: Iterable[Tuple[str, Any]] = module.named_modules()
+    for name, each in modules:
+        if isinstance(each, changing) and each.training != module.training:
+            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
+        if isinstance(each, nn.modules.batchnorm._BatchNorm):
+            if each.momentum is None:
+                raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")
+
+
+def _input_names(module: nn.Module, count: int) -> List[str]:
+    """Names of a module's inputs: those of its ``forward`` where they are names of one argument each."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [each.name for each in inspect.signature(module.forward).parameters.values() if each.kind in kinds]
+    taken = {_OUTPUT, _LABELS}
+    if len(parameters) >= count and not taken & set(parameters[:count]):
+        return parameters[:count]
+    return [f"input_{index}" for index in range(count)]
+
+
+def _loss(loss: LossLike) -> Optional[Loss]:
+    """Forebay's own loss that does the same; none where there is none."""
+    if isinstance(loss, (str, SoftmaxCrossEntropy, MeanSquaredError, OutputLoss)):
+        return loss_named(loss)
+    if isinstance(loss, nn.CrossEntropyLoss):
+        is_plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
+        return SoftmaxCrossEntropy(class_axis=1, ignore_index=loss.ignore_index) if is_plain else None
+    if isinstance(loss, nn.MSELoss) and loss.reduction == "mean":
+        return MeanSquaredError()
+    return None
+
+
+__all__ = ["Trainer", "plan"]

@@ -1,0 +1,29 @@
+"""What tests share: the models of the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _names_in_examples(doctest_namespace: Dict[str, Any]) -> None:
+    doctest_namespace["digits"] = str(ROOT / "examples/digits/model.onnx")
+
+
+@pytest.fixture
+def digits() -> str:
+    """A small network for pictures of digits; the batch size is open."""
+    return str(ROOT / "examples/digits/model.onnx")
+
+
+@pytest.fixture
+def batch() -> Tuple[Any, Any]:
+    """The first 50 digits."""
+    data = np.load(ROOT / "examples/digits/digits.npz")
+    return (data["x"][:50] / 16).astype(np.float32), data["y"][:50]

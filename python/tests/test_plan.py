@@ -1,0 +1,82 @@
+"""Plans and their answers."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as xml
+
+import pytest
+
+import forebay
+
+
+def test_plans_print_and_draw(digits: str) -> None:
+    plan = forebay.plan(digits, train=True, batch_size=32, device_memory="60%")
+    assert plan.budget is not None and plan.peak <= plan.budget < plan.needs and plan.least <= plan.budget
+    assert "device memory" in str(plan) and "needs" in repr(plan)
+    assert xml.fromstring(plan.svg()).tag.endswith("svg")
+    assert "<table>" in plan._repr_html_() and "<svg" in plan._repr_html_()
+    assert plan.bytes_to_device > 0 and plan.moves
+    assert plan.to_dict()["device_peak_bytes"] == plan.peak
+    assert plan.seconds >= plan.bound_seconds > 0
+
+
+def test_what_fits(digits: str) -> None:
+    plan = forebay.plan(digits, optimizer="adamw", batch_size=32)
+    assert plan.fits("8GiB") and plan.fits("100%") and plan.fits(plan.least) and not plan.fits(plan.least - 1)
+    forebay.plan(digits, optimizer="adamw", batch_size=32, device_memory=plan.least)
+    with pytest.raises(forebay.OutOfBudget) as error:
+        forebay.plan(digits, optimizer="adamw", batch_size=32, device_memory=plan.least - 1)
+    assert error.value.least == plan.least
+    limited = forebay.plan(digits, optimizer="adamw", batch_size=32, host_memory="1GiB")
+    assert limited.fits(limited.least)
+
+
+def test_the_largest_batch(digits: str) -> None:
+    plan = forebay.plan(digits, train=True, batch_size=1)
+    largest = plan.largest_batch("256KiB")
+    assert largest > 1
+    forebay.plan(digits, train=True, batch_size=largest, device_memory="256KiB")
+    with pytest.raises(forebay.OutOfBudget):
+        forebay.plan(digits, train=True, batch_size=largest + 1, device_memory="256KiB")
+    assert plan.largest_batch("4KiB") == 0
+
+
+def test_reasons(digits: str) -> None:
+    plan = forebay.plan(digits, train=True, batch_size=32, device_memory="60%")
+    moved = plan.to_dict()["movements"][0]
+    assert moved["reason"] in plan.why(moved["name"])
+    with pytest.raises(forebay.InvalidArgument, match="no buffer 'nothing'"):
+        plan.why("nothing")
+    for buffer in plan.buffers:
+        assert plan.why(buffer).startswith(buffer)
+
+
+def test_machines(digits: str) -> None:
+    plan = forebay.plan(digits, train=True, batch_size=32)
+    keys = [machine.key for machine in forebay.machines()]
+    prices = {key: 1.0 + index for index, key in enumerate(keys)}
+    offers = plan.offers(prices)
+    assert [offer.machine for offer in offers if offer.price_per_step is None] == []
+    steps = [offer.price_per_step or 0 for offer in offers]
+    assert steps == sorted(steps) and len(steps) == len(keys)
+    assert plan.cheapest(prices) == offers[0]
+    first = plan.cheapest(reversed(keys))
+    assert first is not None and first.machine == keys[-1] and first.price_per_step is None
+    assert plan.cheapest({}) is None
+    assert forebay.plan(digits, train=True, batch_size=32, machine=keys[0]).budget is not None
+    with pytest.raises(forebay.InvalidArgument, match="no machine"):
+        plan.cheapest(["abacus"])
+
+
+def test_plans_of_trainers(digits: str) -> None:
+    plan = forebay.Trainer(digits, batch_size=8, simulate_device="70%").plan()
+    assert plan.budget is not None and plan.fits("70%")
+    with pytest.raises(forebay.InvalidArgument, match="forebay.plan"):
+        plan.largest_batch("1GiB")
+
+
+def test_sizes_that_are_open(digits: str) -> None:
+    with pytest.raises(forebay.InvalidArgument, match="batch_size=8"):
+        forebay.plan(digits)
+    with pytest.raises(forebay.InvalidArgument):
+        forebay.plan(digits, batch_size=8, device_memory="many")

@@ -1,0 +1,145 @@
+"""Running models, and what arrays may be."""
+
+from __future__ import annotations
+
+import array
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import forebay
+
+
+def test_a_budget_changes_no_bit(digits: str, batch: Any) -> None:
+    x, _ = batch
+    whole = forebay.Session(digits).run({"x": x})["logits"]
+    session = forebay.Session(digits, simulate_device="256KiB")
+    assert np.array_equal(session.run({"x": x})["logits"], whole)
+    assert 0 < session.device_peak_bytes <= 256 << 10
+    assert session.last_run.seconds > 0
+
+
+def test_models_come_as_paths_and_bytes(digits: str, batch: Any) -> None:
+    x, _ = batch
+    expected = forebay.Session(digits).run(x)["logits"]
+    with open(digits, "rb") as file:
+        contents = file.read()
+
+    class Proto:
+        def SerializeToString(self) -> bytes:
+            return contents
+
+    class Path:
+        def __fspath__(self) -> str:
+            return digits
+
+    for source in (contents, bytearray(contents), Proto(), Path(), forebay.Model(digits)):
+        assert np.array_equal(forebay.Session(source).run(x=x)["logits"], expected)
+    with pytest.raises(forebay.InvalidArgument, match="not int"):
+        forebay.Session(7)
+
+
+def test_arrays_of_any_layout(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    expected = session.run(x)["logits"]
+    every_second = np.repeat(x, 2, axis=0)[::2]
+    assert not every_second.flags.c_contiguous
+    for same in (np.asfortranarray(x), every_second, x.astype(">f4"), memoryview(x), x.tolist()):
+        assert np.array_equal(session.run(same)["logits"], expected)
+
+    class Foreign:
+        """Speaks DLPack and nothing else."""
+
+        def __dlpack__(self, **keywords: Any) -> Any:
+            return x.__dlpack__(**keywords)
+
+        def __dlpack_device__(self) -> Any:
+            return x.__dlpack_device__()
+
+    assert np.array_equal(session.run(Foreign())["logits"], expected)
+    flat = array.array("f", x.ravel().tolist())
+    assert np.array_equal(session.run(np.asarray(flat).reshape(x.shape))["logits"], expected)
+
+
+def test_outputs_belong_to_the_caller(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    first = session.run(x)["logits"]
+    kept = first.copy()
+    session.run(np.zeros_like(x))
+    assert np.array_equal(first, kept)
+    assert first.flags.writeable and first.flags.aligned
+    first[:] = 0
+
+
+def test_wrong_inputs_are_named(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    for inputs, words in [
+        ({"x": x.astype(np.float64)}, "float64"),
+        ({"y": x}, "'y'"),
+        ({}, "missing"),
+        ({"x": x[0]}, r"float32\[1, 8, 8\]"),
+        ({"x": np.array(["a"])}, "not supported"),
+    ]:
+        with pytest.raises(forebay.InvalidArgument, match=words):
+            session.run(inputs)
+    with pytest.raises(TypeError, match="thread_count"):
+        forebay.Session(digits, thread_count=3)  # type: ignore[call-arg]
+
+
+def test_errors_have_kinds(digits: str) -> None:
+    with pytest.raises(forebay.FileError) as missing:
+        forebay.Session("there-is-none.onnx")
+    assert isinstance(missing.value, OSError) and isinstance(missing.value, forebay.Error)
+    with pytest.raises(forebay.Error):
+        forebay.Model(b"no model")
+    with pytest.raises(forebay.OutOfBudget) as small:
+        forebay.Session(digits, batch_size=8, simulate_device="4KiB")
+    assert small.value.budget == "device_memory" and small.value.least is not None
+    forebay.Session(digits, batch_size=8, simulate_device=small.value.least)
+    with pytest.raises(forebay.Error, match="abacus"):
+        forebay.Session(digits, device="abacus")
+
+
+def test_unsupported_operators_are_listed() -> None:
+    from forebay.selftest import example_model
+
+    with pytest.raises(forebay.UnsupportedOperator) as error:
+        forebay.Session(example_model().replace(b"Relu", b"Fancy"[:4]), batch_size=4)
+    assert error.value.operators == ["Fanc"]
+
+
+def test_sessions_are_safe_from_several_threads(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    expected = session.run(x)["logits"]
+    wrong = []
+
+    def work(count: int) -> None:
+        for _ in range(10):
+            if not np.array_equal(session.run(x[:count])["logits"], expected[:count]):
+                wrong.append(count)
+
+    threads = [threading.Thread(target=work, args=(count,)) for count in (50, 50, 10, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_command_comes_with_the_package(digits: str) -> None:
+    import shutil
+    import subprocess
+    import sys
+
+    told = subprocess.run([sys.executable, "-m", "forebay", "plan", digits, "--batch-size", "8"], capture_output=True, text=True)
+    assert told.returncode == 0 and "device memory" in told.stdout, told.stderr
+    refused = subprocess.run([sys.executable, "-m", "forebay", "plan", digits, "--nonsense"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--nonsense" in refused.stderr
+    assert shutil.which("forebay", path=os.path.dirname(sys.executable)) is not None

@@ -1,0 +1,207 @@
+"""PyTorch modules."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="there is no PyTorch")
+from torch import nn  # noqa: E402
+
+import forebay  # noqa: E402
+import forebay.torch  # noqa: E402
+
+
+class Net(nn.Module):  # type: ignore[misc]
+    """Convolution, normalisation, residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 8, 3, padding=1)
+        self.normalisation = nn.BatchNorm2d(8)
+        self.more = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, picture: Any) -> Any:
+        x = torch.relu(self.normalisation(self.convolution(picture)))
+        return self.head((x + torch.relu(self.more(x))).mean((2, 3)))
+
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
+    "plain sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-2),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-1),
+}
+
+
+def data(seed: int = 0) -> Tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(16, 1, 8, 8, generator=generator), torch.randint(0, 10, (16,), generator=generator)
+
+
+def torch_step(module: Any, optimizer: Any, x: Any, labels: Any, loss: Any) -> float:
+    module.train()
+    optimizer.zero_grad()
+    value = loss(module(x), labels)
+    value.backward()
+    optimizer.step()
+    return float(value)
+
+
+def close(ours: Dict[str, Any], theirs: Dict[str, Any]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        left, right = ours[name].double(), theirs[name].double()
+        assert torch.allclose(left, right, rtol=2e-4, atol=2e-5), (name, float((left - right).abs().max()))
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_steps_are_pytorchs(kind: str) -> None:
+    torch.manual_seed(0)
+    module = Net()
+    theirs = copy.deepcopy(module)
+    optimizer = OPTIMIZERS[kind](module.parameters())
+    their_optimizer = OPTIMIZERS[kind](theirs.parameters())
+    loss = nn.CrossEntropyLoss()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer = forebay.torch.Trainer(module, data()[0], loss=loss, optimizer=optimizer, simulate_device="50%")
+    close(module.state_dict(), before)  # The export left no trace.
+    for step in range(3):
+        ours = trainer.step(*data(step)).loss
+        assert ours == pytest.approx(torch_step(theirs, their_optimizer, *data(step), loss), rel=1e-4)
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+    assert int(module.normalisation.num_batches_tracked) == 3
+    # PyTorch goes on, and Forebay after it.
+    for run, its_optimizer in ((module, optimizer), (theirs, their_optimizer)):
+        torch_step(run, its_optimizer, *data(3), loss)
+    close(module.state_dict(), theirs.state_dict())
+    again = forebay.torch.Trainer(module, data()[0], loss=loss, optimizer=optimizer)
+    again.step(*data(4))
+    again.write_back()
+    torch_step(theirs, their_optimizer, *data(4), loss)
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_a_data_loader_and_a_schedule() -> None:
+    torch.manual_seed(0)
+    module = Net()
+    theirs = copy.deepcopy(module)
+    pictures, labels = (torch.cat(parts) for parts in zip(*(data(seed) for seed in range(4))))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(pictures, labels), batch_size=16)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    trainer = forebay.torch.Trainer(module, pictures[:16], loss=nn.CrossEntropyLoss(), optimizer=optimizer)
+    trainer.fit(loader, epochs=2, callbacks=lambda *_: schedule.step(), progress=False)
+    their_optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    their_schedule = torch.optim.lr_scheduler.ExponentialLR(their_optimizer, 0.5)
+    for _ in range(2):
+        for x, y in loader:
+            torch_step(theirs, their_optimizer, x, y, nn.CrossEntropyLoss())
+            their_schedule.step()
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_any_loss_is_exported() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    theirs = copy.deepcopy(module)
+    x, y = torch.randn(16, 8), torch.randn(16, 1)
+
+    def loss(output: Any, target: Any) -> Any:
+        return (output - target).abs().mean() + 0.1 * (output**2).mean()
+
+    with pytest.raises(forebay.InvalidArgument, match="example_labels"):
+        forebay.torch.Trainer(module, x, loss=loss)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with forebay.torch.Trainer(module, x, loss=loss, example_labels=y, optimizer=optimizer) as trainer:
+        ours = trainer.step(x, y).loss
+    assert ours == pytest.approx(torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), x, y, loss), rel=1e-5)
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_parts_that_do_not_train() -> None:
+    torch.manual_seed(0)
+    module = Net()
+    module.convolution.requires_grad_(False)
+    kept = module.convolution.weight.clone()
+    optimizer = torch.optim.SGD(module.head.parameters(), lr=0.1)
+    trainer = forebay.torch.Trainer(module, data()[0], optimizer=optimizer)
+    assert sorted(trainer.parameters()) == ["head.bias", "head.weight"]
+    trainer.fit([data()], progress=False)
+    assert torch.equal(module.convolution.weight, kept)
+
+
+def test_shared_parameters() -> None:
+    torch.manual_seed(0)
+
+    class Tied(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(8, 8, bias=False)
+            self.second = nn.Linear(8, 8, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.second(torch.relu(self.first(x)))
+
+    module = Tied()
+    theirs = copy.deepcopy(module)
+    x, labels = torch.randn(16, 8), torch.arange(16) % 8
+    trainer = forebay.torch.Trainer(module, x, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    for _ in range(2):
+        trainer.step(x, labels)
+        torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), x, labels, nn.CrossEntropyLoss())
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_pytorch_goes_on_with_an_optimizer_of_ours() -> None:
+    torch.manual_seed(0)
+    module = Net()
+    theirs = copy.deepcopy(module)
+    trainer = forebay.torch.Trainer(module, data()[0], optimizer=forebay.Adam(1e-3))
+    trainer.fit([data(0), data(1)], progress=False)
+    their_optimizer = torch.optim.Adam(theirs.parameters(), lr=1e-3)
+    for seed in range(2):
+        torch_step(theirs, their_optimizer, *data(seed), nn.CrossEntropyLoss())
+    torch_step(module, trainer.make_optimizer(), *data(2), nn.CrossEntropyLoss())
+    torch_step(theirs, their_optimizer, *data(2), nn.CrossEntropyLoss())
+    close(module.state_dict(), theirs.state_dict())
+
+
+def test_what_cannot_be_is_refused() -> None:
+    module = Net()
+    x, _ = data()
+    for optimizer, words in [
+        (torch.optim.RMSprop(module.parameters()), "RMSprop"),
+        (torch.optim.Adam(module.parameters(), amsgrad=True), "amsgrad"),
+        (torch.optim.SGD(Net().parameters(), lr=0.1), "not the module's"),
+    ]:
+        with pytest.raises(forebay.InvalidArgument, match=words):
+            forebay.torch.Trainer(module, x, optimizer=optimizer)
+    module.normalisation.eval()
+    with pytest.raises(forebay.InvalidArgument, match="'normalisation' is in evaluation mode"):
+        forebay.torch.Trainer(module, x)
+    with pytest.raises(forebay.OutOfBudget) as error:
+        forebay.torch.Trainer(Net(), x, simulate_device="1KiB")
+    assert error.value.least is not None
+
+
+def test_plans_of_modules() -> None:
+    module = Net()
+    plan = forebay.torch.plan(module, data()[0], "50%")
+    assert plan.budget is not None and plan.peak <= plan.budget and plan.fits("1GiB")
+    assert plan.largest_batch("1MiB") > 1
+    assert forebay.torch.plan(module, data()[0], train=False).least < plan.needs
+
+
+def test_tensors_go_in(digits: str) -> None:
+    x = torch.randn(4, 1, 8, 8, requires_grad=True)
+    session = forebay.Session(digits)
+    assert np.array_equal(session.run(x)["logits"], session.run(x.detach().numpy())["logits"])
+    assert np.array_equal(session.run(x.transpose(2, 3))["logits"], session.run(x.detach().numpy().swapaxes(2, 3))["logits"])

@@ -1,0 +1,250 @@
+"""Training."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+import forebay
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def trainer(digits: str, **options: Any) -> forebay.Trainer:
+    options.setdefault("optimizer", forebay.AdamW(1e-3))
+    return forebay.Trainer(digits, batch_size=50, **options)
+
+
+def same(left: Dict[str, Any], right: Dict[str, Any]) -> bool:
+    return left.keys() == right.keys() and all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_budgets_change_no_bit(digits: str, batch: Any, tmp_path: Path) -> None:
+    least = forebay.plan(digits, optimizer="adamw", batch_size=50).least
+    whole = trainer(digits)
+    losses = [whole.step(*batch).loss for _ in range(4)]
+    assert losses[-1] < losses[0]
+    for options in ({"simulate_device": least}, {"simulate_device": "50%", "host_memory": "4MiB", "spill_dir": tmp_path}, {"threads": 1}):
+        within = trainer(digits, **options)
+        assert [within.step(*batch).loss for _ in range(4)] == losses
+        assert same(within.parameters(), whole.parameters()) and same(within.state(), whole.state())
+        assert within.evaluate(*batch).loss == whole.evaluate(*batch).loss
+
+
+def test_optimizers_and_losses(digits: str, batch: Any) -> None:
+    for optimizer in ("sgd", "adam", "adamw", forebay.SGD(0.05, momentum=0.9, nesterov=True), forebay.Adam(1e-3, weight_decay=0.1)):
+        run = trainer(digits, optimizer=optimizer)
+        first = run.step(*batch)
+        assert first.step == 1 and run.step(*batch).loss < first.loss
+    x, labels = batch
+    squares = trainer(digits, loss="mse", optimizer=forebay.SGD(0.01))
+    target = np.eye(10, dtype=np.float32)[labels]
+    assert squares.labels.dtype == "float32"
+    evaluated = squares.evaluate(x, target)
+    assert np.isclose(evaluated.loss, ((evaluated.logits - target) ** 2).mean())
+    with pytest.raises(forebay.InvalidArgument, match="no loss 'hinge'"):
+        trainer(digits, loss="hinge")
+
+
+def test_learning_rates_change_and_kinds_do_not(digits: str, batch: Any) -> None:
+    run = trainer(digits)
+    before = run.parameters()
+    run.optimizer = dataclasses.replace(forebay.AdamW(), learning_rate=0.0)
+    run.step(*batch)
+    assert same(run.parameters(), before)
+    with pytest.raises(forebay.InvalidArgument):
+        run.optimizer = forebay.SGD(0.1)
+    assert isinstance(run.optimizer, forebay.AdamW)
+
+
+def test_freezing(digits: str, batch: Any) -> None:
+    names = list(trainer(digits).parameters())
+    run = trainer(digits, freeze=[names[0]])
+    assert list(run.parameters()) == names[1:]
+    with pytest.raises(forebay.InvalidArgument):
+        trainer(digits, freeze="nothing.*")
+
+
+def test_parameters_go_in_and_out(digits: str, batch: Any) -> None:
+    first, second = trainer(digits), trainer(digits)
+    first.step(*batch)
+    second.set_values({**first.parameters(), **first.state()}, step_count=1)
+    assert second.step_count == 1
+    assert first.step(*batch).loss == second.step(*batch).loss
+    assert same(first.parameters(), second.parameters())
+    name, value = next(iter(first.parameters().items()))
+    assert np.array_equal(first.parameter(name), value)
+    with pytest.raises(forebay.InvalidArgument, match=name):
+        first.set_values({name: value[:1]})
+    with pytest.raises(forebay.InvalidArgument, match="nothing"):
+        first.set_values({"nothing": value})
+    with pytest.raises(forebay.InvalidArgument, match="nothing"):
+        first.parameter("nothing")
+
+
+def test_saved_models_run(digits: str, batch: Any, tmp_path: Path) -> None:
+    run = trainer(digits)
+    for _ in range(3):
+        run.step(*batch)
+    path = tmp_path / "trained.onnx"
+    run.save(path)
+    assert np.allclose(forebay.Session(path).run(batch[0])["logits"], run.evaluate(*batch).logits, atol=1e-5)
+
+
+def test_fit_takes_any_iterable(digits: str, batch: Any) -> None:
+    x, labels = batch
+    pairs = [(x, labels), ([x], labels), {"x": x, "label": labels}, (x, labels.astype(np.uint8))]
+    pairs[1] = ({"x": x}, labels)
+    expected = trainer(digits)
+    losses = [expected.step(x, labels).loss for _ in range(4)]
+    seen: List[int] = []
+    history = trainer(digits).fit(iter(pairs), callbacks=lambda _, report: seen.append(report.step), progress=False)
+    assert history.losses == losses and seen == [1, 2, 3, 4] and not history.stopped
+    assert history.epoch_losses == [pytest.approx(sum(losses) / 4)]
+    with pytest.raises(forebay.InvalidArgument, match="pair"):
+        trainer(digits).fit([x], progress=False)
+
+
+def test_fit_stops_validates_and_tells(digits: str, batch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trainer(digits)
+    history = run.fit([batch] * 3, epochs=2, validation=[batch])
+    assert len(history.validation_losses) == 2
+    assert history.validation_losses[-1] == pytest.approx(run.evaluate(*batch).loss)
+    assert "epoch 2/2: loss" in capsys.readouterr().err
+    history = run.fit([batch] * 3, callbacks=[lambda _, report: report.step < 8], progress=False)
+    assert history.stopped and run.step_count == 8
+
+
+def test_errors_of_the_data_are_the_callers(digits: str, batch: Any) -> None:
+    def broken() -> Any:
+        yield batch
+        raise LookupError("the data set ends here")
+
+    run = trainer(digits)
+    with pytest.raises(LookupError, match="ends here"):
+        run.fit(broken(), progress=False)
+    assert run.step_count == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "forebay-data"]
+
+
+def test_fit_resumes_bit_for_bit(digits: str, batch: Any, tmp_path: Path) -> None:
+    x, labels = batch
+    data = [(np.roll(x, i, axis=0), np.roll(labels, i)) for i in range(5)]
+    whole = trainer(digits)
+    whole.fit(data, epochs=2, progress=False)
+    folder = tmp_path / "run"
+    stopped = trainer(digits)
+    assert stopped.fit(data, epochs=2, callbacks=lambda _, r: r.step < 7, checkpoint=folder, progress=False).stopped
+    del stopped
+    again = trainer(digits, simulate_device="60%")
+    history = again.fit(data, epochs=2, checkpoint=folder, resume=True, progress=False)
+    assert len(history.losses) == 3 and same(again.parameters(), whole.parameters())
+
+
+def test_a_killed_process_loses_nothing(digits: str, batch: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    program = f"""
+        import forebay, itertools, numpy as np
+        trainer = forebay.Trainer({digits!r}, optimizer=forebay.AdamW(1e-3), batch_size=50)
+        batch = (np.ones((50, 1, 8, 8), np.float32), np.arange(50) % 10)
+        print("ready", flush=True)
+        trainer.fit(itertools.repeat(batch), checkpoint={str(folder)!r}, checkpoint_every=1, progress=False)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    end = time.monotonic() + 60
+    while not (folder / "checkpoint.json").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.kill()
+    process.wait()
+    run = trainer(digits)
+    place = run.restore(folder)
+    assert place["batch"] == run.step_count > 0
+    run.step(*batch)
+
+
+def test_ctrl_c_is_obeyed_within_a_step(batch: Any) -> None:
+    program = f"""
+        import forebay, numpy as np, time
+        trainer = forebay.Trainer({str(ROOT / "examples/brain/unet3d.onnx")!r}, optimizer=forebay.SGD(0.01), device="host", threads=1)
+        info = trainer.inputs[0]
+        x, labels = np.ones(info.shape, np.float32), np.zeros(trainer.labels.shape, np.int64)
+        print("ready", flush=True)
+        try:
+            while True:
+                trainer.step(x, labels)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+            import os
+            os._exit(3)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+    time.sleep(1.0)
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == b"interrupted\n"
+    seconds = time.monotonic() - start
+    assert process.wait() == 3
+    # A fraction of a second; the rest is for machines that are busy.
+    assert seconds < 5.0, seconds
+
+
+def test_other_threads_run_meanwhile(digits: str, batch: Any) -> None:
+    run = trainer(digits)
+    counts: List[int] = []
+    ended = threading.Event()
+
+    def count() -> None:
+        while not ended.is_set():
+            counts.append(1)
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        run.step(*batch)
+    ended.set()
+    thread.join()
+    assert len(counts) > 20
+
+
+def test_losses_that_are_no_numbers(digits: str, batch: Any) -> None:
+    x, labels = batch
+    run = trainer(digits)
+    before = run.parameters()
+    with pytest.raises(forebay.NotFinite):
+        run.step(np.full_like(x, np.nan), labels)
+    assert same(run.parameters(), before)
+    with pytest.raises(forebay.InvalidArgument, match="label 10"):
+        run.step(x, np.full(50, 10))
+
+
+def test_budgets_change_between_steps(digits: str, batch: Any) -> None:
+    whole, changed = trainer(digits), trainer(digits, simulate_device="90%")
+    for size in ("90%", "60%"):
+        changed.set_device_memory(size)
+        assert changed.step(*batch).loss == whole.step(*batch).loss
+    assert os.path.isfile(digits)
+
+
+def test_costs_and_traces(digits: str, batch: Any, tmp_path: Path) -> None:
+    run = trainer(digits, trace=True)
+    run.step(*batch)
+    assert run.trace()
+    run.save_costs(tmp_path / "costs.json")
+    planned = forebay.plan(digits, optimizer="adamw", batch_size=50, costs=tmp_path / "costs.json")
+    assert planned.seconds > 0 and run.predicted_seconds > 0

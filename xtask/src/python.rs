@@ -1,0 +1,118 @@
+//! The Python package: its tests, and `cargo xtask wheel`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command::{program, run, succeeds};
+use crate::source;
+
+/// What runs Python's tests next to the package itself.
+const TESTED_WITH: [&str; 3] = ["numpy", "pytest", "mypy"];
+/// The oldest C library that a released wheel runs with: that of 2018.
+const COMPATIBILITY: &str = "manylinux_2_28";
+
+/// Builds the package in the profile of the workspace's other tests, whose crates it shares, installs it in an environment of its own and
+/// tests it there. With PyTorch where `python3` has that.
+///
+/// # Errors
+/// What fails.
+pub fn test() -> Result<(), String> {
+    let folder = empty_folder("python-tests")?;
+    run(maturin().args(["--profile", "dev", "--out"]).arg(&folder))?;
+    let python = installed(&folder, &TESTED_WITH)?;
+    if has_torch() {
+        borrow_torch(&python)?;
+    }
+    run(&mut selftest(&python, &folder))?;
+    run(program(&python).args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-rs", "python/tests"]))
+}
+
+/// `cargo xtask wheel [TARGET]`: the package as it is released, in `target/wheels`, and tested in an environment that has nothing else.
+///
+/// # Errors
+/// What is missing or fails.
+pub fn wheel(arguments: &[String]) -> Result<(), String> {
+    if !succeeds(program("python3").args(["-c", "import ziglang"])) {
+        return Err("the linker of old C libraries is missing: python3 -m pip install maturin ziglang".to_owned());
+    }
+    let folder = empty_folder("wheels")?;
+    let mut build = maturin();
+    build.args(["--release", "--zig", "--compatibility", COMPATIBILITY, "--out"]).arg(&folder);
+    match arguments {
+        [] => {}
+        [target] => drop(build.args(["--target", target])),
+        _ => return Err(format!("wheel takes a target, not '{}'", arguments.join(" "))),
+    }
+    run(&mut build)?;
+    let built = wheel_in(&folder)?;
+    if !built.to_string_lossy().contains(std::env::consts::ARCH) {
+        println!("not tested, for it is for another machine: {}", built.display());
+        return Ok(());
+    }
+    let python = installed(&folder, &["numpy"])?;
+    run(&mut selftest(&python, &folder))?;
+    println!("{}", built.display());
+    Ok(())
+}
+
+/// Whether what builds the package is there.
+pub fn present() -> bool {
+    succeeds(program("python3").args(["-c", "import maturin, venv, ensurepip"]))
+}
+
+/// Whether `python3` has PyTorch.
+pub fn has_torch() -> bool {
+    succeeds(program("python3").args(["-c", "import torch"]))
+}
+
+fn maturin() -> Command {
+    let mut command = program("python3");
+    command.args(["-m", "maturin", "build", "--target-dir"]).arg(source::root().join("target"));
+    command.current_dir(source::root().join("python"));
+    command
+}
+
+/// An empty folder in `target`.
+fn empty_folder(name: &str) -> Result<PathBuf, String> {
+    let folder = source::root().join("target").join(name);
+    let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(failed)?;
+    }
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    Ok(folder)
+}
+
+/// The wheel that a build left.
+fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
+    let entries = std::fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
+    let mut wheels = entries.flatten().map(|entry| entry.path());
+    wheels
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .ok_or_else(|| format!("no wheel in {}", folder.display()))
+}
+
+/// Python in a new environment that has the wheel of the folder and these packages.
+fn installed(folder: &Path, packages: &[&str]) -> Result<String, String> {
+    let environment = folder.join("venv");
+    run(program("python3").args(["-m", "venv"]).arg(&environment))?;
+    let python = environment.join("bin/python").to_string_lossy().into_owned();
+    run(program(&python).args(["-m", "pip", "install", "--quiet"]).arg(wheel_in(folder)?).args(packages))?;
+    Ok(python)
+}
+
+/// The package's own test, away from its sources.
+fn selftest(python: &str, folder: &Path) -> Command {
+    let mut command = program(python);
+    command.args(["-X", "dev", "-m", "forebay.selftest"]).current_dir(folder);
+    command
+}
+
+/// Lets an environment use the packages of `python3` that it does not have itself: PyTorch is too large for one more copy.
+fn borrow_torch(python: &str) -> Result<(), String> {
+    const BORROW: &str = "import pathlib, subprocess, sysconfig; \
+        theirs = subprocess.run(['python3', '-c', 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])'], \
+        capture_output=True, text=True, check=True).stdout; \
+        pathlib.Path(sysconfig.get_path('purelib'), 'theirs.pth').write_text(theirs)";
+    run(program(python).args(["-c", BORROW]))
+}
