@@ -72,6 +72,8 @@ struct Reader<'a> {
     versions: Versions,
     graph: Graph,
     contents: BTreeMap<String, Contents>,
+    /// Values that the file has as integers of 4 bits.
+    of_4_bits: BTreeSet<ValueId>,
     /// The reader of the graph around this one.
     outer: Option<&'a Reader<'a>>,
     /// Names of values of the graphs around this one that it uses.
@@ -89,7 +91,7 @@ enum NodeSource {
 impl<'a> Reader<'a> {
     fn new(source: &'a Source<'a>, versions: Versions, outer: Option<&'a Reader<'a>>) -> Reader<'a> {
         let (graph, contents) = (Graph::default(), BTreeMap::new());
-        Reader { source, versions, graph, contents, outer, captured: Vec::new() }
+        Reader { source, versions, graph, contents, of_4_bits: BTreeSet::new(), outer, captured: Vec::new() }
     }
 
     /// Whether this graph or one around it has a value of this name.
@@ -178,12 +180,14 @@ impl<'a> Reader<'a> {
         }
         for (i, initializer) in proto.initializer.iter_mut().enumerate() {
             let data = self.source.left_out.initializers.get(&i);
+            let is_of_4_bits = tensor::of_4_bits(initializer).is_some();
             let contents = tensor::take(initializer, data, self.source.folder)?;
             if self.outer.is_some() {
                 // Only what the model's own graph holds is kept apart from the messages.
                 tensor::give_back(initializer, &contents.to_tensor()?);
             }
-            self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
+            let id = self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
+            self.of_4_bits.extend(is_of_4_bits.then_some(id));
         }
         Ok(())
     }
@@ -243,6 +247,8 @@ impl<'a> Reader<'a> {
                 NodeSource::Body(node) => (&mut node.proto, None),
             };
             if is_constant(node) {
+                let value = node.attribute.first().and_then(|attribute| attribute.t.as_ref());
+                let is_of_4_bits = value.is_some_and(|value| tensor::of_4_bits(value).is_some());
                 let contents = constant(node, data, self.source.folder)?;
                 if let (true, [AttributeProto { t: Some(value), .. }]) =
                     (self.outer.is_some(), node.attribute.as_mut_slice())
@@ -257,6 +263,7 @@ impl<'a> Reader<'a> {
                 }
                 self.graph.initializers.insert(id, contents);
                 self.graph.constants.insert(id);
+                self.of_4_bits.extend(is_of_4_bits.then_some(id));
                 continue;
             }
             let mut outputs = Vec::with_capacity(node.output.len());
@@ -309,6 +316,11 @@ impl<'a> Reader<'a> {
             malformed(format!("node '{name}' uses the operator set '{domain}', which the model does not import"))
         })?;
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
+        // Their limits would be those of 8 bits.
+        if op_type == "QuantizeLinear" && inputs.iter().flatten().any(|input| self.of_4_bits.contains(input)) {
+            let reason = "it makes integers of 4 bits; only weights can be stored so: quantise what is computed to 8 bits";
+            return Err(malformed(format!("node '{name}': {reason}")));
+        }
         let mut attributes = BTreeMap::new();
         for (i, attribute) in proto.attribute.iter_mut().enumerate() {
             let value = match (attribute_type(attribute), &mut attribute.g) {

@@ -10,7 +10,7 @@ use super::proto::TensorProto;
 use super::skeleton::{Data, DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, KEPT_BYTES_MAX, UINT64_DATA};
 use crate::error::ModelError;
 use crate::graph::TensorType;
-use crate::tensor::Contents;
+use crate::tensor::{Compute, Contents};
 
 /// Data types in both worlds.
 const TYPES: [(OnnxType, DataType); 13] = [
@@ -45,6 +45,9 @@ pub(super) fn take(
     left_out: Option<&Data>,
     folder: Option<&Folder>,
 ) -> Result<Contents, ModelError> {
+    if let Some(is_signed) = of_4_bits(proto) {
+        return take_4_bits(proto, left_out, folder, is_signed);
+    }
     let what = format!("tensor '{}'", proto.name());
     let data_type = data_type(proto.data_type(), &what)?;
     let mut shape = Vec::with_capacity(proto.dims.len());
@@ -94,6 +97,64 @@ pub(super) fn take(
         describe(proto, &ty);
     }
     Ok(tensor.into())
+}
+
+/// Whether a tensor holds integers of 4 bits, and then whether those are signed.
+pub(super) fn of_4_bits(proto: &TensorProto) -> Option<bool> {
+    match proto.data_type() {
+        number if number == OnnxType::Uint4 as i32 => Some(false),
+        number if number == OnnxType::Int4 as i32 => Some(true),
+        _ => None,
+    }
+}
+
+/// Integers of 4 bits as int8, which holds those with a sign and those without: two are in a byte, the lower half first.
+fn take_4_bits(
+    proto: &mut TensorProto,
+    left_out: Option<&Data>,
+    folder: Option<&Folder>,
+    is_signed: bool,
+) -> Result<Contents, ModelError> {
+    let what = format!("tensor '{}'", proto.name());
+    let shape: Option<Vec<u64>> = proto.dims.iter().map(|&size| u64::try_from(size).ok()).collect();
+    let ty = shape.map(|shape| TensorType { data_type: DataType::Int8, shape });
+    let count = ty.as_ref().and_then(TensorType::checked_size_bytes);
+    let (Some(ty), Some(count)) = (ty, count) else {
+        return Err(malformed(format!("{what}: no tensor has the sizes {:?}", proto.dims)));
+    };
+    let mut packed = TensorProto {
+        name: proto.name.clone(),
+        dims: vec![i64::try_from(count.div_ceil(2)).unwrap_or(i64::MAX)],
+        data_type: Some(OnnxType::Uint8 as i32),
+        int32_data: std::mem::take(&mut proto.int32_data),
+        raw_data: proto.raw_data.take(),
+        data_location: proto.data_location,
+        external_data: std::mem::take(&mut proto.external_data),
+        ..TensorProto::default()
+    };
+    let packed = take(&mut packed, left_out, folder)?;
+    describe(proto, &ty);
+    let halves = Halves { packed: packed.clone(), ty: ty.clone(), is_signed };
+    Ok(Contents::computed(ty, Box::new(halves), &[&packed]))
+}
+
+/// Halves of bytes as integers of 8 bits.
+#[derive(Debug)]
+struct Halves {
+    packed: Contents,
+    ty: TensorType,
+    is_signed: bool,
+}
+
+impl Compute for Halves {
+    fn compute(&self) -> Result<Tensor, ModelError> {
+        let packed = self.packed.to_tensor()?;
+        let number = |half: u8| if self.is_signed && half > 7 { half | 0xf0 } else { half };
+        let numbers = packed.bytes().iter().flat_map(|&byte| [number(byte & 15), number(byte >> 4)]);
+        let numbers: Vec<u8> = numbers.take(self.ty.count() as usize).collect();
+        let unfit = || ModelError::Request { reason: format!("halves of bytes are no {}", self.ty) };
+        Tensor::new(self.ty.data_type, &self.ty.shape, numbers).ok_or_else(unfit)
+    }
 }
 
 /// The number of the field that holds typed data of a type.
