@@ -318,7 +318,8 @@ impl<'a> Reader<'a> {
         let (domain, op_type) = (domain.to_string(), proto.op_type().to_string());
         // Their limits would be those of 8 bits.
         if op_type == "QuantizeLinear" && inputs.iter().flatten().any(|input| self.of_4_bits.contains(input)) {
-            let reason = "it makes integers of 4 bits; only weights can be stored so: quantise what is computed to 8 bits";
+            let reason =
+                "it makes integers of 4 bits; only weights can be stored so: quantise what is computed to 8 bits";
             return Err(malformed(format!("node '{name}': {reason}")));
         }
         let mut attributes = BTreeMap::new();

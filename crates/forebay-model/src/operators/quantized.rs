@@ -300,17 +300,27 @@ fn softmax(view: NodeView) -> Result<Decomposition, ModelError> {
 
 /// Pooling of images whose channels may be last.
 fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    with(view, |c, x| {
-        let rank = x.ty.shape.len();
-        if view.int("channels_last", 0)? == 0 || rank < 3 {
-            return averaged(c, x);
-        }
+    let mut c = Composer::new(view);
+    let data_type = view.input_type(0)?.data_type;
+    let x = real(&mut c, 0)?;
+    let rank = x.ty.shape.len();
+    let y = if view.int("channels_last", 0)? == 0 || rank < 3 {
+        averaged(&mut c, &x)?
+    } else {
         let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
         let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-        let x = c.transpose(x, &first)?;
-        let y = averaged(c, &x)?;
-        c.transpose(&y, &last)
-    })
+        let x = c.transpose(&x, &first)?;
+        let y = averaged(&mut c, &x)?;
+        c.transpose(&y, &last)?
+    };
+    // Averages of few numbers often lie in the middle of two steps: this operator rounds them with their zero point.
+    let scale = given_number(&mut c, 3)?;
+    let mut steps = c.binary(BinaryOp::Divide, &y, &scale)?;
+    if let Some(zero) = number(&mut c, 4)? {
+        steps = c.binary(BinaryOp::Add, &steps, &zero)?;
+    }
+    let y = saturate(&mut c, &steps, None, data_type)?;
+    c.finish(y)
 }
 
 fn select(view: NodeView) -> Result<Decomposition, ModelError> {

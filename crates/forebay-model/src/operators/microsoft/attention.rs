@@ -248,7 +248,7 @@ fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition
         }
         false => None,
     };
-        let attending = Attending {
+    let attending = Attending {
         scale: scale_of(&view, queries.ty.shape[3])?,
         queries,
         keys: keys.clone(),

@@ -13,8 +13,10 @@ use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows.
-pub const ROWS: &[Operator] =
-    &[composed!(MICROSOFT, "GatherBlockQuantized", gathered_blocks), composed!(MICROSOFT, "MatMulNBits", product_of_bits)];
+pub const ROWS: &[Operator] = &[
+    composed!(MICROSOFT, "GatherBlockQuantized", gathered_blocks),
+    composed!(MICROSOFT, "MatMulNBits", product_of_bits),
+];
 
 /// Rows of a table, as real numbers: (number - zero point) scale, where each block along an axis has its own. Bytes may hold two
 /// numbers of 4 bits, the lower half first; a zero point is half their range then, where none is given.
@@ -28,7 +30,9 @@ fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_bytes = data.ty.data_type == DataType::UInt8;
     let is_inside = is_bytes && bits == 4 && along + 1 != rank;
     if rows == along || block == 0 || ![4, 8].contains(&bits) || is_inside {
-        let reason = format!("blocks of {block} along axis {along}, of {bits} bits, gathered along axis {rows}, are not supported");
+        let reason = format!(
+            "blocks of {block} along axis {along}, of {bits} bits, gathered along axis {rows}, are not supported"
+        );
         return Err(view.error(reason));
     }
     if scales.ty.shape.len() != rank {

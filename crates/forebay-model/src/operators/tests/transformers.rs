@@ -248,8 +248,18 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
             ]
         }
         "GatherBlockQuantized" => vec![
-            (1, vec![Input::Fed(Int8, vec![5, 20]), Input::Fed(Int64, vec![2, 3]), fed(&[5, 2])], vec![int("block_size", 16)], 1),
-            (1, vec![bytes(&[5, 16]), Input::Fed(Int64, vec![2]), fed(&[5, 2]), bytes(&[5, 1])], vec![int("block_size", 16)], 1),
+            (
+                1,
+                vec![Input::Fed(Int8, vec![5, 20]), Input::Fed(Int64, vec![2, 3]), fed(&[5, 2])],
+                vec![int("block_size", 16)],
+                1,
+            ),
+            (
+                1,
+                vec![bytes(&[5, 16]), Input::Fed(Int64, vec![2]), fed(&[5, 2]), bytes(&[5, 1])],
+                vec![int("block_size", 16)],
+                1,
+            ),
             (
                 1,
                 vec![bytes(&[4, 5]), Input::Fed(Int64, vec![2]), fed(&[1, 5])],
@@ -263,7 +273,12 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                 let more = [Input::Absent, fed(&[2, 2, 4]), fed(&[2, 2, 4]), Input::Absent];
                 let mut inputs = vec![fed(&[5, 2, 3]), w, r, fed(&[2, 32])];
                 inputs.extend(more);
-                inputs.extend([fed(scale), Input::Fed(Int8, scale.to_vec()), fed(scale), Input::Fed(Int8, scale.to_vec())]);
+                inputs.extend([
+                    fed(scale),
+                    Input::Fed(Int8, scale.to_vec()),
+                    fed(scale),
+                    Input::Fed(Int8, scale.to_vec()),
+                ]);
                 inputs
             };
             let both = || vec![text("direction", "bidirectional"), int("hidden_size", 4)];
@@ -273,14 +288,33 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
             let words = || Input::Fed(Int32, vec![2, 3]);
             let tables = || vec![fed(&[9, 8]), fed(&[5, 8])];
             vec![
-                (1, with(vec![words(), words()], with(tables(), vec![fed(&[2, 8]), vector(), vector(), words()])), vec![], 3),
-                (1, with(vec![words(), Input::Absent], with(tables(), vec![Input::Absent, vector(), vector()])), vec![], 2),
+                (
+                    1,
+                    with(vec![words(), words()], with(tables(), vec![fed(&[2, 8]), vector(), vector(), words()])),
+                    vec![],
+                    3,
+                ),
+                (
+                    1,
+                    with(vec![words(), Input::Absent], with(tables(), vec![Input::Absent, vector(), vector()])),
+                    vec![],
+                    2,
+                ),
             ]
         }
         "QEmbedLayerNormalization" => {
             let words = || Input::Fed(Int32, vec![2, 3]);
             let whole = |shape: &[u64]| Input::Fed(UInt8, shape.to_vec());
-            let mut inputs = vec![words(), words(), whole(&[9, 8]), whole(&[5, 8]), whole(&[2, 8]), whole(&[8]), whole(&[8]), words()];
+            let mut inputs = vec![
+                words(),
+                words(),
+                whole(&[9, 8]),
+                whole(&[5, 8]),
+                whole(&[2, 8]),
+                whole(&[8]),
+                whole(&[8]),
+                words(),
+            ];
             inputs.extend((0..5).map(|_| fed(&[])));
             inputs.extend((0..5).map(|_| whole(&[])));
             vec![(1, inputs, vec![], 2)]
