@@ -141,8 +141,9 @@ case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(val
 
 
 def integers(kind, *shape):
-    info = np.iinfo(kind)
-    return RANDOM.integers(info.min, info.max + 1, shape).astype(kind)
+    """Signed ones have 7 bits: on some CPUs, ONNX Runtime's products of larger ones with bytes saturate."""
+    low, high = (-64, 64) if kind == np.int8 else (0, 256)
+    return RANDOM.integers(low, high, shape).astype(kind)
 
 
 def quantised(kind, *shape, scale=0.03):
