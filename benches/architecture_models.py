@@ -138,10 +138,11 @@ def segmenting(name, input_name="x"):
 
 
 def with_small_head(name, features):
-    """A network of torchvision whose classifier has millions of weights, with one layer in its place."""
+    """A network of torchvision whose classifier has millions of weights, with one layer in its place. There is no pooling to a fixed
+    size, which would enlarge what small images leave, and which TorchScript's exporter does not have."""
     def network():
         whole = getattr(torchvision.models, name)(weights=None)
-        whole.classifier = nn.Linear(features, 10)
+        whole.avgpool, whole.classifier = nn.Identity(), nn.Linear(features, 10)
         return whole
     return Network("torchvision", network, images(64))
 
@@ -234,8 +235,8 @@ NETWORKS = {
     "whisper": whisper(),
     "ast": Network("audio", from_config("ASTForAudioClassification", "ASTConfig", **COMMON, max_length=64, num_mel_bins=32, num_labels=5),
                    lambda: {"input_values": torch.randn(BATCH, 64, 32)}),
-    "tv_alexnet": with_small_head("alexnet", 256 * 6 * 6),
-    "tv_vgg11_bn": with_small_head("vgg11_bn", 512 * 7 * 7),
+    "tv_alexnet": with_small_head("alexnet", 256),
+    "tv_vgg11_bn": with_small_head("vgg11_bn", 512 * 2 * 2),
     "tv_squeezenet1_1": convolutional("squeezenet1_1"),
     "tv_resnet18": convolutional("resnet18"),
     "tv_resnext50_32x4d": convolutional("resnext50_32x4d"),

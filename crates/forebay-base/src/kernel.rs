@@ -99,7 +99,7 @@ pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
-pub use recurrence::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
+pub use recurrence::{state_steps, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 pub use summing::{
     add_statistics, reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows,
     sums_rows, ReductionBlock, Summing,

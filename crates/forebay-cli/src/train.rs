@@ -77,6 +77,20 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     Err(Failure::Failed(format!("{}{}", failures.join("; "), way_out.unwrap_or_default())))
 }
 
+/// Says which initializers are taken for constants.
+fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
+    let names = model.untrained_initializers()?;
+    let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
+    if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
+        output::complain(&format!(
+            "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
+            shown.join(", "),
+            if more { ", ..." } else { "" }
+        ));
+    }
+    Ok(())
+}
+
 fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
     if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
@@ -158,6 +172,7 @@ impl<'a> Run<'a> {
         warn_of_unknown_costs(trainer.unknown_costs());
         let data = feeding::open(&arguments.data, &trainer, arguments)?;
         trainer.keep_memory_limit()?;
+        tell_of_untrained(&model)?;
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         let mut digest = None;

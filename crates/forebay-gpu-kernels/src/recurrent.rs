@@ -104,7 +104,7 @@ impl Sizes {
         };
         Dispatch {
             shader: if gradient { &RECURRENT_GRADIENT } else { &RECURRENT },
-            constants: vec![cell],
+            constants: if gradient { vec![cell] } else { vec![cell, u32::from(recurrence.quantizes_state)] },
             bindings: bindings(operands),
             parameters,
             groups,

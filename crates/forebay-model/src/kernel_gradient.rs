@@ -39,6 +39,9 @@ impl Application<'_> {
     pub fn gradients(&self, builder: &mut GradientBuilder) -> Option<Gradients> {
         let zero = vec![None; self.inputs.len()];
         if let Action::Kernel(Kernel::Recurrent(recurrence)) = self.action {
+            if recurrence.quantizes_state && self.needs.contains(&true) {
+                return None;
+            }
             return Some(self.recurrent(builder, recurrence));
         }
         // Only the first output of any other kernel carries a gradient; the others are statistics.

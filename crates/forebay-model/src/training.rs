@@ -391,7 +391,8 @@ fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) 
     let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
     let weights: Vec<ValueId> = weights.collect();
     for pattern in freeze {
-        if !weights.iter().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
+        // What does not train anyway may be named, too.
+        if !graph.initializers.keys().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
             let examples: Vec<&str> = weights.iter().take(3).map(|&id| graph.value(id).name.as_str()).collect();
             let reason = format!("'{pattern}' freezes nothing; initializers are such as {}", examples.join(", "));
             return Err(ModelError::Request { reason });

@@ -71,6 +71,15 @@ impl Model {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.outputs)
     }
 
+    /// Names of floating-point initializers that training leaves as they are because they are no parameters: buffers, and numbers of
+    /// formulas. The guide says how they are told apart.
+    ///
+    /// # Errors
+    /// Contents that cannot be read.
+    pub fn untrained_initializers(&self) -> Result<Vec<String>, Error> {
+        Ok(self.onnx.untrained_initializers()?)
+    }
+
     /// The model with these sizes where it leaves them open, by symbol or as `input[dimension]`.
     ///
     /// # Errors

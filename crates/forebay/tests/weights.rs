@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{command_lines, EngineOptions, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer};
 use forebay_golden::{host, onnx, trainer, trainer_options};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
+use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT4, INT8};
 
 const ROWS: usize = 32;
 const WIDTH: usize = 300;
@@ -240,4 +240,44 @@ fn what_an_exporter_calls_a_parameter_trains() {
     let trainer = Trainer::builder(&model).optimizer(Optimizer::sgd(0.5)).build().unwrap();
     let trained: Vec<String> = trainer.parameters().unwrap().into_keys().collect();
     assert_eq!(trained, ["b", "folded", "w"]);
+}
+
+/// Without what PyTorch's exporter says: scalars are numbers of formulas, unless they are named as attributes of a module are.
+#[test]
+fn scalars_of_formulas_do_not_train() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["4", "2"])
+        .floats("w", &[2, 3], &[0.5, -0.25, 0.75, 0.125, 0.3, -0.6])
+        .floats("network.logit_scale", &[], &[0.5])
+        .floats("val_3", &[], &[0.5])
+        .floats("helper.constant.7", &[], &[0.25])
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Mul", &["product", "network.logit_scale"], &["scaled"])
+        .node("Mul", &["scaled", "val_3"], &["halved"])
+        .node("Add", &["halved", "helper.constant.7"], &["logits"])
+        .output("logits", FLOAT, &["4", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "helper.constant.7"]);
+    // To freeze one of them changes nothing.
+    let builder = Trainer::builder(&model).optimizer(Optimizer::sgd(0.5)).freeze("val_3");
+    let trained: Vec<String> = builder.build().unwrap().parameters().unwrap().into_keys().collect();
+    assert_eq!(trained, ["network.logit_scale", "w"]);
+}
+
+#[test]
+fn weights_may_have_4_bits() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["2", "3"])
+        .raw("w", INT4, &[3, 3], &[0x21, 0xf8, 0x70, 0x9c, 0x05])
+        .floats("scale", &[], &[0.5])
+        .raw("zero", INT4, &[], &[0x01])
+        .node("DequantizeLinear", &["w", "scale", "zero"], &["real"])
+        .node("MatMul", &["x", "real"], &["product"])
+        .output("product", FLOAT, &["2", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let mut session = Session::builder(&model).build().unwrap();
+    let x = Tensor::from_f32(&[2, 3], &[1.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
+    let outputs = session.run([("x".to_string(), x)].into()).unwrap();
+    // Lower halves first: 1 2 -8, -1 0 7, -4 -7 5, less 1, times 0.5.
+    assert_eq!(outputs["product"].to_f32().unwrap(), [0.0, 0.5, -4.5, -6.0, -8.5, 7.0]);
 }

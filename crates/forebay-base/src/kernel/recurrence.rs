@@ -142,4 +142,15 @@ pub struct Recurrence {
     pub directions: Vec<RecurrentDirection>,
     /// The arguments of the gates' functions are cut to -clip..clip.
     pub clip: Option<f32>,
+    /// Before a state is multiplied by the weights, each sequence's own is rounded to 256 steps of its range and zero
+    /// ([`state_steps`]), as `DynamicQuantizeLinear` does. There is no gradient then.
+    pub quantizes_state: bool,
+}
+
+/// How the elements of a state become multiples of a scale: the scale, and the zero point that is added before they are cut to 0..255.
+/// The state's least and largest element are given.
+pub fn state_steps(least: f32, largest: f32) -> (f32, f32) {
+    let (least, largest) = (least.min(0.0), largest.max(0.0));
+    let scale = if largest == least { 1.0 } else { (largest - least) / 255.0 };
+    (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
 }

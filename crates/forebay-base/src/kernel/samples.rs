@@ -47,7 +47,7 @@ fn window() -> Window {
 fn recurrence(cell: RecurrentCell) -> Recurrence {
     let activations = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];
     let directions = [false, true].map(|reverse| RecurrentDirection { reverse, activations });
-    Recurrence { cell, directions: directions.to_vec(), clip: None }
+    Recurrence { cell, directions: directions.to_vec(), clip: None, quantizes_state: false }
 }
 
 const LSTM: RecurrentCell = RecurrentCell::Lstm { couples_forget: false };

@@ -63,9 +63,10 @@ impl Model {
     /// The graph for training, in which initializers that do not train are constants.
     ///
     /// PyTorch's exporter says which initializers are parameters of the module. Where it does, buffers do not train, and of what it made
-    /// of others (folded constants), only what is a weight of a product or a convolution does. Some exporters write all weights as
-    /// `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train, but for tables with
-    /// two different elements at most, which are masks.
+    /// of others (folded constants), only what is a weight of a product or a convolution does. Where it does not, a scalar trains only if
+    /// it has the name of a module's attribute: others are numbers of formulas that an optimizer wrote as initializers. Some exporters
+    /// write all weights as `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train,
+    /// but for tables with two different elements at most, which are masks.
     ///
     /// # Errors
     /// Contents that cannot be read.
@@ -80,6 +81,12 @@ impl Model {
             }));
             return Ok(graph);
         }
+        let is_number = |id: &ValueId| {
+            let contents = &graph.initializers[id];
+            contents.data_type().has_gradients() && contents.shape().is_empty() && !is_attribute(&graph.value(*id).name)
+        };
+        let numbers: Vec<ValueId> = graph.initializers.keys().copied().filter(is_number).collect();
+        graph.constants.extend(numbers);
         let is_weight = |contents: &Contents| contents.data_type().has_gradients() && contents.ty().count() > 1;
         let mut weights =
             graph.initializers.iter().filter(|(id, contents)| !graph.constants.contains(id) && is_weight(contents));
@@ -96,6 +103,28 @@ impl Model {
         }
         Ok(graph)
     }
+}
+
+impl Model {
+    /// Names of floating-point initializers that are constants of [`Model::trainable_graph`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn untrained_initializers(&self) -> Result<Vec<String>, ModelError> {
+        let graph = self.trainable_graph()?;
+        let is_float =
+            |id: &ValueId| graph.initializers.get(id).is_some_and(|contents| contents.data_type().is_float());
+        let untrained = graph.constants.difference(&self.graph.constants).filter(|id| is_float(id));
+        Ok(untrained.map(|&id| graph.value(id).name.clone()).collect())
+    }
+}
+
+/// Whether a name is a path of attributes, as `network.logit_scale`.
+fn is_attribute(name: &str) -> bool {
+    let is_word = |word: &str| word.chars().all(|letter| letter.is_alphanumeric() || letter == '_') && !word.is_empty();
+    let begins_well =
+        name.rsplit('.').next().is_some_and(|last| !last.starts_with(|first: char| first.is_ascii_digit()));
+    begins_well && name.contains('.') && name.split('.').all(is_word)
 }
 
 /// Operators that multiply by their second input.

@@ -238,12 +238,17 @@ pub(super) fn pool_window(view: &NodeView, x: &TensorType) -> Result<(Window, Ve
 }
 
 fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
-    let op = PoolOp::Average { count_include_pad: view.int("count_include_pad", 0)? != 0 };
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let (window, shape) = pool_window(&view, &x.ty)?;
-    let y = c.kernel(Kernel::Pool { op, window }, &[&x], TensorType::new(x.ty.data_type, &shape));
+    let y = averaged(&mut c, &x)?;
     c.finish(y)
+}
+
+/// The averages of the node's windows.
+pub(super) fn averaged(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
+    let op = PoolOp::Average { count_include_pad: c.view.int("count_include_pad", 0)? != 0 };
+    let (window, shape) = pool_window(&c.view, &x.ty)?;
+    Ok(c.kernel(Kernel::Pool { op, window }, &[x], TensorType::new(x.ty.data_type, &shape)))
 }
 
 fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {

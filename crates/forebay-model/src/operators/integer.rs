@@ -25,6 +25,7 @@ pub const ROWS: &[Operator] = &[
     composed!("QLinearConv", qlinear_conv),
     composed!("QLinearMatMul", qlinear_matmul),
     Operator { domain: MICROSOFT, ..composed!("DynamicQuantizeMatMul", dynamic_quantize_matmul) },
+    Operator { domain: MICROSOFT, ..composed!("MatMulIntegerToFloat", matmul_integer_to_float) },
     Operator { domain: MICROSOFT, ..composed!("QGemm", qgemm) },
 ];
 
@@ -81,7 +82,7 @@ fn piece(c: &mut Composer, x: &Part, axis: usize, start: u64, count: u64) -> Par
 }
 
 /// The product of whole numbers from -255 to 255, as int32.
-fn exact_product(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, ModelError> {
+pub(super) fn exact_product(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, ModelError> {
     let (Some(own), Some(&terms)) = (a.ty.shape.len().checked_sub(1), a.ty.shape.last()) else {
         return Err(c.view.error(format!("{} is no matrix", a.ty)));
     };
@@ -130,7 +131,7 @@ fn exact_convolution(c: &mut Composer, x: &Part, w: &Part) -> Result<Part, Model
 }
 
 /// An operand of 8 bits without its zero point. A zero point of rank 1 belongs to the rows, where it is one per row.
-fn operand(c: &mut Composer, i: usize, zero: usize, by_rows: bool) -> Result<Part, ModelError> {
+pub(super) fn operand(c: &mut Composer, i: usize, zero: usize, by_rows: bool) -> Result<Part, ModelError> {
     let x = c.input(i)?;
     if !matches!(x.ty.data_type, DataType::Int8 | DataType::UInt8) {
         return Err(c.view.error(format!("input {i} must be of int8 or uint8, not {}", x.ty)));
@@ -206,7 +207,7 @@ fn rescale(
 }
 
 /// A scale that is one number, or one for each row (a column of the tensor) or column.
-fn scale(c: &mut Composer, i: usize, by_rows: bool) -> Result<Part, ModelError> {
+pub(super) fn scale(c: &mut Composer, i: usize, by_rows: bool) -> Result<Part, ModelError> {
     let scale = real_input(c, i)?.ok_or_else(|| c.view.error(format!("input {i} is missing")))?;
     match scale.ty.shape.as_slice() {
         [1] => c.reshape(&scale, &[]),
@@ -294,18 +295,38 @@ fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> 
     let [a, of_a, zero] = dynamically(&mut c, &x)?;
     let a = centred(&mut c, &a, Some(&zero))?;
     let b = operand(&mut c, 1, 3, false)?;
-    let sums = exact_product(&mut c, &a, &b)?;
     let of_b = scale(&mut c, 2, false)?;
-    let of_both = c.binary(BinaryOp::Multiply, &of_a, &of_b)?;
+    let y = real_product(&mut c, [&a, &b], [&of_a, &of_b], 4)?;
+    c.finish(y)
+}
+
+/// A product of quantised numbers as real ones.
+fn matmul_integer_to_float(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (a, b) = (operand(&mut c, 0, 4, true)?, operand(&mut c, 1, 5, false)?);
+    let (of_a, of_b) = (scale(&mut c, 2, true)?, scale(&mut c, 3, false)?);
+    let y = real_product(&mut c, [&a, &b], [&of_a, &of_b], 6)?;
+    c.finish(y)
+}
+
+/// The product of two operands without their zero points, times both scales, plus a bias where that input is given.
+pub(super) fn real_product(
+    c: &mut Composer,
+    [a, b]: [&Part; 2],
+    [of_a, of_b]: [&Part; 2],
+    bias: usize,
+) -> Result<Part, ModelError> {
+    let sums = exact_product(c, a, b)?;
+    let of_both = c.binary(BinaryOp::Multiply, of_a, of_b)?;
     let sums = c.cast(&sums, DataType::Float32);
     let mut y = c.binary(BinaryOp::Multiply, &sums, &of_both)?;
-    if view.has_input(4) {
-        let bias = c.input(4)?;
+    if c.view.has_input(bias) {
+        let bias = c.input(bias)?;
         y = c.binary(BinaryOp::Add, &y, &bias)?;
     }
     let ty = TensorType::new(DataType::Float32, &sums.ty.shape);
     if y.ty != ty {
-        return Err(view.error(format!("scale and bias make {} of {ty}", y.ty)));
+        return Err(c.view.error(format!("scale and bias make {} of {ty}", y.ty)));
     }
-    c.finish(y)
+    Ok(y)
 }

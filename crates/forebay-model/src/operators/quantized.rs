@@ -4,7 +4,9 @@ use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{narrow, DataType, Kernel, Tensor};
 
 use super::conversion::{narrowing, type_attribute};
+use super::convolution::averaged;
 use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
@@ -19,10 +21,14 @@ pub const ROWS: &[Operator] = &[
     composed!("QuantizeLinear", quantize_linear),
     Operator { domain: MICROSOFT, ..composed!("DequantizeLinear", dequantize_linear) },
     Operator { domain: MICROSOFT, ..composed!("QLinearAdd", |view| of_two(view, BinaryOp::Add)) },
+    Operator { domain: MICROSOFT, ..composed!("QLinearAveragePool", average_pool) },
     Operator { domain: MICROSOFT, ..composed!("QLinearConcat", concatenate) },
     Operator { domain: MICROSOFT, ..composed!("QLinearGlobalAveragePool", global_average_pool) },
+    Operator { domain: MICROSOFT, ..composed!("QLinearLeakyRelu", leaky_relu) },
     Operator { domain: MICROSOFT, ..composed!("QLinearMul", |view| of_two(view, BinaryOp::Multiply)) },
-    Operator { domain: MICROSOFT, ..composed!("QLinearSigmoid", sigmoid) },
+    Operator { domain: MICROSOFT, ..composed!("QLinearSigmoid", |view| of_one(view, UnaryOp::Sigmoid)) },
+    Operator { domain: MICROSOFT, ..composed!("QLinearSoftmax", softmax) },
+    Operator { domain: MICROSOFT, ..composed!("QLinearWhere", select) },
     Operator { domain: MICROSOFT, ..composed!("QuantizeLinear", quantize_linear) },
 ];
 
@@ -267,12 +273,77 @@ fn of_two(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-fn sigmoid(view: NodeView) -> Result<Decomposition, ModelError> {
+fn of_one(view: NodeView, op: UnaryOp) -> Result<Decomposition, ModelError> {
+    with(view, |c, x| c.unary(op, x))
+}
+
+fn leaky_relu(view: NodeView) -> Result<Decomposition, ModelError> {
+    of_one(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })
+}
+
+/// What a function makes of the real numbers, quantised again.
+fn with(
+    view: NodeView,
+    function: impl FnOnce(&mut Composer, &Part) -> Result<Part, ModelError>,
+) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let data_type = view.input_type(0)?.data_type;
     let x = real(&mut c, 0)?;
-    let y = c.unary(UnaryOp::Sigmoid, &x)?;
+    let y = function(&mut c, &x)?;
     let y = quantised(&mut c, &y, 3, data_type)?;
+    c.finish(y)
+}
+
+/// Along one axis since opset 13, before over all dimensions from the axis on.
+fn softmax(view: NodeView) -> Result<Decomposition, ModelError> {
+    with(view, |c, x| {
+        let (axis, rank) = (view.axis(view.int("axis", -1)?, x.ty.shape.len())?, x.ty.shape.len());
+        let whole = axis + 1 == rank || view.int("opset", 13)? >= 13;
+        let flat = match whole {
+            true => x.clone(),
+            false => {
+                let rows = product(&view, &x.ty.shape[..axis])?;
+                c.reshape(x, &[rows, product(&view, &x.ty.shape[axis..])?])?
+            }
+        };
+        let axis = if whole { axis } else { 1 };
+        let y = c.kernel(Kernel::Softmax { axis }, &[&flat], flat.ty.clone());
+        c.reshape(&y, &x.ty.shape)
+    })
+}
+
+/// Pooling of images whose channels may be last.
+fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let data_type = view.input_type(0)?.data_type;
+    let x = real(&mut c, 0)?;
+    let rank = x.ty.shape.len();
+    let y = if view.int("channels_last", 0)? == 0 || rank < 3 {
+        averaged(&mut c, &x)?
+    } else {
+        let first: Vec<usize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+        let last: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        let x = c.transpose(&x, &first)?;
+        let y = averaged(&mut c, &x)?;
+        c.transpose(&y, &last)?
+    };
+    // Averages of few numbers often lie in the middle of two steps: this operator rounds them with their zero point.
+    let scale = given_number(&mut c, 3)?;
+    let mut steps = c.binary(BinaryOp::Divide, &y, &scale)?;
+    if let Some(zero) = number(&mut c, 4)? {
+        steps = c.binary(BinaryOp::Add, &steps, &zero)?;
+    }
+    let y = saturate(&mut c, &steps, None, data_type)?;
+    c.finish(y)
+}
+
+fn select(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let data_type = view.input_type(1)?.data_type;
+    let condition = c.input(0)?;
+    let (a, b) = (real(&mut c, 1)?, real(&mut c, 4)?);
+    let y = c.select(&condition, &a, &b)?;
+    let y = quantised(&mut c, &y, 7, data_type)?;
     c.finish(y)
 }
 

@@ -57,7 +57,7 @@ fn numbers(view: &NodeView, name: &str) -> Result<Vec<f32>, ModelError> {
 }
 
 /// Directions with their functions, and where arguments are cut.
-fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurrence, ModelError> {
+pub(super) fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurrence, ModelError> {
     let reverses: &[bool] = match view.string("direction", "forward")?.to_ascii_lowercase().as_str() {
         "forward" => &[false],
         "reverse" => &[true],
@@ -93,22 +93,22 @@ fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurrence, ModelE
         directions.push(RecurrentDirection { reverse, activations });
     }
     let clip = view.attribute("clip").map(|_| view.float("clip", 0.0)).transpose()?.filter(|&clip| clip > 0.0);
-    Ok(Recurrence { cell, directions, clip })
+    Ok(Recurrence { cell, directions, clip, quantizes_state: false })
 }
 
 /// Sizes of a recurrent node.
-struct Sizes {
-    steps: u64,
-    batch: u64,
-    directions: u64,
+pub(super) struct Sizes {
+    pub steps: u64,
+    pub batch: u64,
+    pub directions: u64,
     /// Columns of all gates.
-    columns: u64,
-    units: u64,
+    pub columns: u64,
+    pub units: u64,
 }
 
 impl Sizes {
     /// Checks that an input has a shape.
-    fn check(&self, view: &NodeView, what: &str, part: &Part, shape: &[u64]) -> Result<(), ModelError> {
+    pub(super) fn check(&self, view: &NodeView, what: &str, part: &Part, shape: &[u64]) -> Result<(), ModelError> {
         if part.ty.shape != shape {
             return Err(view.error(format!("{what} {} must have the sizes {shape:?}", part.ty)));
         }
@@ -127,6 +127,55 @@ fn zeros(c: &mut Composer, shape: &[u64]) -> Result<Part, ModelError> {
 fn columns(c: &mut Composer, x: &Part, first: u64, count: u64) -> Part {
     let ty = TensorType::new(x.ty.data_type, &[x.ty.shape[0], count]);
     c.kernel(Kernel::Slice { starts: vec![0, first], steps: vec![1, 1] }, &[x], ty)
+}
+
+/// A recurrent node whose products with the sequence are made in one way or another.
+pub(super) struct Call {
+    pub recurrence: Recurrence,
+    pub sizes: Sizes,
+    /// Sequences are the first dimension, not the second.
+    pub by_batch: bool,
+}
+
+impl Call {
+    /// What is added to the products with the sequence, where there is something, and to those with the state: \[directions, columns].
+    pub(super) fn biases(&self, c: &mut Composer) -> Result<(Option<Part>, Part), ModelError> {
+        let Sizes { directions, columns: count, .. } = self.sizes;
+        if !c.view.has_input(3) {
+            return Ok((None, zeros(c, &[directions, count])?));
+        }
+        let both = c.input(3)?;
+        self.sizes.check(&c.view, "the bias", &both, &[directions, 2 * count])?;
+        Ok((Some(columns(c, &both, 0, count)), columns(c, &both, count, count)))
+    }
+
+    /// The node's outputs: `gates` is what the sequence adds, \[steps, batch, directions, columns].
+    pub(super) fn finish(self, c: Composer, gates: &Part, r: &Part, bias: Part) -> Result<Decomposition, ModelError> {
+        let Call { recurrence, sizes, by_batch } = self;
+        let Sizes { steps, batch, directions, units, columns: count } = sizes;
+        let (mut c, cell) = (c, recurrence.cell);
+        let gates = c.reshape(gates, &[steps, batch, directions, count])?;
+        let lengths = lengths(&mut c, &sizes)?;
+        let first_h = state(&mut c, &sizes, 5, by_batch)?;
+        let mut inputs = vec![gates, r.clone(), bias, lengths, first_h];
+        if cell.has_cell_state() {
+            inputs.push(state(&mut c, &sizes, 6, by_batch)?);
+            inputs.push(peepholes(&mut c, &sizes)?);
+        }
+        let ty = |shape: &[u64]| TensorType::new(r.ty.data_type, shape);
+        let of_state = ty(&[directions, batch, units]);
+        let mut types = vec![ty(&[steps, directions, batch, units]), of_state.clone()];
+        types.extend(cell.has_cell_state().then_some(of_state));
+        let inputs: Vec<&Part> = inputs.iter().collect();
+        let mut outputs = c.kernels(Kernel::Recurrent(recurrence), &inputs, &types);
+        if by_batch {
+            outputs[0] = c.transpose(&outputs[0], &[2, 0, 1, 3])?;
+            for output in &mut outputs[1..] {
+                *output = c.transpose(output, &[1, 0, 2])?;
+            }
+        }
+        c.finish_all(outputs)
+    }
 }
 
 fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, ModelError> {
@@ -163,11 +212,12 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     }
     let (steps, batch) = if by_batch { (second, first) } else { (first, second) };
     let sizes = Sizes { steps, batch, directions, columns: columns_, units };
+    let call = Call { recurrence, sizes, by_batch };
     if by_batch {
         x = c.transpose(&x, &[1, 0, 2])?;
     }
     let rows = product(&view, &[steps, batch])?;
-    let all_columns = product(&view, &[directions, sizes.columns])?;
+    let all_columns = product(&view, &[directions, columns_])?;
     let (x, w) = (c.reshape(&x, &[rows, elements])?, c.reshape(&w, &[all_columns, elements])?);
     let multiply = Kernel::MatMul {
         transpose_a: false,
@@ -178,39 +228,16 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
         part: ProductPart::Whole,
     };
     let gates = TensorType::new(x.ty.data_type, &[rows, all_columns]);
-    let (gates, bias) = if view.has_input(3) {
-        let both = c.input(3)?;
-        sizes.check(&view, "the bias", &both, &[directions, 2 * sizes.columns])?;
-        let own = columns(&mut c, &both, 0, sizes.columns);
-        let own = c.reshape(&own, &[all_columns])?;
-        let recurrent = columns(&mut c, &both, sizes.columns, sizes.columns);
-        (c.kernel(multiply, &[&x, &w, &own], gates), recurrent)
-    } else {
-        (c.kernel(multiply, &[&x, &w], gates), zeros(&mut c, &[directions, sizes.columns])?)
-    };
-    let gates = c.reshape(&gates, &[steps, batch, directions, sizes.columns])?;
-    let lengths = lengths(&mut c, &sizes)?;
-    let first_h = state(&mut c, &sizes, 5, by_batch)?;
-    let mut inputs = vec![gates, r, bias, lengths, first_h];
-    if cell.has_cell_state() {
-        inputs.push(state(&mut c, &sizes, 6, by_batch)?);
-        inputs.push(peepholes(&mut c, &sizes)?);
-    }
-    let ty = |shape: &[u64]| TensorType::new(inputs[1].ty.data_type, shape);
-    let of_state = ty(&[directions, batch, units]);
-    let mut types = vec![ty(&[steps, directions, batch, units]), of_state.clone()];
-    types.extend(cell.has_cell_state().then_some(of_state));
-    let inputs: Vec<&Part> = inputs.iter().collect();
-    let mut outputs = c.kernels(Kernel::Recurrent(recurrence), &inputs, &types);
-    if by_batch {
-        outputs[0] = c.transpose(&outputs[0], &[2, 0, 1, 3])?;
-        for output in &mut outputs[1..] {
-            *output = c.transpose(output, &[1, 0, 2])?;
+    let (own, bias) = call.biases(&mut c)?;
+    let gates = match own {
+        Some(own) => {
+            let own = c.reshape(&own, &[all_columns])?;
+            c.kernel(multiply, &[&x, &w, &own], gates)
         }
-    }
-    c.finish_all(outputs)
+        None => c.kernel(multiply, &[&x, &w], gates),
+    };
+    call.finish(c, &gates, &r, bias)
 }
-
 /// How long each sequence is.
 fn lengths(c: &mut Composer, sizes: &Sizes) -> Result<Part, ModelError> {
     if c.view.has_input(4) {

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{self, composed, Composer, Decomposition};
+use super::decomposition::{self, composed, Composer, Decomposition, Part};
 use super::evaluate;
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
 use crate::action::Action;
@@ -254,6 +254,13 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (data, indices) = (c.input(0)?, c.input(1)?);
     let axis = view.axis(view.int("axis", 0)?, data.ty.shape.len())?;
+    let y = gathered(&mut c, &data, &indices, axis)?;
+    c.finish(y)
+}
+
+/// The elements of an axis that the node's input 1 names by their index.
+pub(super) fn gathered(c: &mut Composer, data: &Part, indices: &Part, axis: usize) -> Result<Part, ModelError> {
+    let view = c.view;
     if !matches!(indices.ty.data_type, DataType::Int32 | DataType::Int64) {
         return Err(view.error(format!("indices are int32 or int64, not {}", indices.ty.data_type)));
     }
@@ -267,9 +274,7 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     let joined = |middle: &[u64]| [&data.ty.shape[..axis], middle, &data.ty.shape[axis + 1..]].concat();
     let shape = joined(&indices.ty.shape);
     super::shapes::product(&view, &shape)?;
-    let indices = c.reshape(&indices, &[count])?;
-    let y =
-        c.kernel(Kernel::Gather { axis }, &[&data, &indices], TensorType::new(data.ty.data_type, &joined(&[count])));
-    let y = c.reshape(&y, &shape)?;
-    c.finish(y)
+    let indices = c.reshape(indices, &[count])?;
+    let y = c.kernel(Kernel::Gather { axis }, &[data, &indices], TensorType::new(data.ty.data_type, &joined(&[count])));
+    c.reshape(&y, &shape)
 }

@@ -220,9 +220,30 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
             newest(inputs, vec![])
         }
-        "QLinearSigmoid" | "QLinearGlobalAveragePool" => {
+        "QLinearSigmoid" | "QLinearGlobalAveragePool" | "QLinearLeakyRelu" | "QLinearSoftmax" => {
             let mut inputs = quantised(UInt8, &[2, 3, 4, 4]);
             inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
+            newest(inputs, vec![])
+        }
+        "QLinearAveragePool" => [0, 1]
+            .into_iter()
+            .map(|last| {
+                let mut inputs = quantised(Int8, if last == 0 { &[1, 2, 5, 5] } else { &[1, 5, 5, 2] });
+                inputs.extend([fed(&[]), Input::Fed(Int8, vec![])]);
+                (1, inputs, vec![list("kernel_shape", &[2, 2]), int("channels_last", last)], 1)
+            })
+            .collect(),
+        "QLinearWhere" => {
+            let mut inputs = vec![Input::Fed(Bool, vec![3])];
+            inputs.extend(quantised(UInt8, &[2, 3]));
+            inputs.extend(quantised(UInt8, &[]));
+            inputs.extend([fed(&[]), Input::Fed(UInt8, vec![])]);
+            newest(inputs, vec![])
+        }
+        "MatMulIntegerToFloat" => {
+            let scales = [fed(&[]), fed(&[4]), Input::Fed(UInt8, vec![]), Input::Absent, fed(&[4])];
+            let mut inputs = vec![Input::Fed(UInt8, vec![2, 3]), Input::Fed(Int8, vec![3, 4])];
+            inputs.extend(scales);
             newest(inputs, vec![])
         }
         "QLinearConcat" => {

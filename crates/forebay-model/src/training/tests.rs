@@ -141,6 +141,9 @@ fn frozen_parameters_and_what_lies_before_them_cost_nothing() {
     options.freeze.push("fc*".to_string());
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("nothing trains"), "{error}");
+    // Running statistics do not train: to name them is no error.
+    options.freeze = vec!["bn1.running_mean".to_string()];
+    assert!(training_graph(&digits(), &options).is_ok());
     options.freeze = vec!["nothing*".to_string()];
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'nothing*' freezes nothing"), "{error}");

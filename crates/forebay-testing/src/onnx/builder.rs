@@ -7,6 +7,10 @@ use super::text;
 pub const FLOAT: i64 = 1;
 /// ONNX's number of the element type int64.
 pub const INT64: i64 = 7;
+/// ONNX's number of the element type int8.
+pub const INT8: i64 = 3;
+/// ONNX's number of the element type int4.
+pub const INT4: i64 = 22;
 /// ONNX's number of the element type bool.
 pub const BOOL: i64 = 9;
 
@@ -87,6 +91,12 @@ impl GraphBuilder {
     pub fn floats(mut self, name: &str, shape: &[usize], values: &[f32]) -> Self {
         let content: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.initializers.push(tensor(name, FLOAT, shape, &content));
+        self
+    }
+
+    /// An initializer of any type, by its bytes.
+    pub fn raw(mut self, name: &str, element_type: i64, shape: &[usize], bytes: &[u8]) -> Self {
+        self.initializers.push(tensor(name, element_type, shape, bytes));
         self
     }
 

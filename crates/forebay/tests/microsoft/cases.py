@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 FOLDER = sys.argv[1]
 RANDOM = np.random.default_rng(1)
-TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64, "bool": TensorProto.BOOL,
+         "uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 
 
 def values(*shape):
@@ -24,29 +25,33 @@ class Constant:
         self.array = array
 
 
-def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", **attributes):
-    """Inputs are arrays, constants, or None; outputs are names, or empty ones."""
+def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kinds=(), version=17, **attributes):
+    """Inputs are arrays, constants, or None; outputs are names, or empty ones, and of the `kinds`, or of float32."""
     fed, initializers, names = {}, [], []
     for i, value in enumerate(inputs):
         names.append("" if value is None else f"x{i}")
         if isinstance(value, Constant):
-            initializers.append(numpy_helper.from_array(value.array, f"x{i}"))
+            array = value.array
+            initializers.append(array if isinstance(array, TensorProto) else numpy_helper.from_array(array, f"x{i}"))
+            initializers[-1].name = f"x{i}"
         elif value is not None:
             fed[f"x{i}"] = value
     infos = [helper.make_tensor_value_info(k, TYPES[str(v.dtype)], v.shape) for k, v in fed.items()]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name]
+    kind_of = dict(zip(outputs, [*kinds, *[TensorProto.FLOAT] * len(outputs)]))
+    results = [helper.make_tensor_value_info(name, kind_of[name], None) for name in outputs if name]
     node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
     graph = helper.make_graph([node], name, infos, results, initializers)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     data = model.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     found = session.run([name for name in outputs if name], fed)
     # The shapes of outputs as they are.
     for info, array in zip(graph.output, found):
-        info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, array.shape))
+        info.CopyFrom(helper.make_tensor_value_info(info.name, kind_of[info.name], array.shape))
     model.graph.CopyFrom(graph)
     path = os.path.join(FOLDER, name)
     os.makedirs(path)
@@ -133,3 +138,78 @@ case("bits_4", "MatMulNBits", [values(2, 3, 40), packed(6, 3, 8), Constant(value
 case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), packed(6, 2)], bits=4, **bits)
 case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
 case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
+
+
+def integers(kind, *shape):
+    """Signed ones have 7 bits: on some CPUs, ONNX Runtime's products of larger ones with bytes saturate."""
+    low, high = (-64, 64) if kind == np.int8 else (0, 256)
+    return RANDOM.integers(low, high, shape).astype(kind)
+
+
+def quantised(kind, *shape, scale=0.03):
+    """Integers, their scale and their zero point."""
+    return [Constant(integers(kind, *shape)), Constant(np.array(scale, np.float32)), Constant(np.array(3, kind))]
+
+
+def fed(kind, *shape, scale=0.03):
+    return [integers(kind, *shape), *quantised(kind, 1, scale=scale)[1:]]
+
+
+def target(kind, scale):
+    return [Constant(np.array(scale, np.float32)), Constant(np.array(5, kind))]
+
+
+BYTES, SIGNED = (TensorProto.UINT8,), (TensorProto.INT8,)
+case("q_leaky", "QLinearLeakyRelu", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 0.03)], kinds=BYTES, alpha=0.2)
+case("q_softmax", "QLinearSoftmax", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 1 / 256)], kinds=BYTES, axis=-1, opset=13)
+case("q_softmax_rows", "QLinearSoftmax", [*fed(np.int8, 2, 3, 8), *target(np.int8, 1 / 256)], kinds=SIGNED, axis=1, opset=11)
+case("q_softmax_axis", "QLinearSoftmax", [*fed(np.uint8, 2, 3, 8), *target(np.uint8, 1 / 256)], kinds=BYTES, axis=1, opset=13)
+windows = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+case("q_average", "QLinearAveragePool", [*fed(np.uint8, 1, 2, 6, 5), *target(np.uint8, 0.02)], kinds=BYTES, **windows)
+case("q_average_last", "QLinearAveragePool", [*fed(np.uint8, 1, 6, 5, 2), *target(np.uint8, 0.02)], kinds=BYTES, channels_last=1,
+     count_include_pad=1, **windows)
+case("q_where", "QLinearWhere", [RANDOM.random((3, 1)) < 0.5, *quantised(np.uint8, 2, 3, 4), *quantised(np.uint8, 1, scale=0.05),
+                                 *target(np.uint8, 0.04)], kinds=BYTES)
+case("integer_to_float", "MatMulIntegerToFloat",
+     [integers(np.uint8, 2, 3, 40), Constant(integers(np.int8, 40, 6)), Constant(np.array(0.02, np.float32)),
+      Constant(values(6)), Constant(np.array(7, np.uint8)), Constant(integers(np.int8, 6)), Constant(values(6))])
+
+words = RANDOM.integers(0, 9, (2, 3)).astype(np.int32)
+segments = RANDOM.integers(0, 2, (2, 3)).astype(np.int32)
+mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+tables = [values(9, 8), values(5, 8), values(2, 8), values(8), values(8)]
+counts = (TensorProto.FLOAT, TensorProto.INT32)
+case("embed", "EmbedLayerNormalization", [words, segments, *tables, mask], ("y", "counts", "sum"), kinds=counts)
+case("embed_positions", "EmbedLayerNormalization", [words, None, *tables[:2], None, *tables[3:], None, words % 5], ("y", "counts"),
+     kinds=counts, epsilon=1e-5)
+many = [quantised(np.uint8, *table.shape) for table in tables]
+case("q_embed", "QEmbedLayerNormalization",
+     [words, segments, *[one[0] for one in many], mask, *[one[1] for one in many], *[one[2] for one in many]], ("y", "counts"), kinds=counts)
+case("q_attention", "QAttention",
+     [integers(np.uint8, 2, 3, 8), Constant(integers(np.int8, 8, 24)), Constant(bias), Constant(np.array(0.02, np.float32)),
+      Constant(np.array(0.01, np.float32)), np.array([2, 3], np.int32), Constant(np.array(9, np.uint8)),
+      Constant(np.array(0, np.int8))], **heads)
+
+# The state of each sequence is quantised by itself, as with a thread for each: one sequence.
+gates = {"hidden_size": 6, "direction": "bidirectional"}
+recurrent = [None, values(2, 1, 6), values(2, 1, 6), None]
+for name, kind, sizes in [("lstm", np.int8, (2,)), ("lstm_bytes", np.uint8, (2,)), ("lstm_columns", np.int8, (2, 24))]:
+    zeros = Constant(np.zeros(sizes, kind) if kind == np.int8 else integers(kind, *sizes))
+    scales = [Constant(0.01 + 0.01 * RANDOM.random(sizes).astype(np.float32)) for _ in range(2)]
+    case(name, "DynamicQuantizeLSTM", [values(7, 1, 5), Constant(integers(kind, 2, 5, 24)), Constant(integers(kind, 2, 6, 24)),
+                                       Constant(values(2, 48)), *recurrent, scales[0], zeros, scales[1], zeros], ("y", "h", "c"), **gates)
+
+def table(kind, low, *shape):
+    return Constant(helper.make_tensor("", kind, shape, RANDOM.integers(low, low + 16, int(np.prod(shape))).tolist()))
+
+
+rows = RANDOM.integers(0, 7, (2, 3)).astype(np.int64)
+case("gather_4", "GatherBlockQuantized", [table(TensorProto.INT4, -8, 7, 40), rows, Constant(values(7, 3))], block_size=16)
+case("gather_4_zeros", "GatherBlockQuantized",
+     [table(TensorProto.UINT4, 0, 7, 48), rows, Constant(values(7, 3)), table(TensorProto.UINT4, 0, 7, 3)], block_size=16)
+case("dequantize_4", "DequantizeLinear", [table(TensorProto.INT4, -8, 4, 5), Constant(values(4)), table(TensorProto.INT4, -8, 4)],
+     domain="", version=21, axis=0)
+bytes_4 = [Constant(integers(np.uint8, 7, 20)), rows, Constant(values(7, 3))]
+case("gather_bytes", "GatherBlockQuantized", bytes_4, block_size=16, bits=4)
+case("gather_bytes_zeros", "GatherBlockQuantized", [*bytes_4, Constant(integers(np.uint8, 7, 2))], block_size=16, bits=4)
+case("gather_bytes_8", "GatherBlockQuantized", [Constant(integers(np.uint8, 7, 40)), rows, Constant(values(7, 3))], block_size=16, bits=8)

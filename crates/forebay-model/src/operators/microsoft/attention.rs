@@ -6,6 +6,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 use super::super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
 use super::super::attention::within_lengths;
 use super::super::decomposition::{composed, Composer, Decomposition, Part};
+use super::super::integer::{operand, real_product, scale as integer_scale};
 use super::super::matrix::product_of;
 use super::super::rotary::{at_positions, rotated, Rotation};
 use super::super::shapes::{product, size};
@@ -19,6 +20,7 @@ pub const ROWS: &[Operator] = &[
     composed!(MICROSOFT, "Attention", attention),
     composed!(MICROSOFT, "GroupQueryAttention", group_query_attention),
     composed!(MICROSOFT, "MultiHeadAttention", multi_head_attention),
+    composed!(MICROSOFT, "QAttention", quantized_attention),
 ];
 
 fn heads_of(view: &NodeView, name: &str) -> Result<u64, ModelError> {
@@ -182,6 +184,36 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let all = product_of(&mut c, &x, &weights, [false, false], 1.0)?;
     let bias = if view.has_input(2) { Some(c.input(2)?) } else { None };
     let all = plus_part(&mut c, &all, bias.as_ref(), 0)?;
+    let added = if view.has_input(5) { Some(c.input(5)?) } else { None };
+    let places = Places { heads, mask: 3, past: 4, added };
+    attended(c, &all, places)
+}
+
+/// The same with integers: inputs 0 and 1 have scales (3, 4) and zero points (6, 7).
+fn quantized_attention(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let heads = heads_of(&view, "num_heads")?;
+    if view.int("do_rotary", 0)? != 0 {
+        return Err(view.error("attribute do_rotary is not supported"));
+    }
+    let (x, weights) = (operand(&mut c, 0, 6, false)?, operand(&mut c, 1, 7, false)?);
+    let (of_x, of_weights) = (integer_scale(&mut c, 3, false)?, integer_scale(&mut c, 4, false)?);
+    let all = real_product(&mut c, [&x, &weights], [&of_x, &of_weights], 2)?;
+    attended(c, &all, Places { heads, mask: 5, past: 8, added: None })
+}
+
+/// Where the inputs of an attention are that projects, but for those of the projection.
+struct Places {
+    heads: u64,
+    mask: usize,
+    past: usize,
+    /// What is added to the scores.
+    added: Option<Part>,
+}
+
+/// Attention of queries, keys and values that stand one after the other in the last dimension.
+fn attended(mut c: Composer, all: &Part, places: Places) -> Result<Decomposition, ModelError> {
+    let (view, heads) = (c.view, places.heads);
     let hidden = all.ty.shape.last().copied().unwrap_or(0);
     let sizes: Vec<u64> = match view.ints("qkv_hidden_sizes")? {
         Some(sizes) => sizes.iter().map(|&own| size(&view, "a hidden size", own)).collect::<Result<_, _>>()?,
@@ -190,15 +222,15 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let &[q_size, k_size, v_size] = sizes.as_slice() else {
         return Err(view.error(format!("attribute qkv_hidden_sizes {sizes:?} are not three")));
     };
-    let queries = columns(&mut c, &all, 0, q_size)?;
-    let keys = columns(&mut c, &all, q_size, k_size)?;
-    let values = columns(&mut c, &all, q_size.saturating_add(k_size), v_size)?;
+    let queries = columns(&mut c, all, 0, q_size)?;
+    let keys = columns(&mut c, all, q_size, k_size)?;
+    let values = columns(&mut c, all, q_size.saturating_add(k_size), v_size)?;
     let queries = split_heads(&mut c, &queries, heads)?;
     let mut keys = split_heads(&mut c, &keys, heads)?;
     let mut values = split_heads(&mut c, &values, heads)?;
     let mut past = 0;
-    if view.has_input(4) {
-        let caches = c.input(4)?;
+    if view.has_input(places.past) {
+        let caches = c.input(places.past)?;
         past = caches.ty.shape.get(3).copied().unwrap_or(0);
         let half = |c: &mut Composer, i: u64, like: &Part| {
             let half = c.slice(&caches, 0, i, 1)?;
@@ -209,20 +241,19 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
         (keys, values) = (half(&mut c, 0, &keys)?, half(&mut c, 1, &values)?);
     }
     let (batch, count) = (keys.ty.shape[0], keys.ty.shape[2]);
-    let mask = match view.has_input(3) {
+    let mask = match view.has_input(places.mask) {
         true => {
-            let mask = c.input(3)?;
+            let mask = c.input(places.mask)?;
             Some(key_mask(&mut c, &mask, batch, count)?)
         }
         false => None,
     };
-    let added = if view.has_input(5) { Some(c.input(5)?) } else { None };
     let attending = Attending {
         scale: scale_of(&view, queries.ty.shape[3])?,
         queries,
         keys: keys.clone(),
         values: values.clone(),
-        bias: joined(&mut c, mask, added)?,
+        bias: joined(&mut c, mask, places.added)?,
         masks: Vec::new(),
         causal: (view.int("unidirectional", 0)? != 0).then_some(past),
         softcap: 0.0,

@@ -1,7 +1,9 @@
 //! Operators of the domain `com.microsoft`: what ONNX Runtime's optimizers write.
 
 pub mod attention;
+pub mod embedding;
 pub mod quantized;
+pub mod recurrent;
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 

@@ -1,17 +1,101 @@
 //! Products with weights of a few bits, which are widened when they are used.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
-use forebay_base::DataType;
+use forebay_base::{DataType, Kernel, Tensor};
 
 use super::super::decomposition::{composed, Composer, Decomposition, Part};
 use super::super::matrix::product_of;
+use super::super::selection::gathered;
 use super::super::shapes::{product, size};
 use super::MICROSOFT;
 use crate::error::ModelError;
+use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
 /// The rows.
-pub const ROWS: &[Operator] = &[composed!(MICROSOFT, "MatMulNBits", product_of_bits)];
+pub const ROWS: &[Operator] = &[
+    composed!(MICROSOFT, "GatherBlockQuantized", gathered_blocks),
+    composed!(MICROSOFT, "MatMulNBits", product_of_bits),
+];
+
+/// Rows of a table, as real numbers: (number - zero point) scale, where each block along an axis has its own. Bytes may hold two
+/// numbers of 4 bits, the lower half first; a zero point is half their range then, where none is given.
+fn gathered_blocks(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let (data, indices, scales) = (c.input(0)?, c.input(1)?, c.input(2)?);
+    let rank = data.ty.shape.len();
+    let rows = view.axis(view.int("gather_axis", 0)?, rank)?;
+    let along = view.axis(view.int("quantize_axis", 1)?, rank)?;
+    let (block, bits) = (size(&view, "attribute block_size", view.int("block_size", 128)?)?, view.int("bits", 4)?);
+    let is_bytes = data.ty.data_type == DataType::UInt8;
+    let is_inside = is_bytes && bits == 4 && along + 1 != rank;
+    if rows == along || block == 0 || ![4, 8].contains(&bits) || is_inside {
+        let reason = format!(
+            "blocks of {block} along axis {along}, of {bits} bits, gathered along axis {rows}, are not supported"
+        );
+        return Err(view.error(reason));
+    }
+    if scales.ty.shape.len() != rank {
+        return Err(view.error(format!("scales {} do not fit {}", scales.ty, data.ty)));
+    }
+    // Tensors of 4-bit types came as int8.
+    let is_packed = is_bytes && bits == 4;
+    let data = gathered(&mut c, &data, &indices, rows)?;
+    let scales = gathered(&mut c, &scales, &indices, rows)?;
+    // Where the blocked axis is now.
+    let along = if along > rows { along + indices.ty.shape.len() - 1 } else { along };
+    let numbers = match is_packed {
+        true => halves(&mut c, &data)?,
+        false => c.cast(&data, DataType::Float32),
+    };
+    let mut shape = numbers.ty.shape.clone();
+    let zeros = match view.has_input(3) {
+        true => {
+            let zeros = c.input(3)?;
+            let zeros = gathered(&mut c, &zeros, &indices, rows)?;
+            let zeros = match is_packed {
+                true => halves(&mut c, &zeros)?,
+                false => c.cast(&zeros, DataType::Float32),
+            };
+            Some(c.slice(&zeros, along, 0, scales.ty.shape[along])?)
+        }
+        false => None,
+    };
+    let blocks = scales.ty.shape[along];
+    if blocks != shape[along].div_ceil(block) || zeros.as_ref().is_some_and(|zeros| zeros.ty.shape != scales.ty.shape) {
+        return Err(view.error(format!("scales {} are not those of blocks of {block} of {}", scales.ty, numbers.ty)));
+    }
+    let of: Vec<i64> = (0..shape[along]).map(|index| (index / block) as i64).collect();
+    let of = c.constant(Tensor::from_i64(&[shape[along]], &of));
+    let mut spread = |c: &mut Composer, part: &Part| {
+        shape[along] = of.ty.shape[0];
+        c.kernel(Kernel::Gather { axis: along }, &[part, &of], TensorType::new(part.ty.data_type, &shape))
+    };
+    let wide = c.cast(&scales, DataType::Float32);
+    let wide = spread(&mut c, &wide);
+    let above = match zeros {
+        Some(zeros) => {
+            let zeros = spread(&mut c, &zeros);
+            c.binary(BinaryOp::Subtract, &numbers, &zeros)?
+        }
+        None if is_bytes => c.affine(&numbers, 1.0, if bits == 4 { -8.0 } else { -128.0 })?,
+        None => numbers,
+    };
+    let y = c.binary(BinaryOp::Multiply, &above, &wide)?;
+    let y = c.cast(&y, scales.ty.data_type);
+    c.finish(y)
+}
+
+/// The two numbers of 4 bits of each byte, one after the other in the last axis.
+fn halves(c: &mut Composer, bytes: &Part) -> Result<Part, ModelError> {
+    let mut shape = bytes.ty.shape.clone();
+    let columns = shape.pop().unwrap_or(1);
+    let rows = product(&c.view, &shape)?;
+    let wide = columns.checked_mul(2).ok_or_else(|| c.view.error(format!("{} is too large", bytes.ty)))?;
+    let numbers = unpacked(c, bytes, rows, wide, 4)?;
+    shape.push(wide);
+    c.reshape(&numbers, &shape)
+}
 
 /// a b^T + bias, where b[n, k] is given in blocks along k: (bits - zero point) scale. A zero point is half the range where none is
 /// given; bits of the lower half of a byte come first.

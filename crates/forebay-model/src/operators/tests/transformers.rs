@@ -1,6 +1,6 @@
 //! Samples of the operators of transformers.
 
-use forebay_base::DataType::{Bool, Int32, Int64, UInt8};
+use forebay_base::DataType::{Bool, Int32, Int64, Int8, UInt8};
 use forebay_base::Tensor;
 
 use super::{fed, int, list, text, Input, Sample, NEWEST_OPSET};
@@ -257,6 +257,91 @@ fn of_microsoft(op_type: &str) -> Option<Vec<Sample>> {
                     1,
                 ),
             ]
+        }
+        "GatherBlockQuantized" => vec![
+            (
+                1,
+                vec![Input::Fed(Int8, vec![5, 20]), Input::Fed(Int64, vec![2, 3]), fed(&[5, 2])],
+                vec![int("block_size", 16)],
+                1,
+            ),
+            (
+                1,
+                vec![bytes(&[5, 16]), Input::Fed(Int64, vec![2]), fed(&[5, 2]), bytes(&[5, 1])],
+                vec![int("block_size", 16)],
+                1,
+            ),
+            (
+                1,
+                vec![bytes(&[4, 5]), Input::Fed(Int64, vec![2]), fed(&[1, 5])],
+                vec![int("block_size", 16), int("gather_axis", 1), int("quantize_axis", 0), int("bits", 8)],
+                1,
+            ),
+        ],
+        "DynamicQuantizeLSTM" => {
+            let weights = |scale: &[u64]| {
+                let (w, r) = (Input::Fed(Int8, vec![2, 3, 16]), Input::Fed(Int8, vec![2, 4, 16]));
+                let more = [Input::Absent, fed(&[2, 2, 4]), fed(&[2, 2, 4]), Input::Absent];
+                let mut inputs = vec![fed(&[5, 2, 3]), w, r, fed(&[2, 32])];
+                inputs.extend(more);
+                inputs.extend([
+                    fed(scale),
+                    Input::Fed(Int8, scale.to_vec()),
+                    fed(scale),
+                    Input::Fed(Int8, scale.to_vec()),
+                ]);
+                inputs
+            };
+            let both = || vec![text("direction", "bidirectional"), int("hidden_size", 4)];
+            vec![(1, weights(&[2]), both(), 3), (1, weights(&[2, 16]), both(), 1)]
+        }
+        "EmbedLayerNormalization" => {
+            let words = || Input::Fed(Int32, vec![2, 3]);
+            let tables = || vec![fed(&[9, 8]), fed(&[5, 8])];
+            vec![
+                (
+                    1,
+                    with(vec![words(), words()], with(tables(), vec![fed(&[2, 8]), vector(), vector(), words()])),
+                    vec![],
+                    3,
+                ),
+                (
+                    1,
+                    with(vec![words(), Input::Absent], with(tables(), vec![Input::Absent, vector(), vector()])),
+                    vec![],
+                    2,
+                ),
+            ]
+        }
+        "QEmbedLayerNormalization" => {
+            let words = || Input::Fed(Int32, vec![2, 3]);
+            let whole = |shape: &[u64]| Input::Fed(UInt8, shape.to_vec());
+            let mut inputs = vec![
+                words(),
+                words(),
+                whole(&[9, 8]),
+                whole(&[5, 8]),
+                whole(&[2, 8]),
+                whole(&[8]),
+                whole(&[8]),
+                words(),
+            ];
+            inputs.extend((0..5).map(|_| fed(&[])));
+            inputs.extend((0..5).map(|_| whole(&[])));
+            vec![(1, inputs, vec![], 2)]
+        }
+        "QAttention" => {
+            let inputs = vec![
+                Input::Fed(UInt8, vec![2, 3, 8]),
+                Input::Fed(Int8, vec![8, 24]),
+                fed(&[24]),
+                fed(&[]),
+                fed(&[24]),
+                Input::Fed(Int32, vec![2]),
+                Input::Fed(UInt8, vec![]),
+                Input::Fed(Int8, vec![24]),
+            ];
+            vec![(1, inputs, vec![int("num_heads", 2)], 1)]
         }
         "Gelu" | "QuickGelu" => vec![(1, vec![sequence()], vec![], 1)],
         _ => return None,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{Recurrence, RecurrentCell};
+use forebay_base::kernel::{state_steps, Recurrence, RecurrentCell};
 use forebay_base::DataType;
 
 use super::super::super::helper_tasks;
@@ -20,13 +20,23 @@ pub(super) fn workspace_elements(sizes: Sizes) -> usize {
     sizes.packing().to_gates_elements() + sizes.rows() * (sizes.gates + 1) * sizes.pitch()
 }
 
+/// Rounds a state to 256 steps of its range and zero.
+fn quantize(state: &mut [f32]) {
+    let least = state.iter().copied().fold(0.0, f32::min);
+    let largest = state.iter().copied().fold(0.0, f32::max);
+    let (scale, zero) = state_steps(least, largest);
+    for h in state {
+        *h = (((*h / scale).round_ties_even() + zero).clamp(0.0, 255.0) - zero) * scale;
+    }
+}
+
 /// One launch.
 struct Forward<'a> {
     inputs: Inputs<'a>,
     panels: Panels,
     /// By sequence: what its state adds to the gates.
     sums: Pointer<f32>,
-    /// By sequence: its reset state.
+    /// By sequence: its reset state, and its state in steps where that is multiplied.
     reset: Pointer<f32>,
     y: Pointer<f32>,
     /// The running c.
@@ -95,7 +105,7 @@ impl Forward<'_> {
         let Sizes { steps, directions, gates, units, .. } = self.inputs.sizes;
         let parts = self.inputs.parts();
         let is_idle = parts.len() < rayon::current_num_threads() && gates * units * units >= SHARED_WEIGHTS_MIN;
-        if !is_idle || self.inputs.resets_before() {
+        if !is_idle || self.inputs.resets_before() || self.inputs.recurrence.quantizes_state {
             for_each(parts.len(), |part| {
                 let (direction, sequences) = &parts[part];
                 for step in 0..steps {
@@ -152,7 +162,18 @@ impl Forward<'_> {
             let width = units.len().next_multiple_of(COLUMNS);
             let of_gates = |sequence: usize| (row_of(sequence) * pitch + units.start) * sizes.gates;
             let before: Vec<&[f32]> = present.iter().map(|&sequence| self.before(direction, sequence, place)).collect();
-            let x: Vec<*const f32> = before.iter().map(|h| h.as_ptr()).collect();
+            let quantizes = inputs.recurrence.quantizes_state;
+            let resets = |index: usize| self.reset.slice_mut(row_of(present[index]) * pitch, sizes.units);
+            let multiplied = |(index, h): (usize, &&[f32])| {
+                if !quantizes {
+                    return h.as_ptr();
+                }
+                let own = resets(index);
+                own.copy_from_slice(h);
+                quantize(own);
+                own.as_ptr()
+            };
+            let x: Vec<*const f32> = before.iter().enumerate().map(multiplied).collect();
             let product = |x: &[*const f32], gate: usize| {
                 let (of_gate, first) = (pitch / COLUMNS, units.start / COLUMNS);
                 let (panel_count, first_panel) = (width / COLUMNS, gate * of_gate + first);
@@ -187,13 +208,15 @@ impl Forward<'_> {
                 }
             };
             if resets_before {
-                let resets = |index: usize| self.reset.slice_mut(row_of(present[index]) * pitch, sizes.units);
                 for index in 0..present.len() {
                     let mut row = row(index);
                     wide(|| {
                         cell.gru_gates(&mut row, units.len());
                         cell.gru_reset(&row, resets(index));
                     });
+                    if quantizes {
+                        quantize(resets(index));
+                    }
                 }
                 let x: Vec<*const f32> = (0..present.len()).map(|index| resets(index).as_ptr()).collect();
                 product(&x, 2);

@@ -123,6 +123,15 @@ impl Inputs {
     }
 }
 
+/// A state in 256 steps of its range and zero.
+fn in_steps(h: &[f64]) -> Vec<f64> {
+    let least = h.iter().copied().fold(0.0, f64::min);
+    let largest = h.iter().copied().fold(0.0, f64::max);
+    let scale = if largest > least { (largest - least) / 255.0 } else { 1.0 };
+    let zero = (-least / scale).clamp(0.0, 255.0).round_ties_even();
+    h.iter().map(|h| (((h / scale).round_ties_even() + zero).clamp(0.0, 255.0) - zero) * scale).collect()
+}
+
 /// y, last h and last c, by the formulas of ONNX, element by element.
 fn naive(recurrence: &Recurrence, sizes: Sizes, inputs: &Inputs) -> [Vec<f64>; 3] {
     let Sizes { steps, batch, directions, units } = sizes;
@@ -148,37 +157,40 @@ fn naive(recurrence: &Recurrence, sizes: Sizes, inputs: &Inputs) -> [Vec<f64>; 3
                     let row = (direction * columns + gate * units + unit) * units;
                     h.iter().zip(&inputs.weights[row..row + units]).map(|(h, w)| h * w).sum()
                 };
+                let steps_of = |h: &[f64]| if recurrence.quantizes_state { in_steps(h) } else { h.to_vec() };
                 let sum =
                     |h: &[f64], gate: usize, unit: usize| input(gate, unit) + added(h, gate, unit) + bias(gate, unit);
                 let peephole = |gate: usize, unit: usize| inputs.peepholes[(direction * 3 + gate) * units + unit];
+                let before = h.clone();
+                let h_in_steps = steps_of(&h);
                 let all = |of: &dyn Fn(usize) -> f64| (0..units).map(of).collect::<Vec<f64>>();
                 match recurrence.cell {
                     RecurrentCell::Lstm { couples_forget } => {
-                        let i = all(&|u| f(cut(sum(&h, 0, u) + peephole(0, u) * c[u])));
+                        let i = all(&|u| f(cut(sum(&h_in_steps, 0, u) + peephole(0, u) * c[u])));
                         let forget = all(&|u| {
                             if couples_forget {
                                 1.0 - i[u]
                             } else {
-                                f(cut(sum(&h, 2, u) + peephole(2, u) * c[u]))
+                                f(cut(sum(&h_in_steps, 2, u) + peephole(2, u) * c[u]))
                             }
                         });
-                        let cell = all(&|u| g(cut(sum(&h, 3, u))));
+                        let cell = all(&|u| g(cut(sum(&h_in_steps, 3, u))));
                         let next = all(&|u| forget[u] * c[u] + i[u] * cell[u]);
-                        let o = all(&|u| f(cut(sum(&h, 1, u) + peephole(1, u) * next[u])));
+                        let o = all(&|u| f(cut(sum(&h_in_steps, 1, u) + peephole(1, u) * next[u])));
                         h = all(&|u| o[u] * state(next[u]));
                         c = next;
                     }
                     RecurrentCell::Gru { resets_after } => {
-                        let z = all(&|u| f(cut(sum(&h, 0, u))));
-                        let r = all(&|u| f(cut(sum(&h, 1, u))));
-                        let reset = all(&|u| r[u] * h[u]);
+                        let z = all(&|u| f(cut(sum(&h_in_steps, 0, u))));
+                        let r = all(&|u| f(cut(sum(&h_in_steps, 1, u))));
+                        let reset = steps_of(&all(&|u| r[u] * h[u]));
                         let n = all(&|u| match resets_after {
-                            true => g(cut(input(2, u) + r[u] * (added(&h, 2, u) + bias(2, u)))),
+                            true => g(cut(input(2, u) + r[u] * (added(&h_in_steps, 2, u) + bias(2, u)))),
                             false => g(cut(sum(&reset, 2, u))),
                         });
-                        h = all(&|u| (1.0 - z[u]) * n[u] + z[u] * h[u]);
+                        h = all(&|u| (1.0 - z[u]) * n[u] + z[u] * before[u]);
                     }
-                    RecurrentCell::Simple => h = all(&|u| f(cut(sum(&h, 0, u)))),
+                    RecurrentCell::Simple => h = all(&|u| f(cut(sum(&h_in_steps, 0, u)))),
                 }
                 let at = ((place * directions + direction) * batch + sequence) * units;
                 y[at..at + units].copy_from_slice(&h);
@@ -197,7 +209,7 @@ fn recurrence(
     clip: Option<f32>,
 ) -> Recurrence {
     let directions = reverses.iter().map(|&reverse| RecurrentDirection { reverse, activations }).collect();
-    Recurrence { cell, directions, clip }
+    Recurrence { cell, directions, clip, quantizes_state: false }
 }
 
 fn forward(recurrence: &Recurrence, sizes: Sizes, inputs: &Inputs) -> Vec<Tensor> {
@@ -319,6 +331,26 @@ fn arguments_are_cut_where_there_is_a_limit() {
     let sizes = Sizes { steps: 4, batch: 3, directions: 2, units: 5 };
     for (number, cell) in CELLS.into_iter().enumerate() {
         check(2000 + number as u64, &recurrence(cell, &[false, true], [SIGMOID, TANH, TANH], Some(0.6)), sizes);
+    }
+}
+
+/// Of a state in steps, before it is multiplied: all of it, with and without negative numbers.
+#[test]
+fn states_are_multiplied_in_steps() {
+    for (number, cell) in CELLS.into_iter().enumerate() {
+        for (steps, batch, units) in [(1, 3, 5), (2, 1, 400)] {
+            let recurrence =
+                Recurrence { quantizes_state: true, ..recurrence(cell, &[false, true], [SIGMOID, TANH, TANH], None) };
+            let sizes = Sizes { steps, batch, directions: 2, units };
+            let mut inputs = Inputs::random(&mut Random::new(4000 + number as u64), &recurrence, sizes);
+            inputs.first_h.iter_mut().take(units).for_each(|h| *h = h.abs());
+            let plain = forward(&Recurrence { quantizes_state: false, ..recurrence.clone() }, sizes, &inputs);
+            let found = forward(&recurrence, sizes, &inputs);
+            for (found, expected) in found.iter().zip(&naive(&recurrence, sizes, &inputs)) {
+                assert_close(&found.values(), expected, 1e-5, &format!("{recurrence:?}"));
+            }
+            assert_ne!(found[0].values(), plain[0].values());
+        }
     }
 }
 

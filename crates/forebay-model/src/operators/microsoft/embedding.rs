@@ -1,0 +1,86 @@
+//! Embeddings of words, positions and segments, added and normalised.
+
+use forebay_base::kernel::{BinaryOp, ReduceOp};
+use forebay_base::{DataType, Tensor};
+
+use super::super::decomposition::{composed, Composer, Decomposition, Part};
+use super::super::normalization::layer_normalized;
+use super::super::quantized::{centred, given_number, number};
+use super::super::selection::gathered;
+use super::MICROSOFT;
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[
+    composed!(MICROSOFT, "EmbedLayerNormalization", |view| {
+        // Positions are the ninth input, behind the mask.
+        embedded(view, 7, Some(8), &|c, input| c.input(input))
+    }),
+    composed!(MICROSOFT, "QEmbedLayerNormalization", |view| {
+        // Scales of the five tables and vectors begin at input 8, their zero points at input 13.
+        embedded(view, 7, None, &|c, input| {
+            let (x, scale, zero) = (c.input(input)?, given_number(c, input + 6)?, number(c, input + 11)?);
+            let x = centred(c, &x, zero.as_ref())?;
+            c.binary(BinaryOp::Multiply, &x, &scale)
+        })
+    }),
+];
+
+/// Gives an input from 2 on as real numbers.
+type Real<'a> = &'a dyn Fn(&mut Composer, usize) -> Result<Part, ModelError>;
+
+/// The rows of a table that indices name.
+fn rows(c: &mut Composer, table: &Part, indices: &Part) -> Result<Part, ModelError> {
+    if table.ty.shape.len() != 2 {
+        return Err(c.view.error(format!("a table of embeddings has two dimensions, not {}", table.ty)));
+    }
+    gathered(c, table, indices, 0)
+}
+
+/// The normalised sum, how many elements of the mask count in each sequence (0 without a mask), and the sum.
+fn embedded(view: NodeView, mask: usize, positions: Option<usize>, real: Real) -> Result<Decomposition, ModelError> {
+    let mut c = Composer::new(view);
+    let words = c.input(0)?;
+    let &[batch, length] = words.ty.shape.as_slice() else {
+        return Err(view.error(format!("indices of words have two dimensions, not {}", words.ty)));
+    };
+    let table = real(&mut c, 2)?;
+    let mut sum = rows(&mut c, &table, &words)?;
+    let table = real(&mut c, 3)?;
+    let of_positions = match positions.filter(|&positions| view.has_input(positions)) {
+        Some(positions) => {
+            let positions = c.input(positions)?;
+            rows(&mut c, &table, &positions)?
+        }
+        None => {
+            let count: Vec<i64> = (0..length as i64).collect();
+            let all = c.constant(Tensor::from_i64(&[1, length], &count));
+            rows(&mut c, &table, &all)?
+        }
+    };
+    sum = c.binary(BinaryOp::Add, &sum, &of_positions)?;
+    if view.has_input(1) && view.has_input(4) {
+        let (segments, table) = (c.input(1)?, real(&mut c, 4)?);
+        let of_segments = rows(&mut c, &table, &segments)?;
+        sum = c.binary(BinaryOp::Add, &sum, &of_segments)?;
+    }
+    let (scale, bias) = (real(&mut c, 5)?, real(&mut c, 6)?);
+    let [y, ..] = layer_normalized(&mut c, &sum, &scale, Some(&bias), 2)?;
+    let counts = match view.has_input(mask) {
+        true => {
+            let mask = c.input(mask)?;
+            if mask.ty.shape != [batch, length] {
+                return Err(view.error(format!("a mask has the sizes of the words {}, not {}", words.ty, mask.ty)));
+            }
+            let mask = c.cast(&mask, DataType::Int32);
+            let counts = c.reduce(ReduceOp::Sum, &[1], &mask)?;
+            c.reshape(&counts, &[batch])?
+        }
+        false => {
+            let none = vec![0; batch as usize];
+            c.integers(DataType::Int32, &[batch], &none)?
+        }
+    };
+    c.finish_all(vec![y, counts, sum])
+}

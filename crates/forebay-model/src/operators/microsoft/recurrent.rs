@@ -1,0 +1,98 @@
+//! Recurrent networks with integer weights.
+
+use forebay_base::kernel::{BinaryOp, RecurrentCell};
+use forebay_base::DataType;
+
+use super::super::decomposition::{composed, Composer, Decomposition, Part};
+use super::super::integer::exact_product;
+use super::super::quantized::{centred, dynamically, real_input};
+use super::super::recurrent::{recurrence, Call, Sizes};
+use super::super::shapes::product;
+use super::MICROSOFT;
+use crate::error::ModelError;
+use crate::operator::{NodeView, Operator};
+
+/// The rows.
+pub const ROWS: &[Operator] = &[composed!(MICROSOFT, "DynamicQuantizeLSTM", dynamic_quantize_lstm)];
+
+/// A scale or a zero point of weights \[directions, terms, columns], one for each direction or for each of its columns, so that it
+/// broadcasts to them.
+fn of_weights(c: &Composer, part: &Part, weights: &Part, what: &str) -> Result<Part, ModelError> {
+    let (directions, columns) = (weights.ty.shape[0], weights.ty.shape[2]);
+    match *part.ty.shape.as_slice() {
+        [count] if count == directions => c.reshape(part, &[directions, 1, 1]),
+        [count, own] if count == directions && own == columns => c.reshape(part, &[directions, 1, columns]),
+        _ => {
+            let forms = format!("[{directions}] or [{directions}, {columns}]");
+            Err(c.view.error(format!("{what} is {forms} here, not {}", part.ty)))
+        }
+    }
+}
+
+/// Integer weights without their zero point, in float32, and their scale.
+fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<[Part; 2], ModelError> {
+    let w = c.input(input)?;
+    let is_integer = matches!(w.ty.data_type, DataType::Int8 | DataType::UInt8);
+    if !is_integer || w.ty.shape.len() != 3 {
+        return Err(c.view.error(format!("weights {} must be of int8 or uint8 and have three dimensions", w.ty)));
+    }
+    let zero = match real_input(c, scale + 1)? {
+        None => None,
+        Some(zero) => Some(of_weights(c, &zero, &w, "a zero point of weights")?),
+    };
+    let of_w = real_input(c, scale)?.ok_or_else(|| c.view.error(format!("input {scale} is missing")))?;
+    let of_w = of_weights(c, &of_w, &w, "a scale of weights")?;
+    Ok([centred(c, &w, zero.as_ref())?, of_w])
+}
+
+/// An LSTM whose weights are integers \[directions, terms, columns], with scales and zero points. What they are multiplied with is
+/// quantised by its range: the whole sequence at once, and at each step the state of each sequence by itself, as ONNX Runtime does where
+/// each sequence has a thread.
+fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
+    let mut recurrence = recurrence(&view, RecurrentCell::Lstm { couples_forget: view.int("input_forget", 0)? != 0 })?;
+    recurrence.quantizes_state = true;
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let ([w, of_w], [r, of_r]) = (weights(&mut c, 1, 8)?, weights(&mut c, 2, 10)?);
+    let error = || {
+        let reason = format!(
+            "input {}, weights {} and recurrent weights {} do not fit 4 gates and {} directions",
+            x.ty,
+            w.ty,
+            r.ty,
+            recurrence.directions.len()
+        );
+        view.error(reason)
+    };
+    let (&[steps, batch, elements], &[directions, units, columns]) = (x.ty.shape.as_slice(), r.ty.shape.as_slice())
+    else {
+        return Err(error());
+    };
+    let fits = w.ty.shape == [directions, elements, columns] && units.checked_mul(4) == Some(columns);
+    if !fits || directions != recurrence.directions.len() as u64 {
+        return Err(error());
+    }
+    let hidden = view.int("hidden_size", units as i64)?;
+    if u64::try_from(hidden) != Ok(units) {
+        return Err(view.error(format!("attribute hidden_size {hidden} is not the {units} of the recurrent weights")));
+    }
+    let sizes = Sizes { steps, batch, directions, columns, units };
+    let call = Call { recurrence, sizes, by_batch: false };
+    let [quantised, of_x, zero] = dynamically(&mut c, &x)?;
+    let whole = centred(&mut c, &quantised, Some(&zero))?;
+    let whole = c.reshape(&whole, &[product(&view, &[steps, batch])?, elements])?;
+    let sums = exact_product(&mut c, &whole, &w)?;
+    let sums = c.cast(&sums, DataType::Float32);
+    let of_both = c.binary(BinaryOp::Multiply, &of_w, &of_x)?;
+    let mut gates = c.binary(BinaryOp::Multiply, &sums, &of_both)?;
+    let (own, bias) = call.biases(&mut c)?;
+    if let Some(own) = own {
+        let own = c.reshape(&own, &[directions, 1, columns])?;
+        gates = c.binary(BinaryOp::Add, &gates, &own)?;
+    }
+    // From [directions, steps batch, columns].
+    let gates = c.transpose(&gates, &[1, 0, 2])?;
+    let r = c.binary(BinaryOp::Multiply, &r, &of_r)?;
+    let r = c.transpose(&r, &[0, 2, 1])?;
+    call.finish(c, &gates, &r, bias)
+}
