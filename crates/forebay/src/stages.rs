@@ -382,6 +382,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
+        recognize::normalizations(&mut graph);
         if !graph.decomposes_attention {
             recognize::attention(&mut graph, true)?;
         }
