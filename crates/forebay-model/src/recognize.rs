@@ -1,4 +1,7 @@
-//! Attention that exporters wrote as products and a softmax becomes one operator again, so that one kernel does it.
+//! Several operators that are one: attention that exporters wrote as products and a softmax, so that one kernel does it, and batch
+//! normalization that only scales what is computed before it.
+
+mod normalization;
 
 use std::collections::BTreeMap;
 
@@ -8,6 +11,8 @@ use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
+
+pub use normalization::normalizations;
 
 /// What was found in front of a softmax, from its end back to the product of queries and keys.
 struct Pattern {

@@ -528,6 +528,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
+        recognize::normalizations(&mut graph);
         recognize::attention(&mut graph, true)?;
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
         let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights)?;

@@ -8,6 +8,7 @@ mod backend;
 mod copying;
 mod disk;
 mod helper_tasks;
+mod isa;
 pub(crate) mod kernels;
 mod link;
 mod lock;
@@ -119,6 +120,7 @@ impl HostDevice {
     /// [`DeviceError::Setting`] for a size of tiles that there cannot be; where the system refuses the threads, or the
     /// kernels' packing buffers do not fit `host_memory_bytes`.
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
+        isa::check()?;
         let tile_size_bytes = options.tile_size_bytes;
         let heap_size_max_bytes = whole_tiles(tile_size_bytes, options.heap_bytes_max, page_bytes())?;
         let threads = threads_of(options.threads);

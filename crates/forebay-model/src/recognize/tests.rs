@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 
-use super::attention;
+use super::{attention, normalizations};
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
@@ -160,4 +160,79 @@ fn keys_that_heads_share_are_not_repeated() {
     let s = writer.node("MatMul", &[q, k], &[]);
     let y = finish(&mut writer, s, v);
     assert_eq!(writer.found(y, false), ["Unsqueeze", "Unsqueeze", "Reshape", "Reshape", "Attention"]);
+}
+
+/// A node with constant weights of this shape and a bias, a normalization of its three or six channels behind it, and what the merged
+/// weights and bias must be: by the channel of each weight.
+fn normalized(op_type: &str, x: &[u64], weights: &[u64], attributes: &[(&str, Attribute)], channel: fn(usize) -> usize) {
+    let mut writer = Writer::new();
+    let constant = |writer: &mut Writer, shape: &[u64], start: f32, step: f32| {
+        let values: Vec<f32> = (0..shape.iter().product()).map(|i: u64| start + step * i as f32).collect();
+        let id = writer.0.add_initializer("constant", Tensor::from_f32(shape, &values));
+        writer.0.constants.insert(id);
+        (id, values)
+    };
+    let x = writer.input("x", DataType::Float32, x);
+    let (weights, of_weights) = constant(&mut writer, weights, -0.4, 0.07);
+    let channels = 1 + (0..of_weights.len()).map(channel).max().unwrap() as u64;
+    let (bias, of_bias) = constant(&mut writer, &[channels], 0.3, -0.2);
+    let y = writer.node(op_type, &[x, weights, bias], attributes);
+    let parameters = [(1.5, 0.25), (-0.5, 0.1), (0.2, 0.3), (0.9, 0.4)];
+    let parameters = parameters.map(|(start, step)| constant(&mut writer, &[channels], start, step));
+    let [scale, shift, mean, variance] = [0, 1, 2, 3].map(|i| parameters[i].0);
+    let epsilon = 1e-3;
+    let attributes = [("epsilon", Attribute::Float(epsilon))];
+    let y = writer.node("BatchNormalization", &[y, scale, shift, mean, variance], &attributes);
+    let after = writer.node("Relu", &[y], &[]);
+    writer.0.outputs.push(after);
+    normalizations(&mut writer.0);
+    let names: Vec<&str> = writer.0.nodes.iter().map(|node| node.operation.name()).collect();
+    assert_eq!(names, [op_type, "Relu"]);
+    let of = |i: usize, channel: usize| f64::from(parameters[i].1[channel]);
+    let factor = |channel: usize| of(0, channel) / (of(3, channel) + f64::from(epsilon)).sqrt();
+    let found = |i: usize| writer.0.initializers[&writer.0.nodes[0].inputs[i].unwrap()].to_tensor().unwrap();
+    let scaled = |(i, weight): (usize, &f32)| (f64::from(*weight) * factor(channel(i))) as f32;
+    let expected: Vec<f32> = of_weights.iter().enumerate().map(scaled).collect();
+    assert_eq!(found(1).to_f32().unwrap(), expected, "{op_type}");
+    let moved = |c: usize| ((f64::from(of_bias[c]) - of(2, c)) * factor(c) + of(1, c)) as f32;
+    let expected: Vec<f32> = (0..channels as usize).map(moved).collect();
+    assert_eq!(found(2).to_f32().unwrap(), expected, "{op_type}");
+}
+
+#[test]
+fn normalizations_become_part_of_the_weights_before_them() {
+    let group = |groups: i64| ("group", Attribute::Int(groups));
+    normalized("Conv", &[2, 4, 5, 5], &[6, 2, 3, 3], &[group(2)], |i| i / 18);
+    // Four rows of two groups, each with three channels of four elements.
+    normalized("ConvTranspose", &[2, 4, 5, 5], &[4, 3, 2, 2], &[group(2)], |i| i / 24 * 3 + i / 4 % 3);
+    normalized("Gemm", &[2, 4], &[4, 3], &[], |i| i % 3);
+    normalized("Gemm", &[2, 4], &[3, 4], &[("transB", Attribute::Int(1))], |i| i / 4);
+}
+
+#[test]
+fn normalizations_stay_where_something_else_reads_what_they_read_or_statistics_are_of_the_batch() {
+    for form in 0..3 {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[2, 3, 4, 4]);
+        let constant = |writer: &mut Writer, shape: &[u64]| {
+            let values = vec![0.5; shape.iter().product::<u64>() as usize];
+            let id = writer.0.add_initializer("constant", Tensor::from_f32(shape, &values));
+            writer.0.constants.insert(id);
+            id
+        };
+        let weights = constant(&mut writer, &[3, 3, 1, 1]);
+        if form == 1 {
+            writer.0.constants.remove(&weights);
+        }
+        let y = writer.node("Conv", &[x, weights], &[]);
+        let parameters = [0; 4].map(|_| constant(&mut writer, &[3]));
+        let attributes = [("training_mode", Attribute::Int(i64::from(form == 2)))];
+        let z = writer.node("BatchNormalization", &[&[y], parameters.as_slice()].concat(), &attributes);
+        writer.0.outputs.push(z);
+        if form == 0 {
+            writer.0.outputs.push(y);
+        }
+        normalizations(&mut writer.0);
+        assert_eq!(writer.0.nodes.len(), 2, "form {form}");
+    }
 }

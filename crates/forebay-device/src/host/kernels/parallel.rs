@@ -84,7 +84,7 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
         unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
-        if std::arch::is_x86_feature_detected!("avx2") {
+        if crate::host::isa::has(crate::host::isa::InstructionSet::Avx2) {
             // SAFETY: the CPU has AVX2.
             return unsafe { with_avx2(work) };
         }

@@ -1,13 +1,18 @@
-//! Eight single-precision numbers at once, with fused multiply-add where the CPU has it.
+//! Eight or sixteen single-precision numbers at once, with fused multiply-add where the CPU has it.
 //!
-//! Kernels are written once over [`Vector`] and compiled twice: for AVX2 with FMA, chosen when the CPU has both, and for
-//! whatever the target offers otherwise.
+//! Kernels are written once over [`Vector`] and compiled for each of its types: the widest that the CPU has runs. Kernels that add up
+//! the numbers of a vector have eight of them on every CPU ([`dispatch`]), so that their sums have one order; those whose sums
+//! each stay in one lane may have sixteen ([`dispatch_wide`]).
 
-/// Numbers in a vector.
+/// Numbers in a vector of kernels that add up vectors.
 pub(super) const LANES: usize = 8;
+/// Most numbers in a vector.
+pub(super) const WIDTH_MAX: usize = 16;
 
-/// A vector of [`LANES`] numbers.
+/// A vector of [`Vector::WIDTH`] numbers.
 pub(super) trait Vector: Copy {
+    /// How many numbers it has.
+    const WIDTH: usize;
     /// Runs `work` as a function of its own, compiled for the vector's instructions: the compiler keeps the numbers of a
     /// small function in registers, but not those of a large one. Everything in `work` must inline.
     ///
@@ -51,6 +56,10 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// See [`Vector::load`].
     unsafe fn relu(self) -> Self;
+}
+
+/// A vector of [`LANES`] numbers, which can be added up.
+pub(super) trait SummedVector: Vector {
     /// The sum over the lanes of each of four vectors, in an order that does not depend on values.
     ///
     /// # Safety
@@ -63,6 +72,8 @@ pub(super) trait Vector: Copy {
 pub(super) struct Plain([f32; LANES]);
 
 impl Vector for Plain {
+    const WIDTH: usize = LANES;
+
     #[inline(never)]
     unsafe fn outline(work: impl FnOnce()) {
         work();
@@ -97,7 +108,9 @@ impl Vector for Plain {
     unsafe fn relu(self) -> Self {
         Plain(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
     }
+}
 
+impl SummedVector for Plain {
     #[inline(always)]
     unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
         four.map(|vector| {
@@ -108,17 +121,23 @@ impl Vector for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{has_avx2, Avx2};
+pub(super) use x86::{has_avx2, has_avx512, Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Vector;
+    use super::{SummedVector, Vector, LANES};
+    use crate::host::isa::{self, InstructionSet};
 
-    /// Whether the CPU has AVX2 and FMA.
+    /// Whether kernels use AVX2 and FMA.
     pub(in super::super) fn has_avx2() -> bool {
-        std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        isa::has(InstructionSet::Avx2)
+    }
+
+    /// Whether kernels use AVX-512.
+    pub(in super::super) fn has_avx512() -> bool {
+        isa::has(InstructionSet::Avx512)
     }
 
     /// Vectors of AVX2 with FMA.
@@ -153,6 +172,8 @@ mod x86 {
     }
 
     impl Vector for Avx2 {
+        const WIDTH: usize = LANES;
+
         #[inline(always)]
         unsafe fn outline(work: impl FnOnce()) {
             #[inline(never)]
@@ -213,7 +234,9 @@ mod x86 {
             // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
             Avx2(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
         }
+    }
 
+    impl SummedVector for Avx2 {
         #[inline(always)]
         unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
             // SAFETY: see `load`; four lanes are as large as four numbers.
@@ -227,9 +250,58 @@ mod x86 {
             }
         }
     }
+
+    /// Vectors of AVX-512.
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct Avx512(__m512);
+
+    impl Vector for Avx512 {
+        const WIDTH: usize = 16;
+
+        #[inline(always)]
+        unsafe fn outline(work: impl FnOnce()) {
+            #[inline(never)]
+            #[target_feature(enable = "avx512f,avx2,fma")]
+            unsafe fn compiled(work: impl FnOnce()) {
+                work();
+            }
+            // SAFETY: see `load`.
+            unsafe { compiled(work) }
+        }
+
+        #[inline(always)]
+        unsafe fn load(address: *const f32) -> Self {
+            // SAFETY: by the caller's promises (so in all functions).
+            Avx512(unsafe { _mm512_loadu_ps(address) })
+        }
+
+        #[inline(always)]
+        unsafe fn store(self, address: *mut f32) {
+            // SAFETY: see `load`.
+            unsafe { _mm512_storeu_ps(address, self.0) }
+        }
+
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: see `load`.
+            Avx512(unsafe { _mm512_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        unsafe fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: see `load`.
+            Avx512(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
+            Avx512(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        }
+    }
 }
 
-/// Defines a function that runs `$body::<V>` with the widest [`Vector`] that this CPU has.
+/// Defines a function that runs `$body::<V>` with the best [`SummedVector`] that this CPU has.
 macro_rules! dispatch {
     ($(#[$attribute:meta])* $visibility:vis fn $name:ident, $body:ident($argument:ident: $type:ty)) => {
         $(#[$attribute])*
@@ -253,32 +325,82 @@ macro_rules! dispatch {
 }
 pub(super) use dispatch;
 
+/// Defines a function that runs `$body::<V>` with the widest [`Vector`] that this CPU has. No result may depend on the width.
+macro_rules! dispatch_wide {
+    ($(#[$attribute:meta])* $visibility:vis fn $name:ident, $body:ident($argument:ident: $type:ty)) => {
+        $(#[$attribute])*
+        $visibility unsafe fn $name($argument: $type) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx2,fma")]
+                unsafe fn with_avx512($argument: $type) {
+                    // SAFETY: the caller's promises, and the CPU has the instructions.
+                    unsafe { $body::<$crate::host::kernels::simd::Avx512>($argument) }
+                }
+                if $crate::host::kernels::simd::has_avx512() {
+                    // SAFETY: as above.
+                    return unsafe { with_avx512($argument) };
+                }
+            }
+            $crate::host::kernels::simd::dispatch! {
+                fn narrow, $body($argument: $type)
+            }
+            // SAFETY: the caller's promises.
+            unsafe { narrow($argument) }
+        }
+    };
+}
+pub(super) use dispatch_wide;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn numbers() -> Vec<f32> {
+        (0..32).map(|i| ((i * 37 % 32) as f32) - 11.0).collect()
+    }
+
     fn check<V: Vector>() {
-        let numbers: Vec<f32> = (0..32).map(|i| ((i * 37 % 32) as f32) - 11.0).collect();
+        let numbers = numbers();
         // SAFETY: the addresses lie in the arrays, and callers checked the CPU.
         unsafe {
-            let vectors: [V; 4] = std::array::from_fn(|i| V::load(numbers.as_ptr().add(i * LANES)));
-            let sums: [f32; 4] = std::array::from_fn(|i| numbers[i * LANES..][..LANES].iter().sum());
-            assert_eq!(V::sums(vectors), sums);
-            let mut out = [0.0; LANES];
-            vectors[0].add_product(vectors[1], V::splat(2.0)).relu().store(out.as_mut_ptr());
-            let expected: Vec<f32> = (0..LANES).map(|i| (numbers[i] + 2.0 * numbers[LANES + i]).max(0.0)).collect();
+            let (a, b) = (V::load(numbers.as_ptr()), V::load(numbers.as_ptr().add(V::WIDTH)));
+            let mut out = vec![0.0; V::WIDTH];
+            a.add_product(b, V::splat(2.0)).relu().store(out.as_mut_ptr());
+            let expected: Vec<f32> =
+                (0..V::WIDTH).map(|i| (numbers[i] + 2.0 * numbers[V::WIDTH + i]).max(0.0)).collect();
+            assert_eq!(out[..], expected);
+            let sums = V::add_multiples([a, b], &3.0, [b, a]);
+            sums[1].store(out.as_mut_ptr());
+            let expected: Vec<f32> = (0..V::WIDTH).map(|i| numbers[V::WIDTH + i] + 3.0 * numbers[i]).collect();
             assert_eq!(out[..], expected);
             V::splat(f32::NAN).relu().store(out.as_mut_ptr());
             assert!(out.iter().all(|value| value.is_nan()));
         }
     }
 
+    fn check_sums<V: SummedVector>() {
+        let numbers = numbers();
+        check::<V>();
+        // SAFETY: as above.
+        unsafe {
+            let vectors: [V; 4] = std::array::from_fn(|i| V::load(numbers.as_ptr().add(i * LANES)));
+            let sums: [f32; 4] = std::array::from_fn(|i| numbers[i * LANES..][..LANES].iter().sum());
+            assert_eq!(V::sums(vectors), sums);
+        }
+    }
+
     #[test]
     fn vectors_compute_what_numbers_do() {
-        check::<Plain>();
+        check_sums::<Plain>();
         #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            check::<Avx2>();
+        {
+            if has_avx2() {
+                check_sums::<Avx2>();
+            }
+            if has_avx512() {
+                check::<Avx512>();
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use forebay_base::kernel::Activation;
 use rayon::prelude::*;
 
 use super::super::parallel::{for_each, Pointer};
-use super::super::simd::{dispatch, Vector, LANES};
+use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
@@ -334,7 +334,7 @@ struct Job<'a> {
     target: *mut f32,
 }
 
-dispatch! {
+dispatch_wide! {
     /// # Safety
     /// The job's packed channels and weights must be readable as far as its offsets reach, its target writable.
     fn correlate_block, correlate_block_with(job: &Job)
@@ -359,7 +359,7 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
         row_stride: strides[1] * target.row,
         column_stride: strides[2],
     };
-    let tiles = layout.tiles();
+    let tiles = layout.tiles(V::WIDTH);
     let channel_stride = target.channel;
     for plane in 0..lens[0] {
         let base = (at[0] + plane * strides[0]) * target.plane + at[1] * target.row + at[2];
@@ -405,27 +405,27 @@ unsafe fn correlate_at<V: Vector>(
             None => Start::Values([0.0; CHANNELS]),
         };
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
-        if layout.column_stride == 1 && column + tile.vectors * LANES <= layout.columns {
+        if layout.column_stride == 1 && column + tile.vectors * V::WIDTH <= layout.columns {
             let place = TileOutput { base: place.base.add(row * layout.row_stride + column), ..place };
             correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
             return;
         }
-        let mut own = [[0.0f32; VECTORS * LANES]; CHANNELS];
+        let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS];
         if let Start::Target = start {
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
                 let channel = place.base.add(c * place.stride);
-                layout.for_each_run(tile, |at, target, count| {
+                layout.for_each_run(tile, V::WIDTH, |at, target, count| {
                     for i in 0..count {
                         own[at + i] = *channel.add(target + i * layout.column_stride);
                     }
                 });
             }
         }
-        let local = TileOutput { base: own.as_mut_ptr().cast(), stride: VECTORS * LANES };
+        let local = TileOutput { base: own.as_mut_ptr().cast(), stride: VECTORS * WIDTH_MAX };
         correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
-            layout.for_each_run(tile, |at, target, count| {
+            layout.for_each_run(tile, V::WIDTH, |at, target, count| {
                 for i in 0..count {
                     *channel.add(target + i * layout.column_stride) = own[at + i];
                 }
@@ -452,19 +452,19 @@ struct Tile {
 }
 
 impl Layout {
-    /// Tiles that cover all positions: row by row, or across rows where that wastes less.
-    fn tiles(&self) -> Vec<Tile> {
+    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less.
+    fn tiles(&self, width: usize) -> Vec<Tile> {
         // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums.
         let cost = |vectors: usize| tile_sizes(vectors).map(|n| [4, 5, 6][n - 1]).sum::<usize>();
-        let along = self.columns.div_ceil(LANES);
-        let across = ((self.rows - 1) * self.pitch + self.columns).div_ceil(LANES);
+        let along = self.columns.div_ceil(width);
+        let across = ((self.rows - 1) * self.pitch + self.columns).div_ceil(width);
         let (runs, vectors) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
         let mut tiles = Vec::with_capacity(runs * vectors.div_ceil(2));
         for run in 0..runs {
             let mut start = run * self.pitch;
             for vectors in tile_sizes(vectors) {
                 tiles.push(Tile { start, vectors });
-                start += vectors * LANES;
+                start += vectors * width;
             }
         }
         tiles
@@ -472,9 +472,9 @@ impl Layout {
 
     /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
     #[inline(always)]
-    fn for_each_run(&self, tile: &Tile, mut work: impl FnMut(usize, usize, usize)) {
+    fn for_each_run(&self, tile: &Tile, width: usize, mut work: impl FnMut(usize, usize, usize)) {
         let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
-        let (mut at, end) = (0, tile.vectors * LANES);
+        let (mut at, end) = (0, tile.vectors * width);
         while at < end && row < self.rows {
             if column < self.columns {
                 let count = (self.columns - column).min(end - at);

@@ -1,6 +1,6 @@
 //! The inner loops: a tile of target channels times adjacent positions in registers.
 
-use super::super::simd::{Vector, LANES};
+use super::super::simd::{SummedVector, Vector, LANES};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;
@@ -100,14 +100,14 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
             for (n, sum) in sums.iter_mut().enumerate() {
                 *sum = match start {
                     Start::Values(values) => V::splat(values[c]),
-                    Start::Target => V::load(place.base.add(c * place.stride + n * LANES)),
+                    Start::Target => V::load(place.base.add(c * place.stride + n * V::WIDTH)),
                 };
             }
         }
         let weights: [*const f32; C] = std::array::from_fn(|c| terms.weights.add(c * terms.weight_stride));
         for (e, &offset) in terms.offsets.iter().enumerate() {
             let seen = terms.packed.add(offset as usize);
-            let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * LANES)));
+            let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * V::WIDTH)));
             for (sums, weights) in sums.iter_mut().zip(weights) {
                 *sums = V::add_multiples(*sums, weights.add(e), seen);
             }
@@ -115,7 +115,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         for (c, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
                 let sum = if relu { sum.relu() } else { sum };
-                sum.store(place.base.add(c * place.stride + n * LANES));
+                sum.store(place.base.add(c * place.stride + n * V::WIDTH));
             }
         }
     }
@@ -137,7 +137,7 @@ pub(super) struct Run {
 /// # Safety
 /// As [`correlate`]; `channels` is 1 to [`CHANNELS`].
 #[inline(always)]
-pub(super) unsafe fn project<V: Vector>(channels: usize, run: &Run, offsets: &[u32], sums: &mut [f32]) {
+pub(super) unsafe fn project<V: SummedVector>(channels: usize, run: &Run, offsets: &[u32], sums: &mut [f32]) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
@@ -155,7 +155,7 @@ pub(super) unsafe fn project<V: Vector>(channels: usize, run: &Run, offsets: &[u
 /// # Safety
 /// As [`project`].
 #[inline(always)]
-unsafe fn project_rows<V: Vector, const C: usize>(run: &Run, offsets: &[u32], sums: &mut [f32]) {
+unsafe fn project_rows<V: SummedVector, const C: usize>(run: &Run, offsets: &[u32], sums: &mut [f32]) {
     let mut groups = offsets.chunks_exact(VECTORS);
     let mut targets = sums.chunks_exact_mut(VECTORS * CHANNELS);
     // SAFETY: the caller's promises.
@@ -172,7 +172,7 @@ unsafe fn project_rows<V: Vector, const C: usize>(run: &Run, offsets: &[u32], su
 /// # Safety
 /// As [`project`].
 #[inline(always)]
-unsafe fn project_tile<V: Vector, const C: usize, const N: usize>(run: &Run, offsets: &[u32], targets: &mut [f32]) {
+unsafe fn project_tile<V: SummedVector, const C: usize, const N: usize>(run: &Run, offsets: &[u32], targets: &mut [f32]) {
     // SAFETY: the caller's promises.
     unsafe {
         let mut sums = [[V::splat(0.0); CHANNELS]; N];

@@ -10,7 +10,7 @@ use forebay_base::kernel::reduction_block;
 use forebay_base::SumTree;
 
 use super::super::parallel::{for_each, wide, Pointer};
-use super::super::simd::{dispatch, Vector, LANES};
+use super::super::simd::{dispatch, SummedVector, LANES};
 use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::Axis;
 use super::correlation::taps;
@@ -380,7 +380,7 @@ dispatch! {
 /// # Safety
 /// As [`project_block`], and the CPU must have the vector's instructions.
 #[inline(always)]
-unsafe fn project_block_with<V: Vector>(job: &mut Job) {
+unsafe fn project_block_with<V: SummedVector>(job: &mut Job) {
     let plan = job.gradient;
     let offsets = &plan.offsets[..job.tile.inputs.len * plan.geometry.taps()];
     let run_length = even(plan.plane_stride, RUN_MAX).next_multiple_of(LANES);
