@@ -382,6 +382,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
+        // Those whose parameters were computed from constants; the others were merged when the model was read.
         recognize::normalizations(&mut graph);
         if !graph.decomposes_attention {
             recognize::attention(&mut graph, true)?;
