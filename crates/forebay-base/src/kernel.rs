@@ -67,9 +67,8 @@
 //! on how much there is to sum, so a part that is a node of the tree makes the sum that the whole has there: parts whose sums are
 //! added as the tree says ([`Kernel::AddSums`]) add up to the bits of the whole.
 //!
-//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. Its rows and columns
-//! have lines of their own, at multiples of [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`]: how a library multiplies what lies between
-//! these is its business.
+//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. Parts of its rows and
+//! columns begin at multiples of [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`], which is what devices compute at once.
 //!
 //! # 16-bit products
 //!

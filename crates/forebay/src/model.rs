@@ -127,6 +127,7 @@ impl Model {
         }
         check_batch_size(batch_size)?;
         check_sizes(&graph, symbols)?;
+        recognize::normalizations(&mut graph);
         let stated = batch_size.and_then(|size| replace_batch_size(&mut graph, size));
         infer::declare_sizes(&mut graph, batch_size, symbols)?;
         Ok((graph, stated))

@@ -528,6 +528,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
+        // Those whose parameters were computed from constants; the others were merged when the model was read.
         recognize::normalizations(&mut graph);
         recognize::attention(&mut graph, true)?;
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);

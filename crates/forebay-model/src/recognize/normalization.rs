@@ -13,8 +13,7 @@ use crate::tensor::{Compute, Contents};
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Merges each `BatchNormalization` of a graph for inference into the node in front of it, where that node is a `Conv`, a
-/// `ConvTranspose` or a `Gemm` whose result nothing else reads, and all weights are constants of float32. Every value must have its
-/// type. The new weights are computed in float64 when they are loaded, and rounded once.
+/// `ConvTranspose` or a `Gemm` whose result nothing else reads, and all weights are constants of float32. The new weights are computed in float64 when they are loaded, and rounded once.
 pub fn normalizations(graph: &mut Graph) {
     let found: Vec<Pair> = {
         let uses = Uses::of(graph);
@@ -74,22 +73,23 @@ impl Uses<'_> {
         let weights = self.input(before, 1)?;
         let bias = self.input(before, 2);
         let shape = &graph.ty(weights)?.shape;
-        let channels = *graph.ty(x)?.shape.get(1)?;
         let (op, view) = (op_type(before), NodeView { graph, node: before });
-        let layout = match (op, shape.as_slice()) {
-            ("Conv", &[own, ref inner @ ..]) => Layout { rows: 1, own, inner: inner.iter().product() },
+        let (layout, channels) = match (op, shape.as_slice()) {
+            ("Conv", &[own, ref inner @ ..]) => (Layout { rows: 1, own, inner: inner.iter().product() }, own),
             ("ConvTranspose", &[rows, own, ref inner @ ..]) => {
-                let groups = u64::try_from(view.int("group", 1).ok()?).ok().filter(|&groups| groups > 0)?;
-                Layout { rows: (rows / groups).max(1), own, inner: inner.iter().product() }
+                let groups = u64::try_from(view.int("group", 1).ok()?).ok()?;
+                let rows = rows.checked_div(groups).filter(|&group| group > 0 && group * groups == rows)?;
+                (Layout { rows, own, inner: inner.iter().product() }, own.checked_mul(groups)?)
             }
-            ("Gemm", &[own, inner]) if view.int("transB", 0).ok()? != 0 => Layout { rows: 1, own, inner },
-            ("Gemm", &[rows, own]) => Layout { rows, own, inner: 1 },
+            ("Gemm", &[own, inner]) if view.int("transB", 0).ok()? != 0 => (Layout { rows: 1, own, inner }, own),
+            ("Gemm", &[rows, own]) => (Layout { rows, own, inner: 1 }, own),
             _ => return None,
         };
         if op == "Gemm" && (view.float("alpha", 1.0).ok()?, view.float("beta", 1.0).ok()?) != (1.0, 1.0) {
             return None;
         }
-        let parameters = [self.input(behind, 1)?, self.input(behind, 2)?, self.input(behind, 3)?, self.input(behind, 4)?];
+        let parameters =
+            [self.input(behind, 1)?, self.input(behind, 2)?, self.input(behind, 3)?, self.input(behind, 4)?];
         let is_constant = |id: ValueId, shape: Option<&[u64]>| {
             let of_channels = shape.is_none_or(|shape| graph.ty(id).is_some_and(|ty| ty.shape == shape));
             of_channels && graph.is_constant(id) && graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32)
@@ -118,7 +118,8 @@ impl Pair {
         let bias = self.bias.map(contents);
         let from: Vec<&Contents> =
             [&factors.scale, &factors.variance, &mean, &shift].into_iter().chain(bias.as_ref()).collect();
-        let shifted = Shifted { bias: bias.clone(), mean: mean.clone(), shift: shift.clone(), factors: factors.clone() };
+        let shifted =
+            Shifted { bias: bias.clone(), mean: mean.clone(), shift: shift.clone(), factors: factors.clone() };
         let ty = TensorType::new(DataType::Float32, &[self.channels]);
         let bias = Contents::computed(ty, Box::new(shifted), &from);
         let name = graph.nodes[self.normalization].label(graph);

@@ -164,7 +164,13 @@ fn keys_that_heads_share_are_not_repeated() {
 
 /// A node with constant weights of this shape and a bias, a normalization of its three or six channels behind it, and what the merged
 /// weights and bias must be: by the channel of each weight.
-fn normalized(op_type: &str, x: &[u64], weights: &[u64], attributes: &[(&str, Attribute)], channel: fn(usize) -> usize) {
+fn normalized(
+    op_type: &str,
+    x: &[u64],
+    weights: &[u64],
+    attributes: &[(&str, Attribute)],
+    channel: fn(usize) -> usize,
+) {
     let mut writer = Writer::new();
     let constant = |writer: &mut Writer, shape: &[u64], start: f32, step: f32| {
         let values: Vec<f32> = (0..shape.iter().product()).map(|i: u64| start + step * i as f32).collect();

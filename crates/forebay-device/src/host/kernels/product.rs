@@ -1,16 +1,27 @@
-//! Matrix products of bounded tiles on the `gemm-f32` crate: the part of `gemm` for this type, which compiles in a fraction of
-//! the time of the whole.
+//! Matrix products of bounded tiles.
 //!
-//! The crate picks its blocking by shape. Callers therefore cut the rows and columns of a product into tiles whose lines
-//! depend on the kernel's shapes only; the inner dimension is cut here, into the reduction blocks of products, which are added in
-//! the sum tree. So each element's sum has one order, whichever thread computes it and whatever it is computed next to.
+//! Each element of a reduction block is one sum over its terms, from the first to the last, with one rounding per term where the
+//! processor multiplies and adds at once. The blocks of a product are added in the sum tree. So bits depend neither on what an
+//! element is computed next to nor on the width of vectors.
+//!
+//! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
+//! sums in registers.
+
+use std::mem::MaybeUninit;
 
 use forebay_base::kernel::PRODUCT_TERMS;
 use forebay_base::SumTree;
-use gemm_common::Parallelism;
 
 use super::parallel::wide;
+use super::simd::{dispatch_wide, Vector, WIDTH_MAX};
 use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
+
+/// Vectors of columns in a tile.
+const VECTORS: usize = 3;
+/// Columns of a panel, at most.
+const PANEL: usize = VECTORS * WIDTH_MAX;
+/// With at most this many rows, a panel whose columns are adjacent is read where it is: packing it would take longer.
+const ROWS_UNPACKED: usize = 8;
 
 /// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]
@@ -71,36 +82,26 @@ pub(super) unsafe fn multiply(
     accumulate: bool,
 ) {
     let (terms, tree) = (PRODUCT_TERMS as usize, tree(k));
-    // The library's kernels write columns: a product of rows is the transposed product of the transposed factors.
-    let by_rows = c.column_stride.abs() < c.row_stride.abs();
     let block = |leaf: u64, sum: Matrix, accumulate: bool| {
         let start = leaf as usize * terms;
         // SAFETY: the block lies inside the matrices; the caller promises the rest.
         unsafe {
-            let (a, b, size) = (a.from(0, start), b.from(start, 0), (m, n, terms.min(k - start)));
-            let (size, a, b, sum) = match by_rows {
-                true => ((n, m, size.2), b.transposed(), a.transposed(), sum.transposed()),
-                false => (size, a, b, sum),
-            };
-            multiply_block(size, a, b, sum, scale, accumulate);
+            let (a, b) = (a.from(0, start), b.from(start, 0));
+            multiply_block((m, n, terms.min(k - start)), a, b, sum, scale, accumulate);
         }
     };
-    // The library has ways of its own for vectors and for few terms, which depend on whether rows are adjacent, as a column's are.
-    let pitch = if c.row_stride == 1 { 1 } else { n.max(2) };
     // Sums that wait for what is to the right of them, and the block: the first of them in c itself, the others behind each other.
-    with_buffer(tree.depth() as usize * m * pitch, |buffer| {
+    with_buffer(tree.depth() as usize * m * n, |buffer| {
         let behind = buffer.as_mut_ptr();
         let place = |waiting: usize| match waiting {
             0 => c,
             // SAFETY: no more sums wait than the tree has levels.
-            _ => Matrix::rows(unsafe { behind.add((waiting - 1) * m * pitch) }, pitch),
+            _ => Matrix::rows(unsafe { behind.add((waiting - 1) * m * n) }, n),
         };
         let mut waiting = 0;
         for leaf in 0..tree.leaves() {
             let mut merges = tree.merges_after(leaf);
-            // These ways add term after term to what there is, all others the sum of a block, as the tree does.
-            let adds_sums = m > 1 && n > 1 && k - leaf as usize * terms > 2;
-            if merges > 0 && adds_sums {
+            if merges > 0 {
                 block(leaf, place(waiting - 1), true);
                 merges -= 1;
             } else {
@@ -149,13 +150,13 @@ pub(super) unsafe fn multiply_few(
 ) {
     debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
     // SAFETY: the caller's promises.
-    unsafe { multiply_block((n, m, k), b.transposed(), a.transposed(), c.transposed(), scale, accumulate) }
+    unsafe { multiply_block((m, n, k), a, b, c, scale, accumulate) }
 }
 
 /// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix with the terms of one block.
 ///
 /// # Safety
-/// As [`multiply`].
+/// As [`multiply`], but for the buffer.
 unsafe fn multiply_block(
     (m, n, k): (usize, usize, usize),
     a: Matrix,
@@ -164,28 +165,167 @@ unsafe fn multiply_block(
     scale: f32,
     accumulate: bool,
 ) {
+    // Columns are what vectors hold: of the two factors, the one with more of them.
+    let job = match n < WIDTH_MAX && n < m {
+        true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
+        false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
+    };
+    // SAFETY: the caller's promises.
+    unsafe { multiply_job(&job) }
+}
+
+/// A product of one block's terms.
+struct Job {
+    /// Rows and columns of the result, and terms.
+    sizes: (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    scale: f32,
+    accumulate: bool,
+}
+
+/// Columns of b: those of adjacent terms lie `stride` apart.
+#[derive(Clone, Copy)]
+struct Panel {
+    base: *const f32,
+    stride: isize,
+}
+
+dispatch_wide! {
+    /// # Safety
+    /// As [`multiply_few`].
+    fn multiply_job, multiply_job_with(job: &Job)
+}
+
+/// # Safety
+/// As [`multiply_job`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn multiply_job_with<V: Vector>(job: &Job) {
+    let (m, n, k) = job.sizes;
+    let mut packed = [const { MaybeUninit::<f32>::uninit() }; PANEL * PRODUCT_TERMS as usize];
+    for column in (0..n).step_by(VECTORS * V::WIDTH) {
+        let columns = (n - column).min(VECTORS * V::WIDTH);
+        let vectors = columns.div_ceil(V::WIDTH);
+        // SAFETY: the columns exist; a panel holds the terms of a block, of which there are no more.
+        unsafe {
+            let b = job.b.from(0, column);
+            let is_whole = columns == vectors * V::WIDTH && b.column_stride == 1;
+            let panel = if is_whole && m <= ROWS_UNPACKED {
+                Panel { base: b.base, stride: b.row_stride }
+            } else {
+                let stride = vectors * V::WIDTH;
+                pack::<V>(b, k, columns, stride, packed.as_mut_ptr().cast());
+                Panel { base: packed.as_ptr().cast(), stride: stride as isize }
+            };
+            let mut row = 0;
+            while row < m {
+                let at = (row, column, columns);
+                row += match (m - row, vectors) {
+                    (8.., 3) if V::REGISTERS >= 32 => tile::<V, 8, 3>(job, at, panel),
+                    (8.., 2) if V::REGISTERS >= 32 => tile::<V, 8, 2>(job, at, panel),
+                    (8.., 1) => tile::<V, 8, 1>(job, at, panel),
+                    (4.., 3) => tile::<V, 4, 3>(job, at, panel),
+                    (4.., 2) => tile::<V, 4, 2>(job, at, panel),
+                    (4.., 1) => tile::<V, 4, 1>(job, at, panel),
+                    (2.., 3) => tile::<V, 2, 3>(job, at, panel),
+                    (2.., 2) => tile::<V, 2, 2>(job, at, panel),
+                    (2.., 1) => tile::<V, 2, 1>(job, at, panel),
+                    (_, 3) => tile::<V, 1, 3>(job, at, panel),
+                    (_, 2) => tile::<V, 1, 2>(job, at, panel),
+                    (_, _) => tile::<V, 1, 1>(job, at, panel),
+                };
+            }
+        }
+    }
+}
+
+/// Copies `columns` columns of k terms each, with zeros up to `stride` of them.
+///
+/// # Safety
+/// The elements must exist, and the target hold k rows of `stride` numbers.
+#[inline(always)]
+unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, target: *mut f32) {
     // SAFETY: the caller's promises.
     unsafe {
-        gemm_f32::gemm::f32::get_gemm_fn()(
-            m,
-            n,
-            k,
-            c.base,
-            c.column_stride,
-            c.row_stride,
-            accumulate,
-            a.base,
-            a.column_stride,
-            a.row_stride,
-            b.base,
-            b.column_stride,
-            b.row_stride,
-            1.0,
-            scale,
-            false,
-            false,
-            false,
-            Parallelism::None,
+        if b.column_stride == 1 {
+            for term in 0..k {
+                let (line, from) = (target.add(term * stride), b.from(term, 0).base);
+                std::ptr::copy_nonoverlapping(from, line, columns);
+                std::ptr::write_bytes(line.add(columns), 0, stride - columns);
+            }
+            return;
+        }
+        let blocks = if b.row_stride == 1 { (columns / 8 * 8, k / 8 * 8) } else { (0, 0) };
+        for column in (0..blocks.0).step_by(8) {
+            for term in (0..blocks.1).step_by(8) {
+                V::transpose(b.from(term, column).base, b.column_stride, target.add(term * stride + column), stride);
+            }
+        }
+        for term in 0..k {
+            let first = if term < blocks.1 { blocks.0 } else { 0 };
+            for column in first..columns {
+                *target.add(term * stride + column) = *b.from(term, column).base;
+            }
+            std::ptr::write_bytes(target.add(term * stride + columns), 0, stride - columns);
+        }
+    }
+}
+
+/// `R` rows of a against `N` vectors of a panel; gives `R`.
+///
+/// # Safety
+/// As [`multiply_job_with`]; the rows and the columns must exist.
+#[inline(always)]
+unsafe fn tile<V: Vector, const R: usize, const N: usize>(
+    job: &Job,
+    (row, column, columns): (usize, usize, usize),
+    panel: Panel,
+) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || {
+                let (a, c) = (job.a.from(row, 0), job.c.from(row, column));
+                let mut sums = [[V::splat(0.0); N]; R];
+                let (mut factor, mut seen) = (a.base.cast_const(), panel.base);
+                for _ in 0..job.sizes.2 {
+                    let vectors: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * V::WIDTH)));
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
+                    }
+                    factor = factor.wrapping_offset(a.column_stride);
+                    seen = seen.wrapping_offset(panel.stride);
+                }
+                let scale = V::splat(job.scale);
+                if c.column_stride == 1 && columns == N * V::WIDTH {
+                    for (r, sums) in sums.into_iter().enumerate() {
+                        for (n, sum) in sums.into_iter().enumerate() {
+                            let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
+                            let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
+                            start.add_product(scale, sum).store(to);
+                        }
+                    }
+                    return;
+                }
+                // Through an array of its own, so that nothing behind the columns is touched.
+                let mut line = [0.0f32; PANEL];
+                for (r, sums) in sums.into_iter().enumerate() {
+                    let to = |j: usize| c.from(r, j).base;
+                    if job.accumulate {
+                        line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
+                    } else {
+                        line.fill(0.0);
+                    }
+                    for (n, sum) in sums.into_iter().enumerate() {
+                        let at = line.as_mut_ptr().add(n * V::WIDTH);
+                        V::load(at).add_product(scale, sum).store(at);
+                    }
+                    line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+                }
+            },
         );
     }
+    R
 }

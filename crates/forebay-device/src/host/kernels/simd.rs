@@ -13,6 +13,8 @@ pub(super) const WIDTH_MAX: usize = 16;
 pub(super) trait Vector: Copy {
     /// How many numbers it has.
     const WIDTH: usize;
+    /// How many of them the processor holds.
+    const REGISTERS: usize;
     /// Runs `work` as a function of its own, compiled for the vector's instructions: the compiler keeps the numbers of a
     /// small function in registers, but not those of a large one. Everything in `work` must inline.
     ///
@@ -51,6 +53,19 @@ pub(super) trait Vector: Copy {
             std::array::from_fn(|n| sums[n].add_product(factor, seen[n]))
         }
     }
+    /// Eight lines of eight numbers, from line to line `stride` apart, as eight columns, from row to row `target_stride` apart.
+    ///
+    /// # Safety
+    /// They must be readable and writable; see [`Vector::load`].
+    #[inline(always)]
+    unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
+        for line in 0..8 {
+            for i in 0..8 {
+                // SAFETY: the caller's promises.
+                unsafe { *target.add(i * target_stride + line) = *source.offset(line as isize * stride).add(i) };
+            }
+        }
+    }
     /// max(self, 0) that keeps NaN.
     ///
     /// # Safety
@@ -73,6 +88,7 @@ pub(super) struct Plain([f32; LANES]);
 
 impl Vector for Plain {
     const WIDTH: usize = LANES;
+    const REGISTERS: usize = 16;
 
     #[inline(never)]
     unsafe fn outline(work: impl FnOnce()) {
@@ -171,8 +187,41 @@ mod x86 {
         [Avx2(a), Avx2(b), Avx2(c)]
     }
 
+    /// See [`Vector::transpose`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let lines: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(source.offset(i as isize * stride)));
+            // Pairs of lines, then fours, then halves.
+            let pairs: [__m256; 8] = std::array::from_fn(|i| {
+                let (a, b) = (lines[i / 2 * 2], lines[i / 2 * 2 + 1]);
+                if i % 2 == 0 {
+                    _mm256_unpacklo_ps(a, b)
+                } else {
+                    _mm256_unpackhi_ps(a, b)
+                }
+            });
+            let fours: [__m256; 8] = std::array::from_fn(|i| {
+                let (a, b) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + 2 + i % 4 / 2]);
+                if i % 2 == 0 {
+                    _mm256_shuffle_ps::<0x44>(a, b)
+                } else {
+                    _mm256_shuffle_ps::<0xee>(a, b)
+                }
+            });
+            for i in 0..4 {
+                let (low, high) = (fours[i], fours[4 + i]);
+                _mm256_storeu_ps(target.add(i * target_stride), _mm256_permute2f128_ps::<0x20>(low, high));
+                _mm256_storeu_ps(target.add((4 + i) * target_stride), _mm256_permute2f128_ps::<0x31>(low, high));
+            }
+        }
+    }
+
     impl Vector for Avx2 {
         const WIDTH: usize = LANES;
+        const REGISTERS: usize = 16;
 
         #[inline(always)]
         unsafe fn outline(work: impl FnOnce()) {
@@ -230,6 +279,12 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
+            // SAFETY: the caller's promises; the CPU has AVX2.
+            unsafe { transpose(source, stride, target, target_stride) }
+        }
+
+        #[inline(always)]
         unsafe fn relu(self) -> Self {
             // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
             Avx2(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
@@ -257,6 +312,7 @@ mod x86 {
 
     impl Vector for Avx512 {
         const WIDTH: usize = 16;
+        const REGISTERS: usize = 32;
 
         #[inline(always)]
         unsafe fn outline(work: impl FnOnce()) {
@@ -291,6 +347,12 @@ mod x86 {
         unsafe fn add_product(self, a: Self, b: Self) -> Self {
             // SAFETY: see `load`.
             Avx512(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
+            // SAFETY: the caller's promises; the CPU has AVX2.
+            unsafe { transpose(source, stride, target, target_stride) }
         }
 
         #[inline(always)]
@@ -376,6 +438,9 @@ mod tests {
             assert_eq!(out[..], expected);
             V::splat(f32::NAN).relu().store(out.as_mut_ptr());
             assert!(out.iter().all(|value| value.is_nan()));
+            let (table, mut turned) = ((0..80).map(|i| i as f32).collect::<Vec<_>>(), [0.0; 96]);
+            V::transpose(table.as_ptr(), 10, turned.as_mut_ptr(), 12);
+            assert!((0..64).all(|i| turned[i / 8 * 12 + i % 8] == table[i % 8 * 10 + i / 8]));
         }
     }
 

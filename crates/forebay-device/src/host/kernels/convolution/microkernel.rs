@@ -172,7 +172,11 @@ unsafe fn project_rows<V: SummedVector, const C: usize>(run: &Run, offsets: &[u3
 /// # Safety
 /// As [`project`].
 #[inline(always)]
-unsafe fn project_tile<V: SummedVector, const C: usize, const N: usize>(run: &Run, offsets: &[u32], targets: &mut [f32]) {
+unsafe fn project_tile<V: SummedVector, const C: usize, const N: usize>(
+    run: &Run,
+    offsets: &[u32],
+    targets: &mut [f32],
+) {
     // SAFETY: the caller's promises.
     unsafe {
         let mut sums = [[V::splat(0.0); CHANNELS]; N];
