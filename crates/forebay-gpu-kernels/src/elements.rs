@@ -364,7 +364,9 @@ pub(super) fn bits_of(value: f64, data_type: DataType) -> u64 {
         | DataType::Int4
         | DataType::UInt4
         | DataType::Int2
-        | DataType::UInt2 => narrow::encode(data_type, value, Narrowing::default()).into(),
+        | DataType::UInt2 => {
+            narrow::encode(data_type, value, Narrowing { saturate: false, ..Narrowing::default() }).into()
+        }
     }
 }
 

@@ -144,9 +144,9 @@ fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Size
 fn decay(c: &mut Composer, sizes: Sizes) -> Result<Part, ModelError> {
     let Sizes { batch, length, heads, key, .. } = sizes;
     let decay = c.input(4)?;
-    let width = match decay.ty.shape.as_slice() {
-        &[b, l, width] if [b, l] == [batch, length] && width == heads => 1,
-        &[b, l, width] if [b, l] == [batch, length] && width == heads * key => key,
+    let width = match *decay.ty.shape.as_slice() {
+        [b, l, width] if [b, l] == [batch, length] && width == heads => 1,
+        [b, l, width] if [b, l] == [batch, length] && width == heads * key => key,
         _ => {
             let reason = format!("decay {} is not [{batch}, {length}, {heads} or {}]", decay.ty, heads * key);
             return Err(c.view.error(reason));

@@ -120,9 +120,9 @@ fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Nod
     let view = NodeView { graph, node: like };
     let (states, inputs) = (facts.states, facts.states + facts.scanned_inputs);
     let sources: Vec<ValueId> = (0..inputs).map(|i| view.input(1 + i)).collect::<Result<_, _>>()?;
-    let sizes = |i: usize, name: &str| match view.input_type(1 + i)?.shape.as_slice() {
-        &[batch, ..] if i < states => Ok([batch, 0]),
-        &[batch, length, ..] => Ok([batch, length]),
+    let sizes = |i: usize, name: &str| match *view.input_type(1 + i)?.shape.as_slice() {
+        [batch, ..] if i < states => Ok([batch, 0]),
+        [batch, length, ..] => Ok([batch, length]),
         _ => Err(view.error(format!("{name} has no axis of sequences"))),
     };
     let [batch, length] = sizes(states, "what is scanned")?;

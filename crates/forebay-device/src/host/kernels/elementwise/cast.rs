@@ -153,9 +153,10 @@ fn store<W: Wide>(data_type: DataType) -> Store<W> {
 pub(super) unsafe fn run(narrowing: Narrowing, x: &View, y: &View) -> Result<(), String> {
     macro_rules! convert {
         ($type:ty, $wide:ty) => {{
-            // SAFETY: `convert` calls it with elements of x, whose type it is.
-            let widen =
-                |x: *const u8, stride, count, wide: &mut _| unsafe { widen::<$type, $wide>(x, stride, count, wide) };
+            let widen = |x: *const u8, stride, count, wide: &mut _| {
+                // SAFETY: `convert` calls it with elements of x, whose type it is.
+                unsafe { widen::<$type, $wide>(x, stride, count, wide) }
+            };
             // SAFETY: the caller's promises, and the type is that of the view.
             unsafe { convert::<$wide>(narrowing, &widen, x, y) }
         }};

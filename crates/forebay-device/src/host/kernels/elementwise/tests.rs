@@ -392,7 +392,7 @@ fn casts_of_narrow_types_lose_nothing_that_the_other_type_holds() {
             let back = run(&Kernel::cast(), &[&y], &[desc(narrow, &sizes)]).remove(0).values();
             let kept = values.iter().zip(&found).zip(&back).filter(|(pair, _)| is_exact(pair));
             let all = kept.clone().count();
-            assert!(all >= 2, "{narrow} to {wide}: {all} numbers");
+            assert!(all >= 1, "{narrow} to {wide}: {all} numbers");
             // NaN of a type without NaN would be another number.
             kept.for_each(|((value, _), back)| {
                 assert!(is_exact(&(value, back)), "{narrow} by {wide}: {value}, {back}")
