@@ -76,21 +76,35 @@ fn training_follows_samples_of_different_sizes() {
         forebay::data::npz::write(&samples.join(format!("{number}.npz")), &arrays, false).unwrap();
     }
     let data = samples.to_str().unwrap();
-    let train = ["train", &model, "--data", data, "--batch-size", "2", "--class-axis", "-1", "--epochs", "2", "--no-compare"];
-    let with = |flags: &[&'static str]| [&train[..], flags].concat();
-    // Lengths 3, 5, 3, 9, 5, 3, 12 in batches of one length: 2 + 1 + 1 + 1 of them; in multiples of 4: 2 of 4, 1 of 8, 1 of 12.
-    let report = json(&with(&["--bucket-by", "length"]));
-    assert_eq!(report["steps"].as_array().map(Vec::len), Some(10), "{report}");
-    let report = json(&with(&["--bucket-by", "x[1]", "--pad-to", "4", "--ignore-index", "-100", "--shuffle", "1"]));
-    assert_eq!(report["steps"].as_array().map(Vec::len), Some(8), "{report}");
-    let report = json(&with(&["--pad-to", "1", "--ignore-index", "-100"]));
-    assert_eq!(report["steps"].as_array().map(Vec::len), Some(8), "{report}");
+    let train =
+        ["train", &model, "--data", data, "--batch-size", "2", "--class-axis", "-1", "--epochs", "2", "--no-compare"];
+    let with = |flags: &[&str]| -> Vec<String> { train.iter().chain(flags).map(|word| word.to_string()).collect() };
+    let report = |flags: &[&str]| json(&with(flags).iter().map(String::as_str).collect::<Vec<_>>());
+    let refused =
+        |code: i32, flags: &[&str]| failure(code, &with(flags).iter().map(String::as_str).collect::<Vec<_>>());
+    let steps = |flags: &[&str]| report(flags)["steps"].as_array().map(Vec::len);
+    // In an epoch, batches of one length are 2 of length 3 and one of each other; in multiples of 4, 2 of 4, 1 of 8 and 1 of 12.
+    assert_eq!(steps(&["--bucket-by", "length"]), Some(10));
+    assert_eq!(steps(&["--bucket-by", "x[1]", "--pad-to", "4", "--ignore-index", "-100", "--shuffle", "1"]), Some(8));
+    assert_eq!(steps(&["--bucket-by", "length", "--pad-to", "12", "--ignore-index", "-100"]), Some(8));
+    assert_eq!(steps(&["--pad-to", "1", "--ignore-index", "-100"]), Some(8));
     // What was padded counts neither in the loss nor in the accuracy.
-    let validated = json(&with(&["--bucket-by", "length", "--pad-to", "16", "--pad-label", "-1", "--ignore-index", "-1", "--validate", data]));
+    let validated = report(&[
+        "--bucket-by",
+        "length",
+        "--pad-to",
+        "16",
+        "--pad-label",
+        "-1",
+        "--ignore-index",
+        "-1",
+        "--validate",
+        data,
+    ]);
     assert_eq!(validated["validation"]["count"], lengths.iter().sum::<u64>(), "{validated}");
-    assert_says(&failure(1, &train), &["--pad-to", "--bucket-by", "1.npz"]);
-    assert_says(&failure(1, &with(&["--pad-to", "8"])), &["--ignore-index", "[y]"]);
-    assert_says(&failure(2, &with(&["--bucket-by", "width"])), &["no such size", "length"]);
+    assert_says(&refused(1, &[]), &["--pad-to", "--bucket-by", "1.npz"]);
+    assert_says(&refused(1, &["--pad-to", "8"]), &["--ignore-index", "[y]"]);
+    assert_says(&refused(2, &["--bucket-by", "width"]), &["no such size", "length"]);
     // A position in the data has a meaning only for the batches that it was counted in.
     let (run, run_again) = (folder.path("run"), folder.path("run-again"));
     let (run, run_again) = (run.to_str().unwrap(), run_again.to_str().unwrap());
