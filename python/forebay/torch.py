@@ -518,8 +518,8 @@ def _name_field(name: str) -> bytes:
 def _refuse_mixed_modes(module: nn.Module) -> None:
     """Training puts the whole module into training mode: one that keeps a part of itself out of it cannot be trained as it is meant."""
     changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    modules: Iterable[Tuple[str, Any]] = module.named_modules()
-    for name, each in modules:
+    untyped: Any = module
+    for name, each in untyped.named_modules():
         if isinstance(each, changing) and each.training != module.training:
             raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
         if isinstance(each, nn.modules.batchnorm._BatchNorm):
