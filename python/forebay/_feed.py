@@ -72,7 +72,8 @@ def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
             yield value
     finally:
         ended.set()
-        thread.join()
+        # One that waits for its data ends when they come.
+        thread.join(timeout=0.5)
 
 
 class Progress:

@@ -20,7 +20,7 @@ class TensorInfo:
 
     >>> import forebay
     >>> forebay.Model(digits).inputs
-    [TensorInfo(name='x', dtype='float32', shape=('batch', 1, 8, 8))]
+    [TensorInfo(name='x', dtype='float32', shape=('N', 1, 8, 8))]
     """
 
     #: Its name in the model.

@@ -377,7 +377,7 @@ def plan(
     >>> plan.budget is None and plan.peak == plan.needs
     True
     >>> print(plan)  # doctest: +ELLIPSIS
-    device memory ...
+    device budget ...
     """
     options.setdefault("simulate_device", device_memory)
     engine = _options.engine(device, None, options)

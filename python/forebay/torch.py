@@ -65,7 +65,7 @@ class Trainer(_Trainer):
     >>> module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     >>> optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
     >>> x, labels = torch.randn(32, 8), torch.arange(32) % 4
-    >>> trainer = forebay.torch.Trainer(module, x, loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer, simulate_device="50%")
+    >>> trainer = forebay.torch.Trainer(module, x, loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer, simulate_device="128KiB")
     >>> losses = [trainer.step(x, labels).loss for _ in range(20)]
     >>> trainer.write_back()
     >>> bool(torch.nn.functional.cross_entropy(module(x), labels) < losses[0])
@@ -259,6 +259,8 @@ class Trainer(_Trainer):
             now = _of_torch(self.torch_optimizer)
             if now != self.optimizer:
                 self.optimizer = now
+            # PyTorch's schedulers complain of an optimizer that made no step: Forebay makes them.
+            setattr(self.torch_optimizer, "_opt_called", True)
 
     def write_back(self) -> None:
         """Copies parameters, running statistics and the optimizer's state into the module and its ``torch.optim`` optimizer."""
@@ -516,8 +518,8 @@ def _name_field(name: str) -> bytes:
 def _refuse_mixed_modes(module: nn.Module) -> None:
     """Training puts the whole module into training mode: one that keeps a part of itself out of it cannot be trained as it is meant."""
     changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    modules: Iterable[Tuple[str, Any]] = module.named_modules()
-    for name, each in modules:
+    untyped: Any = module
+    for name, each in untyped.named_modules():
         if isinstance(each, changing) and each.training != module.training:
             raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
         if isinstance(each, nn.modules.batchnorm._BatchNorm):

@@ -35,7 +35,7 @@ def test_budgets_change_no_bit(digits: str, batch: Any, tmp_path: Path) -> None:
     whole = trainer(digits)
     losses = [whole.step(*batch).loss for _ in range(4)]
     assert losses[-1] < losses[0]
-    for options in ({"simulate_device": least}, {"simulate_device": "50%", "host_memory": "4MiB", "spill_dir": tmp_path}, {"threads": 1}):
+    for options in ({"simulate_device": least}, {"simulate_device": "50%", "host_memory": "12MiB", "spill_dir": tmp_path}, {"threads": 1}):
         within = trainer(digits, **options)
         assert [within.step(*batch).loss for _ in range(4)] == losses
         assert same(within.parameters(), whole.parameters()) and same(within.state(), whole.state())

@@ -13,8 +13,19 @@ const BOOK: &str = "docs/";
 /// The book's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 /// What a path in a code span begins with, for it to be checked.
-const ROOTS: [&str; 11] =
-    ["crates/", "docs/", "examples/", "kernels/", "testdata/", "xtask/", "python/", "benches/", "fuzz/", ".ci/", ".cargo/"];
+const ROOTS: [&str; 11] = [
+    "crates/",
+    "docs/",
+    "examples/",
+    "kernels/",
+    "testdata/",
+    "xtask/",
+    "python/",
+    "benches/",
+    "fuzz/",
+    ".ci/",
+    ".cargo/",
+];
 
 /// What is wrong with the links of all documents, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {

@@ -22,7 +22,7 @@
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`results`] | `cargo xtask results`: the page of results from its records |
 //! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
-//! | [`python`] | the Python package: its tests, and `cargo xtask wheel` |
+//! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested; and as it is released |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
 mod bench;
@@ -61,6 +61,7 @@ const HELP: &str = "Development tasks:
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
   cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
   cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
+  cargo xtask python                    builds the Python package and tests it; needs python3 with maturin
   cargo xtask wheel [TARGET]            the Python package as it is released; needs python3 with maturin and ziglang
   cargo xtask semver [REVISION]         breaking changes of the library since a revision; needs cargo-semver-checks
   cargo xtask kernels [--check]         compiles kernels/*.slang to SPIR-V; FOREBAY_SLANGC, or python3 with pip
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         "results" => results::results(rest),
         "package" => package::package(rest),
         "semver" => package::semver(rest),
+        "python" => python::test(),
         "wheel" => python::wheel(rest),
         "kernels" => kernels::kernels(rest),
         "help" | "--help" | "-h" => {

@@ -1,4 +1,4 @@
-//! The Python package: its tests, and `cargo xtask wheel`.
+//! `cargo xtask python` and `wheel`: the Python package, tested; and as it is released.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ const TESTED_WITH: [&str; 3] = ["numpy", "pytest", "mypy"];
 /// The oldest C library that a released wheel runs with: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
-/// Builds the package in the profile of the workspace's other tests, whose crates it shares, installs it in an environment of its own and
+/// `cargo xtask python`: builds the package in the profile of the workspace's other tests, whose crates it shares, installs it in an environment of its own and
 /// tests it there. With PyTorch where `python3` has that.
 ///
 /// # Errors
