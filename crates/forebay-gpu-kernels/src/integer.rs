@@ -93,10 +93,8 @@ fn product(transpose_b: bool, reads: &[TensorDesc], y: &TensorDesc) -> Result<(E
     of_a.extend([a_strides[ranks[0] - 2] as i64, 0]);
     let mut of_b = batches(b, &b_strides)?;
     of_b.extend([0, b_strides[of_columns] as i64]);
-    let mut layouts = vec![
-        Layout::from_places(Operand::Read(0), a, of_a),
-        Layout::from_places(Operand::Read(1), b, of_b),
-    ];
+    let mut layouts =
+        vec![Layout::from_places(Operand::Read(0), a, of_a), Layout::from_places(Operand::Read(1), b, of_b)];
     layouts.extend(others(reads, sizes)?);
     layouts.push(Layout::broadcast(Operand::Write(0), y, sizes)?);
     let arguments = vec![terms as u32, a_strides[ranks[0] - 1] as u32, b_strides[of_terms] as u32];
@@ -141,7 +139,11 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
         let shape: Vec<u64> = [desc.element_count()].into_iter().chain(vec![1; spatial]).collect();
         let one = desc.element_count() == 1 || desc.element_count() == sizes[1];
         let shaped = TensorDesc::packed(desc.data_type(), &shape).map_err(|error| error.to_string());
-        if one && desc.is_packed() { shaped } else { Err(format!("{desc} does not belong to the filters of {w}")) }
+        if one && desc.is_packed() {
+            shaped
+        } else {
+            Err(format!("{desc} does not belong to the filters of {w}"))
+        }
     };
     let mut shaped = reads[..2].to_vec();
     shaped.extend(reads[2..].iter().map(by_filters).collect::<Result<Vec<_>, _>>()?);

@@ -4,6 +4,7 @@
 mod compare;
 mod convolution;
 mod elementwise;
+mod integer;
 mod large;
 mod layout;
 mod local_response;

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 FOLDER = sys.argv[1]
 RANDOM = np.random.default_rng(1)
-TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
+TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64,
+         "uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 
 
 def values(*shape):
@@ -24,8 +25,8 @@ class Constant:
         self.array = array
 
 
-def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", **attributes):
-    """Inputs are arrays, constants, or None; outputs are names, or empty ones."""
+def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", kind="float32", **attributes):
+    """Inputs are arrays, constants, or None; outputs are names, or empty ones, of a kind."""
     fed, initializers, names = {}, [], []
     for i, value in enumerate(inputs):
         names.append("" if value is None else f"x{i}")
@@ -34,7 +35,7 @@ def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", **attri
         elif value is not None:
             fed[f"x{i}"] = value
     infos = [helper.make_tensor_value_info(k, TYPES[str(v.dtype)], v.shape) for k, v in fed.items()]
-    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name]
+    results = [helper.make_tensor_value_info(name, TYPES[kind], None) for name in outputs if name]
     node = helper.make_node(operator, names, list(outputs), domain=domain, **attributes)
     graph = helper.make_graph([node], name, infos, results, initializers)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
@@ -46,7 +47,7 @@ def case(name, operator, inputs, outputs=("y",), domain="com.microsoft", **attri
     found = session.run([name for name in outputs if name], fed)
     # The shapes of outputs as they are.
     for info, array in zip(graph.output, found):
-        info.CopyFrom(helper.make_tensor_value_info(info.name, TensorProto.FLOAT, array.shape))
+        info.CopyFrom(helper.make_tensor_value_info(info.name, TYPES[kind], array.shape))
     model.graph.CopyFrom(graph)
     path = os.path.join(FOLDER, name)
     os.makedirs(path)
@@ -133,3 +134,43 @@ case("bits_4", "MatMulNBits", [values(2, 3, 40), packed(6, 3, 8), Constant(value
 case("bits_4_zeros", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), packed(6, 2)], bits=4, **bits)
 case("bits_8", "MatMulNBits", [values(3, 40), packed(6, 3, 16), Constant(values(6, 3))], bits=8, **bits)
 case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(values(6, 3)), None, None, values(6)], bits=4, **bits)
+
+
+def integers(kind, *shape):
+    limits = np.iinfo(kind)
+    return RANDOM.integers(limits.min, limits.max + 1, shape, dtype=kind)
+
+
+def quantised(kind, shape, scales=(), zeros=()):
+    """Integers, their scale and their zero point."""
+    scale = RANDOM.uniform(0.01, 0.02, scales).astype(np.float32)
+    return [integers(kind, *shape), Constant(scale), Constant(integers(kind, *zeros))]
+
+
+def result(kind, scale):
+    return [Constant(np.float32(scale)), Constant(integers(kind))]
+
+
+for of_a in ("uint8", "int8"):
+    for of_b in ("uint8", "int8"):
+        a, b = integers(of_a, 2, 5, 67), integers(of_b, 67, 50)
+        zeros = [Constant(integers(of_a)), Constant(integers(of_b, 50))]
+        case(f"integers_{of_a}_{of_b}", "MatMulInteger", [a, b, *zeros], domain="", kind="int32")
+case("integers_one", "MatMulInteger", [integers("uint8", 7, 130), integers("int8", 130, 3)], domain="", kind="int32")
+case("integers_batch", "MatMulInteger", [integers("uint8", 3, 4, 6), integers("int8", 3, 6, 9)], domain="", kind="int32")
+
+window = {"pads": [1, 2, 1, 0], "strides": [2, 1], "dilations": [1, 2]}
+zeros = [Constant(integers("uint8")), Constant(integers("uint8"))]
+case("integer_conv", "ConvInteger", [integers("uint8", 2, 5, 11, 12), integers("uint8", 4, 5, 3, 3), *zeros], domain="", kind="int32", **window)
+for kind, groups, channels in (("uint8", 1, 7), ("int8", 1, 16), ("uint8", 2, 4), ("uint8", 6, 1)):
+    weights = quantised("int8", (6, channels, 3, 3), (6,))
+    weights[0], weights[2] = Constant(weights[0]), Constant(np.zeros(6, np.int8))
+    x = quantised(kind, (2, channels * groups, 13, 14))
+    bias = Constant(RANDOM.integers(-999, 999, 6, dtype=np.int32))
+    name = f"quantised_conv_{kind}_{groups}"
+    case(name, "QLinearConv", [*x, *weights, *result(kind, 0.5), bias], domain="", kind=kind, group=groups, **window)
+case("quantised_product", "QLinearMatMul", [*quantised("uint8", (3, 4, 40)), *quantised("int8", (40, 20)), *result("uint8", 0.4)], domain="", kind="uint8")
+case("quantised_columns", "QLinearMatMul", [*quantised("uint8", (9, 40)), *quantised("int8", (40, 70), (70,), (70,)), *result("uint8", 0.4)], domain="", kind="uint8")
+case("quantised_gemm", "QGemm", [*quantised("uint8", (5, 33)), *quantised("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kind="uint8", transB=1, alpha=0.8)
+case("quantised_gemm_real", "QGemm", [*quantised("int8", (33, 5)), *quantised("int8", (33, 20))], transA=1)
+case("dynamic_product", "DynamicQuantizeMatMul", [values(2, 5, 33), integers("int8", 33, 20), Constant(values(20)), Constant(integers("int8", 20)), values(20)])

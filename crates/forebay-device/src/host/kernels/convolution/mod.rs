@@ -49,12 +49,7 @@ impl Geometry {
     ///
     /// # Errors
     /// Sizes that do not fit each other.
-    pub fn new(
-        convolution: &Convolution,
-        x: &TensorDesc,
-        w: &TensorDesc,
-        y: &TensorDesc,
-    ) -> Result<Geometry, String> {
+    pub fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
         let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
         let layouts = (Spatial::of(x)?, Spatial::of(y)?);
         let (x, w, y) = (sizes(x), sizes(w), sizes(y));

@@ -185,17 +185,16 @@ impl Layout {
 }
 
 /// The sums of the filters, and an image with its padding.
-pub(super) fn workspace_bytes(
-    convolution: &Convolution,
-    reads: &[TensorDesc],
-    y: &TensorDesc,
-) -> Result<u64, String> {
+pub(super) fn workspace_bytes(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) -> Result<u64, String> {
     let layout = Layout::of(convolution, reads, y)?;
     for (desc, name) in reads[2..].iter().zip(["x's zero point", "w's zero point", "bias", "scale", "y's zero point"]) {
         let count = desc.element_count() as usize;
         let fits = count == 1 || count == layout.filters() && !name.starts_with(['x', 'y']);
         if !fits || !desc.is_packed() {
-            return Err(format!("{name} {desc} is neither one number nor one for each of {} filters", layout.filters()));
+            return Err(format!(
+                "{name} {desc} is neither one number nor one for each of {} filters",
+                layout.filters()
+            ));
         }
     }
     if !reads[1].is_packed() {
@@ -204,14 +203,24 @@ pub(super) fn workspace_bytes(
     Ok((layout.filters() * size_of::<i32>() + layout.image_bytes()) as u64)
 }
 
-/// An element of what is one number or one for each filter.
-///
-/// # Safety
-/// The operand must be of this type, and no one may write it meanwhile.
-unsafe fn of_filter<T: Copy>(view: &View, filter: usize) -> T {
-    let index = if view.count() == 1 { 0 } else { filter };
-    // SAFETY: the caller's promises.
-    unsafe { *Pointer::<T>::of(view).at(index as isize) }
+/// One number, or one for each filter.
+struct ByFilter<T> {
+    base: Pointer<T>,
+    step: usize,
+}
+
+impl<T: Copy> ByFilter<T> {
+    fn of(view: &View) -> ByFilter<T> {
+        ByFilter { base: Pointer::of(view), step: usize::from(view.count() > 1) }
+    }
+
+    /// # Safety
+    /// The operand must be of this type, and no one may write it meanwhile.
+    #[inline(always)]
+    unsafe fn at(&self, filter: usize) -> T {
+        // SAFETY: the caller's promises.
+        unsafe { *self.base.at((filter * self.step) as isize) }
+    }
 }
 
 /// Runs the kernel, whose operands were checked by [`workspace_bytes`].
@@ -225,7 +234,8 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
     let terms = geometry.inputs * geometry.taps();
     let (x_type, w_type) = (descs[0].data_type(), descs[1].data_type());
     // Filters are taken as signed numbers and images as unsigned ones: 128 less or more.
-    let (flip, w_shift) = (if x_type == DataType::Int8 { 0x80u8 } else { 0 }, if w_type == DataType::Int8 { 0 } else { 128 });
+    let (flip, w_shift) =
+        (if x_type == DataType::Int8 { 0x80u8 } else { 0 }, if w_type == DataType::Int8 { 0 } else { 128 });
     // SAFETY: the caller's promises.
     let (padding, x_zero) = unsafe { (*reads[2].pointer, byte_at(reads[2].pointer, x_type) + i32::from(flip)) };
     let weights = Pointer::<u8>::of(&reads[1]);
@@ -252,6 +262,12 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
     let (panel_count, width) = panels(columns);
     let rows_at_once = rows_of_task(geometry.outputs, panel_count * geometry.groups);
     let parts = geometry.outputs.div_ceil(rows_at_once);
+    let w_zeros = ByFilter::<u8>::of(&reads[3]);
+    // What there is not is not read.
+    let (biases, scales) = (
+        ByFilter::<i32>::of(reads.get(4).unwrap_or(&reads[3])),
+        ByFilter::<f32>::of(reads.get(5).unwrap_or(&reads[3])),
+    );
     // SAFETY: the caller's promises.
     let y_zero = if is_bytes { unsafe { byte_at(reads[6].pointer, y.desc.data_type()) as f32 } } else { 0.0 };
     for number in 0..geometry.batch {
@@ -283,7 +299,7 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
             // SAFETY: all places lie in the operands; every task writes a part of y of its own.
             unsafe {
                 let w_zero = |filter: usize| {
-                    let zero: u8 = of_filter(&reads[3], filter);
+                    let zero = w_zeros.at(filter);
                     byte_at(&zero, w_type) - w_shift
                 };
                 let flips = if w_type == DataType::Int8 { 0 } else { 0x8080_8080 };
@@ -333,8 +349,8 @@ pub(super) unsafe fn run(convolution: &Convolution, reads: &[View], y: &View, sc
                                 return;
                             }
                             let quantised = Quantised {
-                                bias: Along::One(of_filter(&reads[4], filter)),
-                                scale: Along::One(of_filter(&reads[5], filter)),
+                                bias: Along::One(biases.at(filter)),
+                                scale: Along::One(scales.at(filter)),
                                 zero: y_zero,
                                 limits: limits(y.desc.data_type()),
                             };

@@ -30,6 +30,9 @@ pub(super) fn take_zeros(sums: &mut [i32], row: i32, of_columns: &[i32], columns
     }
 }
 
+/// 1.5 times 2^23: among float32 next to it, the last place is 1.
+const LAST_PLACES: f32 = 12_582_912.0;
+
 /// What makes a quantised result of sums.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quantised<'a> {
@@ -53,17 +56,20 @@ impl Quantised<'_> {
     /// Sums as quantised numbers. The sums are changed.
     #[inline(always)]
     pub fn write(&self, sums: &mut [i32], out: &mut [u8]) {
-        match self.bias {
+        let Quantised { bias, scale, zero, limits: (low, high) } = *self;
+        match bias {
             Along::One(bias) => sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(bias)),
             Along::Each(all) => sums.iter_mut().zip(all).for_each(|(sum, &bias)| *sum = sum.wrapping_add(bias)),
         }
-        let (low, high) = self.limits;
         let number = |sum: i32, scale: f32| {
-            let rounded = (sum as f32 * scale).round_ties_even() + self.zero;
-            // Both types have the low bits of the integer; NaN becomes 0.
-            rounded.clamp(low, high) as i32 as u8
+            let value = (sum as f32 * scale).round_ties_even() + zero;
+            let value = if value < low { low } else { value };
+            let value = if value > high { high } else { value };
+            let value = if value.is_nan() { 0.0 } else { value };
+            // A conversion of single numbers checks each for what is no integer. Added to this, an integer stands in the lowest bits.
+            (value + LAST_PLACES).to_bits() as u8
         };
-        match self.scale {
+        match scale {
             Along::One(scale) => out.iter_mut().zip(sums).for_each(|(out, &mut sum)| *out = number(sum, scale)),
             Along::Each(scales) => {
                 out.iter_mut().zip(sums).zip(scales).for_each(|((out, &mut sum), &scale)| *out = number(sum, scale));

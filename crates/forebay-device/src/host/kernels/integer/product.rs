@@ -149,8 +149,7 @@ pub(super) unsafe fn run(transpose_b: bool, reads: &[View], y: &View, scratch: V
         let (batch, place) = (task / (panel_count * parts), task % (panel_count * parts));
         let (column, row) = (place / parts * width, place % parts * rows_at_once);
         let (columns, rows) = (width.min(n - column), rows_at_once.min(m - row));
-        let at = |offset: isize| (offset, &sizes.batches);
-        let (b_first, _) = at(b.offset(&sizes.batches, batch));
+        let b_first = b.offset(&sizes.batches, batch);
         let zero_first = a_zero.offset(&sizes.batches, batch);
         let y_first = target.offset(&sizes.batches, batch);
         // SAFETY: all places lie in the operands; every task writes a part of y of its own.

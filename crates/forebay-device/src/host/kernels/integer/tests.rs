@@ -83,9 +83,8 @@ fn products_are_exact() {
                     false => (own * k + term) * n + column,
                 };
                 let zeros = (az[(row % a_zeros) as usize], bz[(column % b_zeros) as usize]);
-                let term = |t: u64| {
-                    (av[((batch * m + row) * k + t) as usize] - zeros.0) * (bv[at(t) as usize] - zeros.1)
-                };
+                let term =
+                    |t: u64| (av[((batch * m + row) * k + t) as usize] - zeros.0) * (bv[at(t) as usize] - zeros.1);
                 expected.push((0..k).map(term).sum::<f64>());
             }
         }
