@@ -27,6 +27,10 @@
 //! | `Convolution` | x[n, c, ..], w[k, c/g, ..], optional bias\[k] | y[n, k, ..] |
 //! | `ConvolutionDataGradient` | dy[n, k, ..], w[k, c/g, ..], optional bias\[c] | dx[n, c, ..] |
 //! | `ConvolutionWeightGradient` | x[n, c, ..], dy[n, k, ..] | dw[k, c/g, ..] |
+//! | `IntegerProduct` | a[.., m, k], b[.., k, n] (uint8, int8), zero points of a[.., m or 1, 1] and b[.., 1, n or 1] | y[.., m, n] (int32) |
+//! | | the same, bias (int32), scale, y's zero point (all broadcast to y) | y[.., m, n] (uint8, int8) |
+//! | `IntegerConvolution` | x[n, c, ..], w[k, c/g, ..] (uint8, int8), zero points of x\[1] and w\[k or 1] | y[n, k, ..] (int32) |
+//! | | the same, bias\[k or 1] (int32), scale\[k or 1], y's zero point\[1] | y[n, k, ..] (uint8, int8) |
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
 //! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
@@ -77,6 +81,12 @@
 //! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. Parts of a sum would be rounded
 //! before they are added, and not add up to the bits of the whole: terms of products and positions of weight gradients of 16 bits
 //! are never cut.
+//!
+//! # Integer products
+//!
+//! `IntegerProduct` and `IntegerConvolution` multiply integers of 8 bits less their zero points, which have the types of what they belong
+//! to. Sums are exact in 32 bits, and wrap around. Padding is the zero point. A result of 8 bits is the sum and the bias as float32,
+//! times the scale, rounded to the nearest integer (even in the middle), plus y's zero point, saturated.
 
 mod attention;
 pub mod facts;
@@ -361,6 +371,17 @@ pub enum Kernel {
     },
     /// Gradient by w: sums over images and output positions.
     ConvolutionWeightGradient {
+        /// The description.
+        convolution: Convolution,
+    },
+    /// The product of two matrices of 8-bit integers, each less its zero points ([integer products](self#integer-products)). Batch
+    /// dimensions broadcast.
+    IntegerProduct {
+        /// b is given as [.., n, k].
+        transpose_b: bool,
+    },
+    /// The cross-correlation of 8-bit integers, each less its zero point ([integer products](self#integer-products)).
+    IntegerConvolution {
         /// The description.
         convolution: Convolution,
     },

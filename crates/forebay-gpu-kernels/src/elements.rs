@@ -52,6 +52,11 @@ impl Layout {
         }
     }
 
+    /// An operand in which the shader finds its way from a place of each element on: by dimension, how far these are apart.
+    pub fn from_places(operand: Operand, desc: &TensorDesc, strides: Vec<i64>) -> Layout {
+        Layout { strides, ..Layout::whole(operand, desc, &[]) }
+    }
+
     /// The same for an operand of which only what the elements take is bound.
     pub fn in_part(mut self) -> Layout {
         self.is_whole = false;

@@ -34,6 +34,7 @@ mod device_address;
 mod elements;
 mod elementwise;
 mod error;
+mod integer;
 mod local_response;
 mod loss;
 mod matmul;
@@ -223,6 +224,7 @@ fn lower_by_family(
         Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
         | Kernel::ConvolutionWeightGradient { .. } => convolution::lower(kernel, reads, writes, gpu),
+        Kernel::IntegerProduct { .. } | Kernel::IntegerConvolution { .. } => integer::lower(kernel, reads, writes, gpu),
         Kernel::Pool { .. } | Kernel::PoolGradient { .. } | Kernel::PoolIndices { .. } => {
             pooling::lower(kernel, reads, writes, gpu)
         }

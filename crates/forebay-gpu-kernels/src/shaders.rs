@@ -147,6 +147,8 @@ shaders! {
     CORRELATION_DIRECT = "correlation_direct",
     CORRELATION_DIRECT_BF16 = "correlation_direct_bf16" portable,
     CORRELATION_DIRECT_F16 = "correlation_direct_f16" portable,
+    INTEGER_CONVOLUTION = "integer_convolution",
+    INTEGER_PRODUCT = "integer_product",
     LOCAL_RESPONSE = "local_response",
     ATTENTION_64 = "attention_64",
     ATTENTION_128 = "attention_128",

@@ -96,8 +96,11 @@ impl Application<'_> {
             Kernel::Scan { axis, op, exclusive, reverse } => {
                 self.scan(builder, *axis, *op, (*exclusive, *reverse), dy).map(|d| vec![Some(d)])
             }
-            // Indices.
-            Kernel::TopK { .. } | Kernel::PoolIndices { .. } => Some(zero),
+            // Indices and integers.
+            Kernel::TopK { .. }
+            | Kernel::PoolIndices { .. }
+            | Kernel::IntegerProduct { .. }
+            | Kernel::IntegerConvolution { .. } => Some(zero),
             _ => self.single(builder, kernel, dy),
         }
     }

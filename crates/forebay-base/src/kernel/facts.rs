@@ -10,6 +10,7 @@ mod convolution;
 mod dimension;
 mod elementwise;
 mod indices;
+mod integer;
 mod loss;
 mod movement;
 mod normalization;
@@ -201,6 +202,8 @@ pub(crate) enum Axes<'a> {
     CrossEntropyGradient { axis: usize },
     /// A matrix product.
     Product { transpose_a: bool, transpose_b: bool, part: ProductPart, may_add_terms: bool },
+    /// A matrix product of integers with zero points, and with what makes a quantised result.
+    IntegerProduct { transpose_b: bool },
     /// A convolution from what is read.
     Convolution(&'a Convolution),
     /// From its result back.
@@ -342,6 +345,8 @@ impl Kernel {
             Kernel::Convolution { convolution, activation: _ } => convolution::convolution(convolution),
             Kernel::ConvolutionDataGradient { convolution, activation: _ } => convolution::data_gradient(convolution),
             Kernel::ConvolutionWeightGradient { convolution } => convolution::weight_gradient(convolution),
+            Kernel::IntegerProduct { transpose_b } => integer::product(*transpose_b),
+            Kernel::IntegerConvolution { convolution } => integer::convolution(convolution),
             Kernel::Pool { op, window } => convolution::pool(*op, window),
             Kernel::PoolGradient { op: _, window } => convolution::pool_gradient(window),
             Kernel::BatchNormalization { .. } => normalization::batch(),

@@ -8,7 +8,7 @@ use super::{
     Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
     RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp, Window,
 };
-use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64};
+use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64, Int8, UInt8};
 use crate::{TensorDesc, TensorError};
 
 /// A kernel with the descriptors of what it reads and writes.
@@ -221,6 +221,46 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         KernelKind::ConvolutionWeightGradient => {
             vec![floats(Kernel::ConvolutionWeightGradient { convolution }, &[IMAGE, IMAGE], &[WEIGHTS])]
         }
+        KernelKind::IntegerProduct => vec![
+            sample(
+                Kernel::IntegerProduct { transpose_b: false },
+                &[(UInt8, &[2, 10, 18]), (Int8, &[18, 14]), (UInt8, &[1, 1]), (Int8, &[1, 14])],
+                &[(Int32, &[2, 10, 14])],
+            ),
+            sample(
+                Kernel::IntegerProduct { transpose_b: true },
+                &[
+                    (Int8, &[10, 19]),
+                    (Int8, &[14, 19]),
+                    (Int8, &[10, 1]),
+                    (Int8, &[1, 1]),
+                    (Int32, &[1, 14]),
+                    (Float32, &[1, 1]),
+                    (UInt8, &[1, 1]),
+                ],
+                &[(UInt8, &[10, 14])],
+            ),
+        ],
+        KernelKind::IntegerConvolution => vec![
+            sample(
+                Kernel::IntegerConvolution { convolution: convolution.clone() },
+                &[(UInt8, IMAGE), (Int8, WEIGHTS), (UInt8, ONE), (Int8, CHANNELS)],
+                &[(Int32, IMAGE)],
+            ),
+            sample(
+                Kernel::IntegerConvolution { convolution },
+                &[
+                    (UInt8, IMAGE),
+                    (Int8, WEIGHTS),
+                    (UInt8, ONE),
+                    (Int8, ONE),
+                    (Int32, CHANNELS),
+                    (Float32, CHANNELS),
+                    (Int8, ONE),
+                ],
+                &[(Int8, IMAGE)],
+            ),
+        ],
         KernelKind::Pool => vec![floats(Kernel::Pool { op: PoolOp::Max, window: window() }, &[IMAGE], &[IMAGE])],
         KernelKind::PoolGradient => {
             vec![floats(Kernel::PoolGradient { op: PoolOp::Max, window: window() }, &[IMAGE, IMAGE], &[IMAGE])]

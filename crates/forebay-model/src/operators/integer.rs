@@ -1,16 +1,13 @@
-//! Products and convolutions of integers of 8 bits, exact in 32 bits.
-//!
-//! They are computed in float32, which holds every integer up to 2^24. One factor is cut into digits of few bits, and the sum into
-//! pieces, so that no partial sum is larger, in whatever order it is added: all kernels for float32 then give exact integers.
+//! Products and convolutions of integers of 8 bits, exact in 32 bits: kernels of integers, which also scale, round and saturate their
+//! sums where results have 8 bits.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
 
-use super::convolution::{correlation, groups};
+use super::convolution::correlation;
 use super::decomposition::{composed, Composer, Decomposition, Part};
-use super::matrix::multiply;
-use super::quantized::{centred, dynamically, given_number, integer_type, number, real_input, saturate};
-use super::shapes::product;
+use super::quantized::{dynamically, given_number, integer_type, real_input, saturate};
+use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
@@ -29,181 +26,214 @@ pub const ROWS: &[Operator] = &[
     Operator { domain: MICROSOFT, ..composed!("QGemm", qgemm) },
 ];
 
-/// Terms of a sum whose other factor is not cut into digits: 258 times 255 times 255 is below 2^24.
-const WHOLE_TERMS: u64 = 258;
-/// Terms of a sum whose other factor has two digits of 4 bits.
-const PIECE_TERMS: u64 = 4096;
-/// Terms of a sum with digits of a bit.
-const TERMS_MAX: u64 = 1 << 15;
-
-/// Whole numbers from -255 to 255 as digits, for sums of this many terms: each with the power of two that it counts.
-fn digits(c: &mut Composer, x: &Part, terms: u64) -> Result<Vec<(Part, f32)>, ModelError> {
-    if terms <= WHOLE_TERMS {
-        return Ok(vec![(x.clone(), 1.0)]);
-    }
-    if terms > TERMS_MAX {
-        return Err(c.view.error(format!("sums of {terms} products in a group; at most {TERMS_MAX} are possible")));
-    }
-    let bits = (16 - terms.next_power_of_two().ilog2()).min(4);
-    let base = (1u32 << bits) as f32;
-    let (mut rest, mut digits, mut power) = (x.clone(), Vec::new(), 1.0);
-    for _ in 1..8u32.div_ceil(bits) {
-        let scaled = c.affine(&rest, 1.0 / base, 0.0)?;
-        let above = c.unary(UnaryOp::Floor, &scaled)?;
-        let taken = c.affine(&above, base, 0.0)?;
-        digits.push((c.binary(BinaryOp::Subtract, &rest, &taken)?, power));
-        (rest, power) = (above, power * base);
-    }
-    digits.push((rest, power));
-    Ok(digits)
+/// An operand of 8 bits and its zero point, of the same type.
+pub(super) struct Factor {
+    pub x: Part,
+    pub zero: Part,
 }
 
-/// sum + power part, in 32 bits.
-fn add(c: &mut Composer, sum: Option<Part>, part: &Part, power: f32) -> Result<Part, ModelError> {
-    let part = c.cast(part, DataType::Int32);
-    let part = if power == 1.0 { part } else { c.affine(&part, power, 0.0)? };
-    match sum {
-        None => Ok(part),
-        Some(sum) => c.binary(BinaryOp::Add, &sum, &part),
-    }
+/// What makes a result of 8 bits of sums: both broadcast to them.
+pub(super) struct Scaled {
+    bias: Option<Part>,
+    scale: Part,
+    zero: Part,
 }
 
-/// Some indices of an axis.
-fn piece(c: &mut Composer, x: &Part, axis: usize, start: u64, count: u64) -> Part {
-    if x.ty.shape[axis] == count {
-        return x.clone();
+impl Factor {
+    /// A node's input with a zero point that may be left out.
+    pub fn of(c: &mut Composer, i: usize, zero: usize) -> Result<Factor, ModelError> {
+        let x = c.input(i)?;
+        let zero = if c.view.has_input(zero) { Some(c.input(zero)?) } else { None };
+        Factor::new(c, x, zero)
     }
-    let mut ty = x.ty.clone();
-    ty.shape[axis] = count;
-    let mut starts = vec![0; ty.shape.len()];
-    starts[axis] = start;
-    let steps = vec![1; ty.shape.len()];
-    c.kernel(Kernel::Slice { starts, steps }, &[x], ty)
-}
 
-/// The product of whole numbers from -255 to 255, as int32.
-pub(super) fn exact_product(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, ModelError> {
-    let (Some(own), Some(&terms)) = (a.ty.shape.len().checked_sub(1), a.ty.shape.last()) else {
-        return Err(c.view.error(format!("{} is no matrix", a.ty)));
-    };
-    let other = b.ty.shape.len().saturating_sub(2);
-    if b.ty.shape.get(other) != Some(&terms) {
-        return Err(c.view.error(format!("operands {} and {} cannot be multiplied", a.ty, b.ty)));
-    }
-    let mut sum = None;
-    for start in (0..terms).step_by(PIECE_TERMS as usize) {
-        let count = PIECE_TERMS.min(terms - start);
-        let (a, b) = (piece(c, a, own, start, count), piece(c, b, other, start, count));
-        for (digit, power) in digits(c, &b, count)? {
-            let product = multiply(c, &a, &digit)?;
-            sum = Some(add(c, sum, &product, power)?);
+    /// An operand with a zero point that may be left out.
+    pub fn new(c: &mut Composer, x: Part, zero: Option<Part>) -> Result<Factor, ModelError> {
+        let data_type = x.ty.data_type;
+        if !is_byte(data_type) {
+            return Err(c.view.error(format!("{} must be of int8 or uint8", x.ty)));
         }
-    }
-    sum.ok_or_else(|| c.view.error("there are no terms to add"))
-}
-
-/// The convolution of whole numbers from -255 to 255, as int32.
-fn exact_convolution(c: &mut Composer, x: &Part, w: &Part) -> Result<Part, ModelError> {
-    let view = c.view;
-    // What fits is checked before anything is cut.
-    correlation(&view, x, w)?;
-    let taps = product(&view, &w.ty.shape[2..])?;
-    let channels = w.ty.shape[1];
-    let at_once = match groups(&view)? {
-        1 => (PIECE_TERMS / taps.max(1)).clamp(1, channels.max(1)),
-        _ => channels.max(1),
-    };
-    let mut sum = None;
-    for start in (0..channels).step_by(at_once as usize) {
-        let count = at_once.min(channels - start);
-        let (x, w) = if count == channels {
-            (x.clone(), w.clone())
-        } else {
-            (piece(c, x, 1, start, count), piece(c, w, 1, start, count))
+        let zero = match zero {
+            Some(zero) => zero,
+            None => c.scalar(data_type, 0.0)?,
         };
-        for (digit, power) in digits(c, &w, count * taps)? {
-            let (kernel, ty) = correlation(&view, &x, &digit)?;
-            let y = c.kernel(kernel, &[&x, &digit], ty);
-            sum = Some(add(c, sum, &y, power)?);
+        if zero.ty.data_type != data_type {
+            return Err(c.view.error(format!("the zero point {} of {} is of another type", zero.ty, x.ty)));
+        }
+        Ok(Factor { x, zero })
+    }
+}
+
+/// Whether integers have 8 bits.
+fn is_byte(data_type: DataType) -> bool {
+    matches!(data_type, DataType::Int8 | DataType::UInt8)
+}
+
+/// One number, one for each row or column of matrices, or whatever else has two dimensions, as it broadcasts to matrices.
+fn to_matrices(c: &Composer, x: &Part, by_rows: bool) -> Result<Part, ModelError> {
+    match x.ty.shape.as_slice() {
+        [] | [1] => c.reshape(x, &[1, 1]),
+        &[count] => c.reshape(x, &if by_rows { [count, 1] } else { [1, count] }),
+        _ => Ok(x.clone()),
+    }
+}
+
+/// The product of matrices of integers as int32; of 8 bits, where it is scaled. b may be given as [n, k].
+pub(super) fn product_of_integers(
+    c: &mut Composer,
+    [a, b]: [&Factor; 2],
+    transpose_b: bool,
+    scaled: Option<(&Scaled, DataType)>,
+) -> Result<Part, ModelError> {
+    let view = c.view;
+    let error = || view.error(format!("operands {} and {} cannot be multiplied", a.x.ty, b.x.ty));
+    let (mut left, mut right) = (a.x.ty.shape.clone(), b.x.ty.shape.clone());
+    let (is_row, is_column) = (left.len() == 1, right.len() == 1);
+    if is_row {
+        left.insert(0, 1);
+    }
+    if is_column {
+        right.push(1);
+    }
+    let (&[ref left_batch @ .., m, k], &[ref right_batch @ .., b0, b1]) = (left.as_slice(), right.as_slice()) else {
+        return Err(error());
+    };
+    let (of_b, n) = if transpose_b { (b1, b0) } else { (b0, b1) };
+    if k != of_b {
+        return Err(error());
+    }
+    let batch = broadcast_shapes(&view, left_batch, right_batch)?;
+    let mut result = batch.clone();
+    result.extend((!is_row).then_some(m));
+    result.extend((!is_column).then_some(n));
+    let data_type = scaled.map_or(DataType::Int32, |(_, data_type)| data_type);
+    let mut others = vec![to_matrices(c, &a.zero, true)?, to_matrices(c, &b.zero, false)?];
+    if let Some((scaled, _)) = scaled {
+        let bias = match &scaled.bias {
+            Some(bias) => bias.clone(),
+            None => c.scalar(DataType::Int32, 0.0)?,
+        };
+        for part in [&bias, &scaled.scale, &scaled.zero] {
+            others.push(to_matrices(c, part, false)?);
         }
     }
-    sum.ok_or_else(|| view.error("there are no channels"))
-}
-
-/// An operand of 8 bits without its zero point. A zero point of rank 1 belongs to the rows, where it is one per row.
-pub(super) fn operand(c: &mut Composer, i: usize, zero: usize, by_rows: bool) -> Result<Part, ModelError> {
-    let x = c.input(i)?;
-    if !matches!(x.ty.data_type, DataType::Int8 | DataType::UInt8) {
-        return Err(c.view.error(format!("input {i} must be of int8 or uint8, not {}", x.ty)));
-    }
-    let zero = real_input(c, zero)?;
-    let zero = match zero {
-        Some(zero) if by_rows && zero.ty.shape.len() == 1 && zero.ty.shape != [1] => {
-            let rows = zero.ty.shape[0];
-            Some(c.reshape(&zero, &[rows, 1])?)
-        }
-        zero => zero,
+    // What belongs to a whole matrix or to its columns lets batches be rows.
+    let is_flat = right_batch.iter().all(|&size| size == 1)
+        && batch.len() == left_batch.len()
+        && others.iter().all(|part| part.ty.shape.len() == 2 && part.ty.shape[0] == 1);
+    let matrix = if is_flat {
+        (left, right) = (vec![product(&view, &[product(&view, left_batch)?, m])?, k], vec![b0, b1]);
+        vec![left[0], n]
+    } else {
+        [&batch[..], &[m, n]].concat()
     };
-    let centred = centred(c, &x, zero.as_ref())?;
-    if centred.ty.shape != x.ty.shape {
-        return Err(c.view.error(format!("the zero point of {} has other sizes", x.ty)));
+    let fits = |part: &Part| broadcast_shapes(&view, &part.ty.shape, &matrix).is_ok_and(|shape| shape == matrix);
+    if let Some(part) = others.iter().find(|part| !fits(part)) {
+        let whole = TensorType::new(data_type, &matrix);
+        return Err(view.error(format!("zero points, bias and scale must belong to {whole}, and {} does not", part.ty)));
     }
-    Ok(centred)
+    if k == 0 {
+        return Ok(c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(DataType::Int32, &result)));
+    }
+    let (left, right) = (c.reshape(&a.x, &left)?, c.reshape(&b.x, &right)?);
+    let reads: Vec<&Part> = [&left, &right].into_iter().chain(&others).collect();
+    let y = c.kernel(Kernel::IntegerProduct { transpose_b }, &reads, TensorType::new(data_type, &matrix));
+    c.reshape(&y, &result)
 }
 
-/// A weight of a convolution, whose zero point is one or one per filter.
-fn filters(c: &mut Composer, i: usize, zero: usize) -> Result<Part, ModelError> {
-    let w = c.input(i)?;
-    if !matches!(w.ty.data_type, DataType::Int8 | DataType::UInt8) {
-        return Err(c.view.error(format!("input {i} must be of int8 or uint8, not {}", w.ty)));
-    }
-    let zero = match real_input(c, zero)? {
-        None => None,
-        Some(zero) => Some(along(c, &zero, w.ty.shape.len(), 0)?),
+/// The convolution of integers as int32; of 8 bits, where it is scaled.
+fn convolution_of_integers(
+    c: &mut Composer,
+    [x, w]: [&Factor; 2],
+    scaled: Option<(&Scaled, DataType)>,
+) -> Result<Part, ModelError> {
+    let view = c.view;
+    let mut weights = w.x.clone();
+    weights.ty.data_type = x.x.ty.data_type;
+    let (kernel, mut ty) = correlation(&view, &x.x, &weights)?;
+    let Kernel::Convolution { convolution, .. } = kernel else {
+        return Err(view.error("this is no convolution"));
     };
-    let centred = centred(c, &w, zero.as_ref())?;
-    if centred.ty.shape != w.ty.shape {
-        return Err(c.view.error(format!("the zero point of {} has other sizes", w.ty)));
+    if w.x.ty.count() == 0 {
+        return Err(view.error("there are no channels"));
     }
-    Ok(centred)
+    let filters = ty.shape[1];
+    let mut reads = vec![x.x.clone(), w.x.clone(), one_of(c, &x.zero, 1)?, one_of(c, &w.zero, filters)?];
+    ty.data_type = DataType::Int32;
+    if let Some((scaled, data_type)) = scaled {
+        ty.data_type = data_type;
+        let bias = match &scaled.bias {
+            Some(bias) => bias.clone(),
+            None => c.scalar(DataType::Int32, 0.0)?,
+        };
+        reads.extend([one_of(c, &bias, filters)?, one_of(c, &scaled.scale, filters)?, one_of(c, &scaled.zero, 1)?]);
+    }
+    Ok(c.kernel(Kernel::IntegerConvolution { convolution }, &reads.iter().collect::<Vec<_>>(), ty))
 }
 
-/// One number, or one for each index of an axis of a tensor of a rank.
-fn along(c: &mut Composer, x: &Part, rank: usize, axis: usize) -> Result<Part, ModelError> {
-    let count = x.ty.count();
-    if x.ty.shape.len() > 1 {
-        return Err(c.view.error(format!("{} must have one dimension", x.ty)));
+/// One number, or one for each of some, as a vector.
+fn one_of(c: &Composer, x: &Part, count: u64) -> Result<Part, ModelError> {
+    match x.ty.count() {
+        own if own == 1 || (own == count && x.ty.shape.len() == 1) => c.reshape(x, &[own]),
+        _ => Err(c.view.error(format!("{} must be one number, or one for each of {count}", x.ty))),
     }
-    let mut shape = vec![1; rank - axis];
-    shape[0] = count;
-    c.reshape(x, if count == 1 { &[] } else { &shape })
 }
 
 fn matmul_integer(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (a, b) = (operand(&mut c, 0, 2, true)?, operand(&mut c, 1, 3, false)?);
-    let y = exact_product(&mut c, &a, &b)?;
+    let (a, b) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 1, 3)?);
+    let y = product_of_integers(&mut c, [&a, &b], false, None)?;
     c.finish(y)
 }
 
 fn conv_integer(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (x, w) = (operand(&mut c, 0, 2, false)?, filters(&mut c, 1, 3)?);
-    let y = exact_convolution(&mut c, &x, &w)?;
+    let (x, w) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 1, 3)?);
+    let y = convolution_of_integers(&mut c, [&x, &w], None)?;
     c.finish(y)
 }
 
-/// Sums as quantised numbers: times a scale, rounded, with a zero point.
-fn rescale(
+/// A zero point of a result: its type, and the point as one number of it. 0 where it is left out.
+fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelError> {
+    let data_type = integer_type(&c.view, i)?;
+    if !is_byte(data_type) {
+        return Err(c.view.error(format!("input {i} must be of int8 or uint8, not {data_type}")));
+    }
+    let zero = match c.view.has_input(i) {
+        true => Some(c.input(i)?).filter(|zero| zero.ty.count() > 0),
+        false => None,
+    };
+    match zero {
+        Some(zero) if zero.ty.count() == 1 => Ok((data_type, c.reshape(&zero, &[])?)),
+        Some(zero) => Err(c.view.error(format!("the zero point of the result must be one number, not {}", zero.ty))),
+        None => Ok((data_type, c.scalar(data_type, 0.0)?)),
+    }
+}
+
+/// Sums of no terms, as quantised numbers.
+fn of_nothing(c: &mut Composer, sums: &Part, scaled: &Scaled, data_type: DataType) -> Result<Part, ModelError> {
+    let sums = match &scaled.bias {
+        Some(bias) => c.binary(BinaryOp::Add, sums, bias)?,
+        None => sums.clone(),
+    };
+    let sums = c.cast(&sums, DataType::Float32);
+    let y = c.binary(BinaryOp::Multiply, &sums, &scaled.scale)?;
+    let zero = c.cast(&scaled.zero, DataType::Float32);
+    saturate(c, &y, Some(&zero), data_type)
+}
+
+/// The product of matrices as quantised numbers.
+fn quantised_product(
     c: &mut Composer,
-    sums: &Part,
-    scale: &Part,
-    zero: Option<&Part>,
-    data_type: DataType,
+    factors: [&Factor; 2],
+    transpose_b: bool,
+    (scaled, data_type): (&Scaled, DataType),
 ) -> Result<Part, ModelError> {
-    let sums = c.cast(sums, DataType::Float32);
-    let y = c.binary(BinaryOp::Multiply, &sums, scale)?;
-    saturate(c, &y, zero, data_type)
+    let y = product_of_integers(c, factors, transpose_b, Some((scaled, data_type)))?;
+    if y.ty.data_type == data_type {
+        return Ok(y);
+    }
+    of_nothing(c, &y, scaled, data_type)
 }
 
 /// A scale that is one number, or one for each row (a column of the tensor) or column.
@@ -218,73 +248,57 @@ pub(super) fn scale(c: &mut Composer, i: usize, by_rows: bool) -> Result<Part, M
 
 fn qlinear_matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (a, b) = (operand(&mut c, 0, 2, true)?, operand(&mut c, 3, 5, false)?);
-    let sums = exact_product(&mut c, &a, &b)?;
+    let (a, b) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
     let (of_a, of_b, of_y) = (scale(&mut c, 1, true)?, scale(&mut c, 4, false)?, scale(&mut c, 6, true)?);
     let of_both = c.binary(BinaryOp::Multiply, &of_a, &of_b)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
-    let zero = real_input(&mut c, 7)?.filter(|zero| zero.ty.count() > 0);
-    let zero = match zero {
-        Some(zero) if zero.ty.shape == [1] => Some(c.reshape(&zero, &[])?),
-        zero => zero,
-    };
-    let y = rescale(&mut c, &sums, &scale, zero.as_ref(), integer_type(&view, 7)?)?;
+    let (data_type, zero) = result_zero(&mut c, 7)?;
+    let y = quantised_product(&mut c, [&a, &b], false, (&Scaled { bias: None, scale, zero }, data_type))?;
     c.finish(y)
 }
 
 fn qlinear_conv(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (x, w) = (operand(&mut c, 0, 2, false)?, filters(&mut c, 3, 5)?);
-    let mut sums = exact_convolution(&mut c, &x, &w)?;
-    let rank = sums.ty.shape.len();
-    if view.has_input(8) {
-        let bias = c.input(8)?;
-        let bias = along(&mut c, &bias, rank, 1)?;
-        sums = c.binary(BinaryOp::Add, &sums, &bias)?;
-    }
+    let (x, w) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
+    let bias = if view.has_input(8) { Some(c.input(8)?) } else { None };
     let of_w = real_input(&mut c, 4)?.ok_or_else(|| view.error("input 4 is missing"))?;
-    let (of_x, of_w, of_y) = (given_number(&mut c, 1)?, along(&mut c, &of_w, rank, 1)?, given_number(&mut c, 6)?);
+    let (of_x, of_y) = (given_number(&mut c, 1)?, given_number(&mut c, 6)?);
     let of_both = c.binary(BinaryOp::Multiply, &of_x, &of_w)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
-    let zero = number(&mut c, 7)?;
-    let y = rescale(&mut c, &sums, &scale, zero.as_ref(), integer_type(&view, 7)?)?;
+    let (data_type, zero) = result_zero(&mut c, 7)?;
+    let y = convolution_of_integers(&mut c, [&x, &w], Some((&Scaled { bias, scale, zero }, data_type)))?;
     c.finish(y)
 }
 
 /// alpha op(a) op(b) + c, as real numbers or quantised.
 fn qgemm(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (mut a, mut b) = (operand(&mut c, 0, 2, false)?, operand(&mut c, 3, 5, false)?);
-    let mut of_b = scale(&mut c, 4, false)?;
-    if a.ty.shape.len() != 2 || b.ty.shape.len() != 2 {
-        return Err(view.error(format!("operands {} and {} are no matrices", a.ty, b.ty)));
+    let (mut a, b) = (Factor::of(&mut c, 0, 2)?, Factor::of(&mut c, 3, 5)?);
+    let of_b = scale(&mut c, 4, false)?;
+    if a.x.ty.shape.len() != 2 || b.x.ty.shape.len() != 2 {
+        return Err(view.error(format!("operands {} and {} are no matrices", a.x.ty, b.x.ty)));
     }
     if view.int("transA", 0)? != 0 {
-        a = c.transpose(&a, &[1, 0])?;
+        a.x = c.transpose(&a.x, &[1, 0])?;
     }
-    if view.int("transB", 0)? != 0 {
-        b = c.transpose(&b, &[1, 0])?;
-        if of_b.ty.shape.len() == 2 {
-            of_b = c.transpose(&of_b, &[1, 0])?;
-        }
-    }
-    let mut sums = exact_product(&mut c, &a, &b)?;
-    if view.has_input(6) {
-        let summand = c.input(6)?;
-        sums = c.binary(BinaryOp::Add, &sums, &summand)?;
-    }
+    let transpose_b = view.int("transB", 0)? != 0;
+    let bias = if view.has_input(6) { Some(c.input(6)?) } else { None };
     let of_a = given_number(&mut c, 1)?;
     let of_both = c.binary(BinaryOp::Multiply, &of_a, &of_b)?;
     let of_both = c.affine(&of_both, view.float("alpha", 1.0)?, 0.0)?;
     if !view.has_input(7) {
+        let mut sums = product_of_integers(&mut c, [&a, &b], transpose_b, None)?;
+        if let Some(bias) = bias {
+            sums = c.binary(BinaryOp::Add, &sums, &bias)?;
+        }
         let sums = c.cast(&sums, DataType::Float32);
         let y = c.binary(BinaryOp::Multiply, &sums, &of_both)?;
         return c.finish(y);
     }
     let of_y = given_number(&mut c, 7)?;
     let scale = c.binary(BinaryOp::Divide, &of_both, &of_y)?;
-    let zero = number(&mut c, 8)?;
-    let y = rescale(&mut c, &sums, &scale, zero.as_ref(), integer_type(&view, 8)?)?;
+    let (data_type, zero) = result_zero(&mut c, 8)?;
+    let y = quantised_product(&mut c, [&a, &b], transpose_b, (&Scaled { bias, scale, zero }, data_type))?;
     c.finish(y)
 }
 
@@ -293,8 +307,7 @@ fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> 
     let mut c = Composer::new(view);
     let x = c.input(0)?;
     let [a, of_a, zero] = dynamically(&mut c, &x)?;
-    let a = centred(&mut c, &a, Some(&zero))?;
-    let b = operand(&mut c, 1, 3, false)?;
+    let (a, b) = (Factor::new(&mut c, a, Some(zero))?, Factor::of(&mut c, 1, 3)?);
     let of_b = scale(&mut c, 2, false)?;
     let y = real_product(&mut c, [&a, &b], [&of_a, &of_b], 4)?;
     c.finish(y)
@@ -303,20 +316,20 @@ fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> 
 /// A product of quantised numbers as real ones.
 fn matmul_integer_to_float(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
-    let (a, b) = (operand(&mut c, 0, 4, true)?, operand(&mut c, 1, 5, false)?);
+    let (a, b) = (Factor::of(&mut c, 0, 4)?, Factor::of(&mut c, 1, 5)?);
     let (of_a, of_b) = (scale(&mut c, 2, true)?, scale(&mut c, 3, false)?);
     let y = real_product(&mut c, [&a, &b], [&of_a, &of_b], 6)?;
     c.finish(y)
 }
 
-/// The product of two operands without their zero points, times both scales, plus a bias where that input is given.
+/// The product of two factors times both scales, plus a bias where that input is given.
 pub(super) fn real_product(
     c: &mut Composer,
-    [a, b]: [&Part; 2],
+    factors: [&Factor; 2],
     [of_a, of_b]: [&Part; 2],
     bias: usize,
 ) -> Result<Part, ModelError> {
-    let sums = exact_product(c, a, b)?;
+    let sums = product_of_integers(c, factors, false, None)?;
     let of_both = c.binary(BinaryOp::Multiply, of_a, of_b)?;
     let sums = c.cast(&sums, DataType::Float32);
     let mut y = c.binary(BinaryOp::Multiply, &sums, &of_both)?;

@@ -5,6 +5,7 @@ mod attention;
 mod compare;
 mod convolution;
 mod elementwise;
+mod integer;
 mod large;
 mod layout;
 mod local_response;

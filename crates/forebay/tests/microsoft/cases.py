@@ -142,7 +142,7 @@ case("bits_4_bias", "MatMulNBits", [values(3, 40), packed(6, 3, 8), Constant(val
 
 def integers(kind, *shape):
     """Signed ones have 7 bits: on some CPUs, ONNX Runtime's products of larger ones with bytes saturate."""
-    low, high = (-64, 64) if kind == np.int8 else (0, 256)
+    low, high = (-64, 64) if np.dtype(kind) == np.int8 else (0, 256)
     return RANDOM.integers(low, high, shape).astype(kind)
 
 
@@ -213,3 +213,38 @@ bytes_4 = [Constant(integers(np.uint8, 7, 20)), rows, Constant(values(7, 3))]
 case("gather_bytes", "GatherBlockQuantized", bytes_4, block_size=16, bits=4)
 case("gather_bytes_zeros", "GatherBlockQuantized", [*bytes_4, Constant(integers(np.uint8, 7, 2))], block_size=16, bits=4)
 case("gather_bytes_8", "GatherBlockQuantized", [Constant(integers(np.uint8, 7, 40)), rows, Constant(values(7, 3))], block_size=16, bits=8)
+
+
+def quantised_with(kind, shape, scales=(), zeros=()):
+    """Integers, their scale and their zero point."""
+    scale = RANDOM.uniform(0.01, 0.02, scales).astype(np.float32)
+    return [integers(kind, *shape), Constant(scale), Constant(integers(kind, *zeros))]
+
+
+def result(kind, scale):
+    return [Constant(np.float32(scale)), Constant(integers(kind))]
+
+
+for of_a in ("uint8", "int8"):
+    for of_b in ("uint8", "int8"):
+        a, b = integers(of_a, 2, 5, 67), integers(of_b, 67, 50)
+        zeros = [Constant(integers(of_a)), Constant(integers(of_b, 50))]
+        case(f"integers_{of_a}_{of_b}", "MatMulInteger", [a, b, *zeros], domain="", kinds=(TYPES["int32"],))
+case("integers_one", "MatMulInteger", [integers("uint8", 7, 130), integers("int8", 130, 3)], domain="", kinds=(TYPES["int32"],))
+case("integers_batch", "MatMulInteger", [integers("uint8", 3, 4, 6), integers("int8", 3, 6, 9)], domain="", kinds=(TYPES["int32"],))
+
+window = {"pads": [1, 2, 1, 0], "strides": [2, 1], "dilations": [1, 2]}
+zeros = [Constant(integers("uint8")), Constant(integers("uint8"))]
+case("integer_conv", "ConvInteger", [integers("uint8", 2, 5, 11, 12), integers("uint8", 4, 5, 3, 3), *zeros], domain="", kinds=(TYPES["int32"],), **window)
+for kind, groups, channels in (("uint8", 1, 7), ("int8", 1, 16), ("uint8", 2, 4), ("uint8", 6, 1)):
+    weights = quantised_with("int8", (6, channels, 3, 3), (6,))
+    weights[0], weights[2] = Constant(weights[0]), Constant(np.zeros(6, np.int8))
+    x = quantised_with(kind, (2, channels * groups, 13, 14))
+    bias = Constant(RANDOM.integers(-999, 999, 6, dtype=np.int32))
+    name = f"quantised_conv_{kind}_{groups}"
+    case(name, "QLinearConv", [*x, *weights, *result(kind, 0.5), bias], domain="", kinds=(TYPES[kind],), group=groups, **window)
+case("quantised_product", "QLinearMatMul", [*quantised_with("uint8", (3, 4, 40)), *quantised_with("int8", (40, 20)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantised_columns", "QLinearMatMul", [*quantised_with("uint8", (9, 40)), *quantised_with("int8", (40, 70), (70,), (70,)), *result("uint8", 0.4)], domain="", kinds=(TYPES["uint8"],))
+case("quantised_gemm", "QGemm", [*quantised_with("uint8", (5, 33)), *quantised_with("int8", (20, 33)), Constant(RANDOM.integers(-999, 999, 20, dtype=np.int32)), *result("uint8", 0.4)], kinds=(TYPES["uint8"],), transB=1, alpha=0.8)
+case("quantised_gemm_real", "QGemm", [*quantised_with("int8", (33, 5)), *quantised_with("int8", (33, 20))], transA=1)
+case("dynamic_product", "DynamicQuantizeMatMul", [values(2, 5, 33), integers("int8", 33, 20), Constant(values(20)), Constant(integers("int8", 20)), values(20)])

@@ -1,6 +1,7 @@
 //! Axes: from what is known of a kernel and its operands' sizes to the dimensions of a launch.
 
 mod attention;
+mod integer;
 mod positions;
 mod windows;
 
@@ -164,6 +165,7 @@ impl Operands<'_> {
                 let summand = 2 + usize::from(part.reads_result());
                 self.product([transpose_a, transpose_b], (part, first), summand, may_add_terms)
             }
+            Axes::IntegerProduct { transpose_b } => self.integer_product(transpose_b),
             Axes::Convolution(convolution) => self.convolution(convolution, OperandRef::Read(0), OperandRef::Write(0)),
             Axes::ConvolutionDataGradient(convolution) => {
                 self.convolution(convolution, OperandRef::Write(0), OperandRef::Read(0))

@@ -40,7 +40,8 @@ impl Kernel {
             Kernel::Dropout { first, .. } | Kernel::Random { first, .. } => Placement::FirstElement(first),
             Kernel::Convolution { convolution, .. }
             | Kernel::ConvolutionDataGradient { convolution, .. }
-            | Kernel::ConvolutionWeightGradient { convolution } => Placement::Window(&mut convolution.window),
+            | Kernel::ConvolutionWeightGradient { convolution }
+            | Kernel::IntegerConvolution { convolution } => Placement::Window(&mut convolution.window),
             Kernel::Pool { window, .. } | Kernel::PoolGradient { window, .. } => Placement::Window(window),
             Kernel::MatMul { part, activation, .. } => Placement::Product(part, activation),
             Kernel::Attention(options)
@@ -81,6 +82,7 @@ impl Kernel {
             | Kernel::Scatter { .. }
             | Kernel::TopK { .. }
             | Kernel::Scan { .. }
+            | Kernel::IntegerProduct { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
@@ -138,6 +140,8 @@ impl Kernel {
             | Kernel::Scatter { .. }
             | Kernel::TopK { .. }
             | Kernel::Scan { .. }
+            | Kernel::IntegerProduct { .. }
+            | Kernel::IntegerConvolution { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Random { .. }
@@ -204,6 +208,8 @@ impl Kernel {
             | Kernel::LocalResponseNormalization { .. }
             | Kernel::LocalResponseNormalizationGradient { .. }
             | Kernel::Scatter { .. }
+            | Kernel::IntegerProduct { .. }
+            | Kernel::IntegerConvolution { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Random { .. }

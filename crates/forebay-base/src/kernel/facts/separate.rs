@@ -24,7 +24,7 @@ impl Kernel {
             | Kernel::UnaryGradient(_)
             | Kernel::Binary { .. }
             | Kernel::Select
-            | Kernel::Cast
+            | Kernel::Cast(_)
             | Kernel::Copy
             | Kernel::SliceGradient { .. }
             | Kernel::Pad { .. }

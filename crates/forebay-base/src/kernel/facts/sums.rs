@@ -183,6 +183,8 @@ impl Kernel {
             | Kernel::Scatter { .. }
             | Kernel::TopK { .. }
             | Kernel::Scan { .. }
+            | Kernel::IntegerProduct { .. }
+            | Kernel::IntegerConvolution { .. }
             | Kernel::PoolIndices { .. }
             | Kernel::Dropout { .. }
             | Kernel::Random { .. }

@@ -10,6 +10,7 @@ mod block;
 mod convolution;
 mod element;
 mod elementwise;
+mod integer;
 mod loss;
 mod math;
 mod matmul;
@@ -87,6 +88,9 @@ pub(crate) unsafe fn run(
             | Kernel::Convolution { .. }
             | Kernel::ConvolutionDataGradient { .. }
             | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::run(kernel, reads, writes, workspace),
+            Kernel::IntegerProduct { .. } | Kernel::IntegerConvolution { .. } => {
+                integer::run(kernel, reads, writes, workspace)
+            }
             Kernel::Pool { .. } | Kernel::PoolGradient { .. } | Kernel::PoolIndices { .. } => {
                 pooling::run(kernel, reads, writes)
             }
@@ -142,6 +146,9 @@ pub(crate) fn workspace_bytes(
         | Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
         | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::workspace_bytes(kernel, reads, writes),
+        Kernel::IntegerProduct { .. } | Kernel::IntegerConvolution { .. } => {
+            integer::workspace_bytes(kernel, reads, writes)
+        }
         Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::workspace_bytes(kernel, reads),
         Kernel::Unary(_)
         | Kernel::UnaryGradient(_)

@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 use super::super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
 use super::super::attention::within_lengths;
 use super::super::decomposition::{composed, Composer, Decomposition, Part};
-use super::super::integer::{operand, real_product, scale as integer_scale};
+use super::super::integer::{real_product, scale as integer_scale, Factor};
 use super::super::matrix::product_of;
 use super::super::rotary::{at_positions, rotated, Rotation};
 use super::super::shapes::{product, size};
@@ -196,7 +196,7 @@ fn quantized_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     if view.int("do_rotary", 0)? != 0 {
         return Err(view.error("attribute do_rotary is not supported"));
     }
-    let (x, weights) = (operand(&mut c, 0, 6, false)?, operand(&mut c, 1, 7, false)?);
+    let (x, weights) = (Factor::of(&mut c, 0, 6)?, Factor::of(&mut c, 1, 7)?);
     let (of_x, of_weights) = (integer_scale(&mut c, 3, false)?, integer_scale(&mut c, 4, false)?);
     let all = real_product(&mut c, [&x, &weights], [&of_x, &of_weights], 2)?;
     attended(c, &all, Places { heads, mask: 5, past: 8, added: None })

@@ -4,7 +4,7 @@ use forebay_base::kernel::{BinaryOp, RecurrentCell};
 use forebay_base::DataType;
 
 use super::super::decomposition::{composed, Composer, Decomposition, Part};
-use super::super::integer::exact_product;
+use super::super::integer::{product_of_integers, Factor};
 use super::super::quantized::{centred, dynamically, real_input};
 use super::super::recurrent::{recurrence, Call, Sizes};
 use super::super::shapes::product;
@@ -29,20 +29,23 @@ fn of_weights(c: &Composer, part: &Part, weights: &Part, what: &str) -> Result<P
     }
 }
 
-/// Integer weights without their zero point, in float32, and their scale.
-fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<[Part; 2], ModelError> {
+/// Integer weights with their zero point, and their scale.
+fn weights(c: &mut Composer, input: usize, scale: usize) -> Result<(Factor, Part), ModelError> {
     let w = c.input(input)?;
     let is_integer = matches!(w.ty.data_type, DataType::Int8 | DataType::UInt8);
     if !is_integer || w.ty.shape.len() != 3 {
         return Err(c.view.error(format!("weights {} must be of int8 or uint8 and have three dimensions", w.ty)));
     }
-    let zero = match real_input(c, scale + 1)? {
-        None => None,
-        Some(zero) => Some(of_weights(c, &zero, &w, "a zero point of weights")?),
+    let zero = match c.view.has_input(scale + 1) {
+        false => None,
+        true => {
+            let zero = c.input(scale + 1)?;
+            Some(of_weights(c, &zero, &w, "a zero point of weights")?)
+        }
     };
     let of_w = real_input(c, scale)?.ok_or_else(|| c.view.error(format!("input {scale} is missing")))?;
     let of_w = of_weights(c, &of_w, &w, "a scale of weights")?;
-    Ok([centred(c, &w, zero.as_ref())?, of_w])
+    Ok((Factor::new(c, w, zero)?, of_w))
 }
 
 /// An LSTM whose weights are integers \[directions, terms, columns], with scales and zero points. What they are multiplied with is
@@ -53,22 +56,22 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     recurrence.quantizes_state = true;
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    let ([w, of_w], [r, of_r]) = (weights(&mut c, 1, 8)?, weights(&mut c, 2, 10)?);
+    let ((w, of_w), (r, of_r)) = (weights(&mut c, 1, 8)?, weights(&mut c, 2, 10)?);
     let error = || {
         let reason = format!(
             "input {}, weights {} and recurrent weights {} do not fit 4 gates and {} directions",
             x.ty,
-            w.ty,
-            r.ty,
+            w.x.ty,
+            r.x.ty,
             recurrence.directions.len()
         );
         view.error(reason)
     };
-    let (&[steps, batch, elements], &[directions, units, columns]) = (x.ty.shape.as_slice(), r.ty.shape.as_slice())
+    let (&[steps, batch, elements], &[directions, units, columns]) = (x.ty.shape.as_slice(), r.x.ty.shape.as_slice())
     else {
         return Err(error());
     };
-    let fits = w.ty.shape == [directions, elements, columns] && units.checked_mul(4) == Some(columns);
+    let fits = w.x.ty.shape == [directions, elements, columns] && units.checked_mul(4) == Some(columns);
     if !fits || directions != recurrence.directions.len() as u64 {
         return Err(error());
     }
@@ -79,9 +82,9 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = Sizes { steps, batch, directions, columns, units };
     let call = Call { recurrence, sizes, by_batch: false };
     let [quantised, of_x, zero] = dynamically(&mut c, &x)?;
-    let whole = centred(&mut c, &quantised, Some(&zero))?;
-    let whole = c.reshape(&whole, &[product(&view, &[steps, batch])?, elements])?;
-    let sums = exact_product(&mut c, &whole, &w)?;
+    let quantised = c.reshape(&quantised, &[product(&view, &[steps, batch])?, elements])?;
+    let quantised = Factor::new(&mut c, quantised, Some(zero))?;
+    let sums = product_of_integers(&mut c, [&quantised, &w], false, None)?;
     let sums = c.cast(&sums, DataType::Float32);
     let of_both = c.binary(BinaryOp::Multiply, &of_w, &of_x)?;
     let mut gates = c.binary(BinaryOp::Multiply, &sums, &of_both)?;
@@ -92,6 +95,7 @@ fn dynamic_quantize_lstm(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     // From [directions, steps batch, columns].
     let gates = c.transpose(&gates, &[1, 0, 2])?;
+    let r = centred(&mut c, &r.x, Some(&r.zero))?;
     let r = c.binary(BinaryOp::Multiply, &r, &of_r)?;
     let r = c.transpose(&r, &[0, 2, 1])?;
     call.finish(c, &gates, &r, bias)

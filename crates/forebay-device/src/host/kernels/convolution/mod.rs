@@ -22,30 +22,34 @@ use weight_gradient::WeightGradient;
 
 /// A convolution's sizes, always with three spatial dimensions.
 #[derive(Clone, Copy, Debug)]
-struct Geometry {
-    batch: usize,
-    groups: usize,
+pub(super) struct Geometry {
+    pub batch: usize,
+    pub groups: usize,
     /// Channels of x in a group.
-    inputs: usize,
+    pub inputs: usize,
     /// Channels of y in a group.
-    outputs: usize,
+    pub outputs: usize,
     /// Spatial sizes of x.
-    source: [usize; 3],
+    pub source: [usize; 3],
     /// Spatial sizes of y.
-    target: [usize; 3],
-    kernel: [usize; 3],
-    strides: [usize; 3],
-    dilations: [usize; 3],
-    pads: [usize; 3],
+    pub target: [usize; 3],
+    pub kernel: [usize; 3],
+    pub strides: [usize; 3],
+    pub dilations: [usize; 3],
+    pub pads: [usize; 3],
     /// Where the elements of x and of y lie.
-    x: Spatial,
-    y: Spatial,
+    pub x: Spatial,
+    pub y: Spatial,
     /// The first spatial dimension, among three.
     first: usize,
 }
 
 impl Geometry {
-    fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
+    /// The geometry of operands of these descriptors, of any element type.
+    ///
+    /// # Errors
+    /// Sizes that do not fit each other.
+    pub fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
         let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
         let layouts = (Spatial::of(x)?, Spatial::of(y)?);
         let (x, w, y) = (sizes(x), sizes(w), sizes(y));
@@ -86,7 +90,8 @@ impl Geometry {
         })
     }
 
-    fn taps(&self) -> usize {
+    /// Weights of a filter's channel.
+    pub fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
 }

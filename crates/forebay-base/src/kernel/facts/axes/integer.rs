@@ -1,0 +1,42 @@
+//! Axes of products of integers: batches, rows, columns and terms, with operands that broadcast to the result.
+
+use super::super::super::PRODUCT_ROWS;
+use super::super::AxisRole;
+use super::{read, write, Cut, Operands};
+
+impl Operands<'_> {
+    /// Of a and b, their zero points, and what makes the result of 8 bits.
+    pub(super) fn integer_product(&mut self, transpose_b: bool) -> Option<()> {
+        let rank = self.write(0)?.sizes().len();
+        let ranks: Vec<usize> = self.reads.iter().map(|desc| desc.sizes().len()).collect();
+        if rank < 2 || ranks.len() < 4 || ranks.iter().any(|own| !(2..=rank).contains(own)) {
+            return None;
+        }
+        let terms = [ranks[0] - 1, ranks[1] - if transpose_b { 1 } else { 2 }];
+        // The axis of a read along one of the result; none where it lacks it or is repeated.
+        let along = |at: usize, axis: usize| {
+            let own = match (at, transpose_b) {
+                // Rows and columns of b are given the other way round.
+                (1, true) if axis + 2 >= rank => ranks[1] - (axis + 2 - rank) - 1,
+                _ => (axis + ranks[at]).checked_sub(rank)?,
+            };
+            let is_own = terms.get(at) != Some(&own) && self.reads[at].sizes()[own] > 1;
+            is_own.then(|| read(at, own))
+        };
+        let mut found = Vec::new();
+        for axis in 0..rank {
+            let targets: Vec<_> = (0..ranks.len()).filter_map(|at| along(at, axis)).chain([write(0, axis)]).collect();
+            let cut = match rank - axis {
+                1 => None,
+                2 => Some(PRODUCT_ROWS),
+                _ => Some(1),
+            };
+            found.push((cut, targets));
+        }
+        for (cut, targets) in found {
+            self.free(cut, &targets);
+        }
+        self.add(AxisRole::Reduced, Cut::NONE, &[read(0, terms[0]), read(1, terms[1])], &[]);
+        Some(())
+    }
+}
