@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{command_lines, EngineOptions, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer};
 use forebay_golden::{host, onnx, trainer, trainer_options};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT4, INT8};
+use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT4};
 
 const ROWS: usize = 32;
 const WIDTH: usize = 300;

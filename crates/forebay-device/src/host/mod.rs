@@ -433,7 +433,7 @@ impl Drop for HostDevice {
 mod tests {
     use std::sync::mpsc;
 
-    use forebay_base::Launch;
+    use forebay_base::{DataType, Launch};
 
     use super::*;
 

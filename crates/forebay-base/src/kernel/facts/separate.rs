@@ -36,6 +36,8 @@ impl Kernel {
             | Kernel::LogSoftmaxGradient { .. }
             | Kernel::SoftmaxCrossEntropy { .. }
             | Kernel::SoftmaxCrossEntropyGradient { .. }
+            | Kernel::IntegerProduct { .. }
+            | Kernel::IntegerConvolution { .. }
             | Kernel::MeanSquaredError
             | Kernel::MeanSquaredErrorGradient
             | Kernel::BatchNormalization { .. }
