@@ -327,7 +327,9 @@ def row_of(arguments, network, tool, folder):
     try:
         operators = in_child(make, network, tool, folder)
     except Failed as error:
-        return [None, None, None, f"the tool, or ONNX Runtime: {error}"]
+        # Records refuse what looks like a path, as names of nodes do.
+        message = str(error).replace(folder + os.sep, "").replace('"/', '"')
+        return [None, None, None, f"the tool, or ONNX Runtime: {message}"]
     try:
         difference = compare(arguments, folder)
         if not difference <= TOLERANCE[TOOLS[tool][1]]:

@@ -53,7 +53,8 @@ fn compare_all(name: &str, script: &str, least: usize) {
     let cases = String::from_utf8(output.stdout).unwrap();
     let cases: Vec<&str> = cases.lines().filter(|line| folder.join(line).join("model.onnx").exists()).collect();
     assert!(cases.len() >= least, "{cases:?}");
-    let compared = cases.iter().filter_map(|case| compare(&folder.join(case)).err().map(|why| format!("{case}: {why}")));
+    let compared =
+        cases.iter().filter_map(|case| compare(&folder.join(case)).err().map(|why| format!("{case}: {why}")));
     let failures: Vec<String> = compared.collect();
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(failures.is_empty(), "{failures:#?}");
