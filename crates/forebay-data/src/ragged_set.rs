@@ -491,8 +491,9 @@ mod tests {
                 assert_eq!((x.shape(), batch.labels.shape()), (&[2, length, 2][..], &[2, length][..]));
                 let values = x.to_f32().unwrap();
                 for place in 0..length as usize {
-                    let given = |sample: usize, own: usize| if place < own { (2 * place + 1) as f32 } else { 0.0 } == values[sample * 2 * length as usize + 2 * place];
-                    assert!(given(0, 1) && given(1, 3), "{values:?}");
+                    let wanted = |own: usize| if place < own { (2 * place + 1) as f32 } else { 0.0 };
+                    let found = |sample: usize| values[2 * (sample * length as usize + place)];
+                    assert_eq!([found(0), found(1)], [wanted(1), wanted(3)], "{values:?}");
                     assert_eq!(y[place], if place < 1 { 1 } else { -1 });
                     assert_eq!(y[length as usize + place], if place < 3 { 0 } else { -1 });
                 }
