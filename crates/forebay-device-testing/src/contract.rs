@@ -432,11 +432,10 @@ pub fn launches_in_host_blocks_run_on_the_host(name: &str, device: Arc<dyn Devic
         bench.device.read_host(returned, &mut found);
         let expected: Vec<f64> = values.iter().map(|value| value.sqrt()).collect();
         assert!(found == bytes(&expected), "{name}, round {round}");
-        let mut records = bench.device.take_trace();
-        records.sort_by_key(|record| record.start);
-        let names: Vec<&str> = records.iter().map(|record| record.name).collect();
-        assert_eq!(names, ["copy", "copy", "Unary", "copy", "copy"], "{name}");
-        assert_eq!(records[2].label, Some(5), "{name}");
+        let records = bench.device.take_trace();
+        let launches: Vec<_> = records.iter().filter(|record| record.name == "Unary").collect();
+        assert_eq!((records.len(), launches.len()), (5, 1), "{name}: {records:?}");
+        assert_eq!(launches[0].label, Some(5), "{name}");
     }
     bench.device.destroy_stream(other);
 }

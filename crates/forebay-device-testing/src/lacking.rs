@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_base::{Command, Kernel, Launch, MemoryId, TensorDesc};
 use forebay_device::{forward, Device, DeviceError};
 
-/// A device that runs some kernels nowhere but in host blocks, and all others nowhere but in its own memory.
+/// A device that runs some kernels nowhere but in host blocks. Others run where they are asked to, since parts of a launch run where it
+/// does: but not in both at once.
 pub struct Lacking {
     inner: Arc<dyn Device>,
     lacks: fn(&Kernel) -> bool,
@@ -42,7 +43,9 @@ impl Lacking {
         let operands = launch.reads.iter().chain(&launch.writes).map(|binding| binding.region).chain(launch.workspace);
         let on_host = (self.lacks)(&launch.kernel);
         self.host_launches.fetch_add(usize::from(on_host), Ordering::SeqCst);
-        let is_there = operands.map(|region| blocks.contains(&region.memory)).all(|in_block| in_block == on_host);
+        let in_blocks: Vec<bool> = operands.map(|region| blocks.contains(&region.memory)).collect();
+        let is_together = in_blocks.windows(2).all(|pair| pair[0] == pair[1]);
+        let is_there = is_together && (!on_host || in_blocks.iter().all(|&in_block| in_block));
         is_there.then_some(()).ok_or_else(|| Lacking::unsupported(&launch.kernel))
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, StreamId};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-use crate::liveness::{Liveness, Owner};
+use crate::liveness::{Chunk, Liveness, Owner};
 use crate::plan::Movement;
 
 /// Alignment in bytes of what lies in the host block: that which kernels ask for their workspace.
@@ -87,8 +87,8 @@ impl Held {
 /// Makes commands of launches on the host.
 pub struct HostLaunches<'a> {
     program: &'a Program,
-    /// By buffer: its chunks that launches touch, with the last launch that does.
-    last_uses: BTreeMap<BufferId, Vec<(ByteRange, usize)>>,
+    /// By buffer: its chunks, with the launches that touch them.
+    uses: BTreeMap<BufferId, Vec<&'a Chunk>>,
     stream: StreamId,
     /// The part of the host block.
     part: Region,
@@ -97,17 +97,14 @@ pub struct HostLaunches<'a> {
 
 impl<'a> HostLaunches<'a> {
     /// For launches of a program in a stream; `part` is the part of the host block that they have.
-    pub fn new(program: &'a Program, live: &Liveness, stream: StreamId, part: Region) -> HostLaunches<'a> {
-        let mut last_uses: BTreeMap<BufferId, Vec<(ByteRange, usize)>> = BTreeMap::new();
+    pub fn new(program: &'a Program, live: &'a Liveness, stream: StreamId, part: Region) -> HostLaunches<'a> {
+        let mut uses: BTreeMap<BufferId, Vec<&Chunk>> = BTreeMap::new();
         for chunk in &live.chunks {
-            if let (Owner::Buffer(buffer), Some(last)) = (chunk.owner, chunk.accesses.last()) {
-                last_uses.entry(buffer).or_default().push((chunk.range, last.launch));
+            if let Owner::Buffer(buffer) = chunk.owner {
+                uses.entry(buffer).or_default().push(chunk);
             }
         }
-        for named in &program.outputs {
-            last_uses.entry(named.operand.buffer).or_default().push((named.operand.range(), usize::MAX));
-        }
-        HostLaunches { program, last_uses, stream, part, held: Vec::new() }
+        HostLaunches { program, uses, stream, part, held: Vec::new() }
     }
 
     /// The commands of a launch on the host, which is bound to device memory. Copies come with the reasons for them.
@@ -187,11 +184,19 @@ impl<'a> HostLaunches<'a> {
         }
     }
 
-    /// Whether anyone wants what an area holds when the launch `next` begins.
+    /// Whether anyone wants what an area holds when the launch `next` begins: the launch that touches it next reads it, or none does
+    /// and it lasts or is an output.
     fn is_wanted(&self, area: &Area, next: usize) -> bool {
-        let lasts = self.program.buffer(area.buffer).role.is_persistent();
-        let mut uses = self.last_uses.get(&area.buffer).into_iter().flatten();
-        lasts || uses.any(|(range, last)| *last >= next && range.overlaps(area.range))
+        let outputs = self.program.outputs.iter().map(|named| &named.operand);
+        let mut outputs = outputs.filter(|operand| operand.buffer == area.buffer);
+        let is_read_later = self.program.buffer(area.buffer).role.is_persistent()
+            || outputs.any(|operand| operand.range().overlaps(area.range));
+        let chunks = self.uses.get(&area.buffer).into_iter().flatten();
+        let mut inside = chunks.filter(|chunk| chunk.range.overlaps(area.range));
+        inside.any(|chunk| {
+            let following = chunk.accesses.partition_point(|access| access.launch < next);
+            chunk.accesses.get(following).map_or(is_read_later, |access| access.reads)
+        })
     }
 
     /// Offsets for pieces of these sizes next to what the block holds; none where they do not fit.

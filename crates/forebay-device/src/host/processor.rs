@@ -20,12 +20,14 @@ use crate::device::{DeviceError, IndexFault};
 /// let desc = TensorDesc::packed(DataType::Float64, &[2]).unwrap();
 /// let bind = |number| vec![Binding { region: Region::new(MemoryId(number), 0, 16), desc: desc.clone() }];
 /// let launch = Launch { kernel: Kernel::Unary(UnaryOp::Sqrt), reads: bind(0), writes: bind(1), workspace: None, label: 0 };
-/// let (mut x, mut y) = ([4.0f64, 9.0], [0.0f64; 2]);
-/// let at = |values: &mut [f64; 2]| vec![values.as_mut_ptr().cast()];
+/// #[repr(align(16))]
+/// struct Aligned([f64; 2]);
+/// let (mut x, mut y) = (Aligned([4.0, 9.0]), Aligned([0.0; 2]));
+/// let at = |values: &mut Aligned| vec![values.0.as_mut_ptr().cast()];
 /// let addresses = LaunchAddresses { reads: at(&mut x), writes: at(&mut y), workspace: None };
 /// // SAFETY: the addresses are those of live arrays of 16 bytes, which no one else uses.
 /// let fault = unsafe { processor.run(&launch, &addresses)? };
-/// assert_eq!((y, fault), ([2.0, 3.0], None));
+/// assert_eq!((y.0, fault), ([2.0, 3.0], None));
 /// # Ok::<(), forebay_device::DeviceError>(())
 /// ```
 pub struct Processor {
