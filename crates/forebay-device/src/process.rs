@@ -109,7 +109,10 @@ mod tests {
         let blocks: Vec<Vec<u8>> = (0..2000).map(|i| vec![i as u8; 16 << 10]).collect();
         let last = vec![1u8; 64];
         let with_blocks = now();
-        assert_eq!(blocks.iter().map(|block| u64::from(block[77])).sum::<u64>(), (0..2000u64).map(|i| i % 256).sum::<u64>());
+        assert_eq!(
+            blocks.iter().map(|block| u64::from(block[77])).sum::<u64>(),
+            (0..2000u64).map(|i| i % 256).sum::<u64>()
+        );
         drop(blocks);
         give_back();
         assert!(now() + (24 << 20) <= with_blocks, "{} of {with_blocks}", now());

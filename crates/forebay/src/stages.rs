@@ -5,9 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::stages::{
-    self, is_true, trip_count, truth, Evaluation, Form, Next, Repetition, Source, Structured,
-};
+use forebay_model::stages::{self, is_true, trip_count, truth, Evaluation, Form, Next, Repetition, Source, Structured};
 use forebay_model::tensor::Contents;
 use forebay_model::{infer, recognize, Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
