@@ -104,8 +104,14 @@ fn a_spilling_plan_holds_its_budget_for_the_host() {
     };
     let budget = (needed_bytes + roomy) / 2;
     let mut trainer = trained(&case, half.host_memory(MemorySize::Bytes(budget)), lacking());
+    let spilled_bytes = trainer.statistics().spill_bytes;
     assert_same(&expected, &run(&case, &mut trainer, 2), "spilling");
-    assert!(trainer.statistics().spill_bytes > 0 && trainer.usage().host_peak_bytes <= budget);
+    let host_peak_bytes = trainer.usage().host_peak_bytes;
+    assert!(
+        host_peak_bytes <= budget,
+        "{host_peak_bytes} host bytes of {budget}, {needed_bytes} needed, {roomy} at most"
+    );
+    assert!(spilled_bytes > 0, "nothing spills within {budget} bytes: {needed_bytes} needed, {roomy} at most");
 }
 
 #[test]
