@@ -19,7 +19,7 @@ const ARITHMETIC: [u32; 7] = [127, 129, 131, 133, 136, 142, 148];
 pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
-    if words.len() < HEADER_WORDS || words[0] != MAGIC || code.len() % 4 != 0 {
+    if words.len() < HEADER_WORDS || words[0] != MAGIC || !code.len().is_multiple_of(4) {
         return Err("the compiler's output is no SPIR-V".to_owned());
     }
     let (header, rest) = words.split_at(HEADER_WORDS);

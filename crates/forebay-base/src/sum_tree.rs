@@ -171,7 +171,7 @@ impl Subtrees {
 pub fn is_node(range: &Range<u64>, leaves: u64) -> bool {
     let count = range.end.saturating_sub(range.start);
     let size = count.checked_next_power_of_two().unwrap_or(u64::MAX);
-    count > 0 && range.end <= leaves && range.start % size == 0 && (count == size || range.end == leaves)
+    count > 0 && range.end <= leaves && range.start.is_multiple_of(size) && (count == size || range.end == leaves)
 }
 
 /// Where a node of several leaves has its two halves.

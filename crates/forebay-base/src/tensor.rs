@@ -275,7 +275,7 @@ impl TensorDesc {
             return Err(TensorError::BindingTooShort { bound_bytes, total_size_bytes: self.total_size_bytes });
         }
         let alignment_bytes = self.guaranteed_base_offset_alignment.max(BASE_OFFSET_ALIGNMENT_BYTES);
-        if offset_bytes % alignment_bytes != 0 {
+        if !offset_bytes.is_multiple_of(alignment_bytes) {
             return Err(TensorError::BindingMisaligned { offset_bytes, alignment_bytes });
         }
         Ok(())

@@ -91,7 +91,7 @@ impl Progress {
             }
             None => {
                 let every = self.steps.div_ceil(LINES_MAX);
-                if report.step == 1 || report.step % every == 0 || report.step == self.steps {
+                if report.step == 1 || report.step.is_multiple_of(every) || report.step == self.steps {
                     self.line(&format!("step {}/{}  {message}", report.step, self.steps));
                 }
             }

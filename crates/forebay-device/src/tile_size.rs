@@ -12,7 +12,7 @@ pub const TILE_SIZE_MAX_BYTES: u64 = 1 << 30;
 /// # Errors
 /// [`DeviceError::Setting`] where there cannot be such tiles.
 pub fn whole_tiles(tile_bytes: u64, heap_bytes_max: u64, page_bytes: u64) -> Result<u64, DeviceError> {
-    let reason = if !tile_bytes.is_power_of_two() || tile_bytes % page_bytes != 0 {
+    let reason = if !tile_bytes.is_power_of_two() || !tile_bytes.is_multiple_of(page_bytes) {
         format!("it has to be a power of two, and whole pages of {page_bytes} bytes")
     } else if tile_bytes > TILE_SIZE_MAX_BYTES {
         format!("the largest is {TILE_SIZE_MAX_BYTES}")

@@ -12,7 +12,7 @@ use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported
 
 /// Rows, or keys, of a workgroup (`TILE` of the shaders). Parts begin at multiples of it.
 const TILE: u64 = 32;
-const _: () = assert!(ATTENTION_ROWS % TILE == 0 && ATTENTION_KEYS % TILE == 0);
+const _: () = assert!(ATTENTION_ROWS.is_multiple_of(TILE) && ATTENTION_KEYS.is_multiple_of(TILE));
 
 /// A shader for heads of at most 64, 128 and 256 elements.
 type Builds = [&'static Shader; 3];

@@ -329,7 +329,7 @@ impl Elements {
     fn has_whole_words(&self, output: &Layout) -> bool {
         let per_word = (4 / output.element_bytes).max(1);
         let end = output.first as u64 + self.count();
-        output.first as u64 % per_word == 0 && (end % per_word == 0 || !self.is_cut)
+        (output.first as u64).is_multiple_of(per_word) && (end.is_multiple_of(per_word) || !self.is_cut)
     }
 }
 

@@ -26,7 +26,7 @@ const LARGE_LEVELS: u32 = 8;
 const COOPERATIVE_LEVELS: u32 = 16;
 const LEVELS: u32 = 24;
 /// Terms that are in shared memory at once: a block has whole ones of these.
-const _: () = assert!(PRODUCT_TERMS % 32 == 0);
+const _: () = assert!(PRODUCT_TERMS.is_multiple_of(32));
 /// Workgroups that keep a device busy: larger tiles are taken where they leave as many.
 const GROUPS_MIN: u64 = 128;
 

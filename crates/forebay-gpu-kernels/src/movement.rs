@@ -180,7 +180,7 @@ fn gather(
     // Slices that are whole words are moved as such.
     let slice_bytes = inner * data.data_type().size_bytes();
     let (inner, element_bytes) =
-        if slice_bytes % 4 == 0 { (slice_bytes / 4, 4) } else { (inner, data.data_type().size_bytes()) };
+        if slice_bytes.is_multiple_of(4) { (slice_bytes / 4, 4) } else { (inner, data.data_type().size_bytes()) };
     let sizes = [y.element_count() * y.data_type().size_bytes() / element_bytes];
     let mut layouts = vec![
         Layout::whole(Operand::Read(0), data, &sizes),

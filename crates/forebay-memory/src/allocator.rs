@@ -167,7 +167,7 @@ impl Allocator {
     /// A new segment whose tiles can be mapped elsewhere, see [`Allocator::assemble`]. A size of tile that is not a multiple
     /// of the alignment makes it a plain one.
     pub fn add_tiled_segment(&mut self, size_bytes: u64, tile_bytes: u64) -> SegmentId {
-        let usable = tile_bytes > 0 && tile_bytes % self.alignment_bytes == 0;
+        let usable = tile_bytes > 0 && tile_bytes.is_multiple_of(self.alignment_bytes);
         self.insert_segment(size_bytes, usable.then_some(tile_bytes))
     }
 

@@ -264,7 +264,7 @@ impl Program {
             let Buffer { name, size_bytes, .. } = buffer;
             return Err(format!("{operand} does not fit '{name}' of {size_bytes} bytes"));
         }
-        if operand.offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES != 0 {
+        if !operand.offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES) {
             return Err(format!("{operand} is not aligned to {BASE_OFFSET_ALIGNMENT_BYTES} bytes"));
         }
         Ok(())

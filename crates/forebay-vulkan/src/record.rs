@@ -97,7 +97,7 @@ impl Recorder<'_> {
     fn dispatch(&mut self, frame: &mut Frame, launch: &Launch, dispatch: &Dispatch) -> Result<(), DeviceError> {
         let bound = dispatch.bindings.iter().map(|bound| self.bytes(frame, launch, bound));
         let operands = bound.collect::<Result<Vec<_>, DeviceError>>()?;
-        let bindable = |span: &vk::DescriptorBufferInfo| span.offset % self.gpu.binding_alignment_bytes == 0;
+        let bindable = |span: &vk::DescriptorBufferInfo| span.offset.is_multiple_of(self.gpu.binding_alignment_bytes);
         let shader = match dispatch.shader.by_address {
             Some(by_address) if !operands.iter().all(bindable) => by_address,
             _ => dispatch.shader,
@@ -176,7 +176,7 @@ impl Recorder<'_> {
         span: vk::DescriptorBufferInfo,
     ) -> Result<vk::DescriptorBufferInfo, DeviceError> {
         let (alignment, max) = (self.gpu.binding_alignment_bytes, u64::from(self.gpu.limits.max_storage_buffer_range));
-        if span.offset % alignment != 0 || span.range > max {
+        if !span.offset.is_multiple_of(alignment) || span.range > max {
             let reason = format!(
                 "a binding of {} bytes at {} is not what the device takes: at most {max}, at multiples of {alignment}",
                 span.range, span.offset

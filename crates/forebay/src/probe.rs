@@ -300,7 +300,7 @@ impl Laboratory {
         // Chunks in whole units fill the device exactly.
         let tile_bytes = self.context.device().limits().tile_size_bytes;
         let unit_bytes = (2 << 20).min(self.context.device().limits().heap_size_max_bytes);
-        let fits = unit_bytes % tile_bytes == 0 && self.chunk_bytes % unit_bytes == 0;
+        let fits = unit_bytes % tile_bytes == 0 && self.chunk_bytes.is_multiple_of(unit_bytes);
         options.unit_bytes = Some(if fits { unit_bytes } else { tile_bytes });
         ManagedMemory::new(&self.context, &options)
     }

@@ -96,7 +96,7 @@ fn other_sizes_of_tile_give_the_same_bits_out_of_core() {
         (options.device.tile_size, options.device.heap_size) = (Some(tile_size), Some(heap_size));
         let minimum = trainer_on(case.model(), recipe(&case), options.clone(), None).statistics().minimum_budget_bytes;
         let what = format!("tiles of {tile_size}, heaps of {heap_size}, within {minimum} of {peak}");
-        assert!(minimum < peak && minimum % tile_size == 0, "{what}");
+        assert!(minimum < peak && minimum.is_multiple_of(tile_size), "{what}");
         options.memory.simulate_device = Some(MemorySize::Bytes(minimum));
         let mut trainer = trainer_on(case.model(), recipe(&case), options, None);
         assert!(trainer.plan().heaps.iter().all(|bytes| bytes % tile_size == 0), "{what}");

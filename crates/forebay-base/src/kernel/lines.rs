@@ -32,7 +32,7 @@ impl Leaves {
     /// The leaves of a range of `size` indices; none where the range does not begin or end between two leaves.
     pub fn of_range(self, range: &Range<u64>, size: u64) -> Option<Range<u64>> {
         let (start, end) = (range.start * self.of_index, range.end * self.of_index);
-        let is_between = |element: u64| element % self.block == 0;
+        let is_between = |element: u64| element.is_multiple_of(self.block);
         let fits = is_between(start) && (is_between(end) || range.end == size);
         fits.then(|| start / self.block..end.div_ceil(self.block))
     }

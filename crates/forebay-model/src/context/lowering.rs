@@ -82,7 +82,7 @@ impl Lowering<'_> {
 
     /// Whether a part at this offset from a packed operand's base is aligned well enough to be a view.
     pub fn can_view(offset_bytes: u64) -> bool {
-        offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES == 0
+        offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES)
     }
 
     /// A temporary buffer of this launch's own: a packed tensor.

@@ -44,7 +44,7 @@ fn contiguous_pieces(graph: &Graph, node: &Node) -> Option<(ValueId, Vec<(ValueI
     let mut pieces = Vec::with_capacity(node.inputs.len());
     for input in &node.inputs {
         // A piece that starts misaligned would also be written into by its predecessor, whose total size is rounded up.
-        if offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES != 0 {
+        if !offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES) {
             return None;
         }
         let input = (*input)?;

@@ -72,7 +72,7 @@ impl Numbers {
     pub fn add_fixed(&mut self, bytes: Range<u64>) -> Option<()> {
         let Encoding::Fixed(width) = self.encoding else { return None };
         let length = bytes.end - bytes.start;
-        if length % width != 0 {
+        if !length.is_multiple_of(width) {
             return None;
         }
         self.run(bytes, true)?;
@@ -95,7 +95,7 @@ impl Numbers {
 
     /// Adds a number of the last run, which begins at this position.
     pub fn add_number(&mut self, position: u64) {
-        if self.count % MARK_NUMBERS == 0 || self.runs.last().is_some_and(|run| run.first == self.count) {
+        if self.count.is_multiple_of(MARK_NUMBERS) || self.runs.last().is_some_and(|run| run.first == self.count) {
             self.marks.push(Mark { number: self.count, position });
         }
         self.count += 1;

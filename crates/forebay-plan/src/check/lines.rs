@@ -329,7 +329,7 @@ impl Lines {
 
     /// Whether a line may be cut at an index.
     pub fn may_be_cut(&self, line: (bool, usize), at: u64) -> bool {
-        self.line_of(line).steps.iter().any(|step| at % step == 0)
+        self.line_of(line).steps.iter().any(|step| at.is_multiple_of(*step))
     }
 
     /// Whether some indices of a line are a node of its tree.

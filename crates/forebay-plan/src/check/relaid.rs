@@ -27,7 +27,7 @@ impl Image {
         let places: u64 = rest.iter().product();
         let channel_bytes = places.checked_mul(rows)?.checked_mul(desc.data_type().size_bytes())?;
         let size_bytes = program.buffer(operand.buffer).size_bytes;
-        let is_whole = size_bytes % channel_bytes == 0 && operand.offset_bytes % channel_bytes == 0;
+        let is_whole = size_bytes.is_multiple_of(channel_bytes) && operand.offset_bytes.is_multiple_of(channel_bytes);
         (desc.is_packed() && is_whole).then(|| Image { channels: size_bytes / channel_bytes, rows, places })
     }
 

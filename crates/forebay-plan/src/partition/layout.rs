@@ -30,8 +30,8 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     }
     let places: u64 = sizes[3..].iter().product();
     let channel_bytes = places * sizes[2] * desc.data_type().size_bytes();
-    if places % PLACES_MULTIPLE != 0
-        || operand.offset_bytes % channel_bytes != 0
+    if !places.is_multiple_of(PLACES_MULTIPLE)
+        || !operand.offset_bytes.is_multiple_of(channel_bytes)
         || buffer.size_bytes % channel_bytes != 0
     {
         return None;
@@ -43,7 +43,7 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     strides[2] = channels * places;
     let offset_bytes = first * places * desc.data_type().size_bytes();
     let desc = TensorDesc::strided(desc.data_type(), sizes, &strides).ok()?;
-    (offset_bytes % BASE_OFFSET_ALIGNMENT_BYTES == 0).then_some(Operand { buffer: operand.buffer, offset_bytes, desc })
+    offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES).then_some(Operand { buffer: operand.buffer, offset_bytes, desc })
 }
 
 /// Operands of a launch, and whether they may lie row by row.

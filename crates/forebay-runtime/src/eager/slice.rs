@@ -139,7 +139,7 @@ impl Slice {
     pub(super) fn fill_as(&self, pattern: [u8; 4], name: &str) -> Result<(), RuntimeError> {
         let Range { start, end } = self.span.range();
         let range = ByteRange::new(start, end);
-        if range.start % 4 != 0 || range.end % 4 != 0 {
+        if !range.start.is_multiple_of(4) || !range.end.is_multiple_of(4) {
             return Err(RuntimeError::Tensor {
                 reason: format!(
                     "bytes {range} cannot be filled with four bytes at a time: begin and end at multiples of 4"

@@ -24,7 +24,7 @@ fn check(seed: u64, random: &mut Random, Sliding { window, input, output }: &Sli
             1e-6,
         );
         let dy = random.tensor(&y);
-        let reads = if op == PoolOp::Max || seed % 2 == 0 { vec![dy, x] } else { vec![dy] };
+        let reads = if op == PoolOp::Max || seed.is_multiple_of(2) { vec![dy, x] } else { vec![dy] };
         compare(seed, &Kernel::PoolGradient { op, window: window.clone() }, &reads, &[dx], 2e-6);
     }
 }
