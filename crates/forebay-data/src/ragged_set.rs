@@ -363,7 +363,7 @@ fn padded(tensor: &Tensor, shape: &[u64], fill: &[u8], origin: &str) -> Result<T
     let mut bytes = forebay_limits::buffer(size_bytes).map_err(|_| too_large())?;
     (0..count).for_each(|_| bytes.extend_from_slice(fill));
     let row = tensor.shape().last().copied().unwrap_or(1) as usize * element;
-    let rows = if row == 0 { 0 } else { tensor.bytes().len() / row };
+    let rows = tensor.bytes().len().checked_div(row).unwrap_or(0);
     for number in 0..rows {
         let (mut rest, mut place, mut step) = (number as u64, 0, shape.last().copied().unwrap_or(1));
         for axis in (0..shape.len().saturating_sub(1)).rev() {

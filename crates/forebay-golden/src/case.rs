@@ -138,7 +138,8 @@ fn distance(values: &[f64], entry: &Value) -> f64 {
     distances.iter().fold(0.0, |largest: f64, distance| largest.max(distance.abs())) / l2
 }
 
-/// Elements as float64.
+/// Elements of any type as float64.
 pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
-    tensor.to_f32().unwrap().into_iter().map(f64::from).collect()
+    let integers = || tensor.integers().map(|values| values.map(|value| value as f64).collect());
+    tensor.to_f64().or_else(integers).expect("every type is a floating type or one of integers")
 }

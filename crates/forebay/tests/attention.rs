@@ -28,14 +28,14 @@ fn model(seed: u64, end: &[Vec<u8>]) -> Model {
         WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &small(&mut random, size * size))).collect();
     let bias = [1, SIZES[1], SIZES[2], SIZES[2]];
     initializers.push(onnx::floats("bias", &bias, &small(&mut random, bias.iter().product())));
-    initializers.push(onnx::floats("scale", &[], &[1.0 / (size as f64).sqrt()]));
+    initializers.push(onnx::floats("module.scale", &[], &[1.0 / (size as f64).sqrt()]));
     Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
 }
 
 /// The losses of some steps, the parameters after them, and the names of the kernels.
 fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
     let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.5));
-    options.freeze.push("scale".to_string());
+    options.freeze.push("module.scale".to_string());
     let mut trainer = trainer(model, options, host(2));
     let shape = SIZES.map(|size| size as u64);
     let mut random = Random::new(7);
@@ -83,11 +83,11 @@ fn products() -> Vec<Vec<u8>> {
 #[test]
 fn the_operator_trains_as_what_it_means_and_its_mask_too() {
     let fused = [onnx::node("Attention", &["q", "k", "v", "bias"], "y", &[])];
-    // A scale that might train is no constant: this stays as it is.
+    // A scale that might train, as an attribute of a module does, is no constant: this stays as it is.
     let plain = [
         products(),
         vec![
-            onnx::node("Mul", &["products", "scale"], "scaled", &[]),
+            onnx::node("Mul", &["products", "module.scale"], "scaled", &[]),
             onnx::node("Add", &["scaled", "bias"], "scores", &[]),
             onnx::node("Softmax", &["scores"], "p", &[]),
             onnx::node("MatMul", &["p", "v"], "y", &[]),
