@@ -112,12 +112,12 @@ impl Weights {
 
     /// Keeps the block that a plan was made with, where it is new.
     pub(crate) fn keep(&mut self, blocks: &[Arc<Block>]) {
-        for block in blocks.iter().filter(|block| block.number as usize == self.blocks.len()) {
+        // At most one is new: the last.
+        if let Some(block) = blocks.last().filter(|block| block.number as usize == self.blocks.len()) {
             for (name, _, offset) in &block.tensors {
                 self.places.insert(name.clone(), (block.number, *offset));
             }
             self.blocks.push(block.clone());
-            break;
         }
     }
 }
