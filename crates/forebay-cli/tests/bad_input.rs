@@ -99,7 +99,7 @@ fn data_that_does_not_fit() {
     let whole = std::fs::read(digits_data()).unwrap();
     assert_says(&fail(&folder.write("half.npz", &whole[..whole.len() / 2])), &["half.npz"]);
     assert_says(&fail(&format!("{}#0..2000", digits_data())), &["0..2000", "1797"]);
-    assert_says(&fail(&folder.text("")), &["one per class"]);
+    assert_says(&fail(&Folder::new().text("")), &["one per class"]);
 }
 
 #[test]

@@ -50,8 +50,8 @@ fn every_budget_has_a_checked_plan_and_copies_are_missed() {
         assert_eq!(whole.statistics.host_launches, launches, "seed {seed}");
         for percent in [0, 50] {
             let what = format!("seed {seed}, {percent} %");
-            let budget = Some(low + (high - low) * percent / 100);
-            let options = PlanOptions { device_budget_bytes: budget, ..PlanOptions::default() };
+            let budget_bytes = low + (high - low) * percent / 100;
+            let options = PlanOptions { device_budget_bytes: Some(budget_bytes), ..PlanOptions::default() };
             let roomy = planned(&program, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
             let spilling = PlanOptions { spill: true, host_budget_bytes: Some(0), ..options.clone() };
             let Err(PlanError::HostBudget { needed_bytes, .. }) = planned(&program, &spilling) else {
@@ -61,7 +61,7 @@ fn every_budget_has_a_checked_plan_and_copies_are_missed() {
             let tight = planned(&program, &PlanOptions { host_budget_bytes: Some(tight_bytes), ..spilling }).unwrap();
             for plan in [roomy, tight] {
                 let statistics = &plan.statistics;
-                assert!(statistics.device_peak_bytes <= budget.unwrap(), "{what}");
+                assert!(statistics.device_peak_bytes <= budget_bytes, "{what}");
                 assert!(statistics.lower_bound_ns <= statistics.predicted_ns, "{what}");
                 in_parts += usize::from(plan.cut_bytes.is_some());
                 spilled += usize::from(statistics.spill_bytes > 0);
