@@ -200,7 +200,7 @@ fn transformer() -> (GraphBuilder, usize) {
         .floats("epsilon", &[], &[1e-5])
         .floats("scale", &[], &[0.35])
         .floats("half", &[], &[0.5])
-        .floats("root", &[], &[1.4142135])
+        .floats("root", &[], &[std::f32::consts::SQRT_2])
         .floats("one", &[], &[1.0]);
     let mut last = "x".to_owned();
     while chain.nodes < NODES {
