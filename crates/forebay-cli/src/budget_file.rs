@@ -1,4 +1,4 @@
-//! A file that holds the device budget: whoever changes it changes the budget of the training that runs.
+//! A file that holds the device budget: a change of the file changes the budget of the training that runs.
 
 use std::path::PathBuf;
 

@@ -87,7 +87,7 @@ impl fmt::Display for AllocatorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AllocatorError::Freed { block } => {
-                write!(f, "{block} has been freed before; a block is freed once, by whoever owns it")
+                write!(f, "{block} has been freed before; a block is freed once, by its owner")
             }
             AllocatorError::Unknown { block } => {
                 write!(f, "{block} was never allocated here; free it where it was allocated")

@@ -51,7 +51,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// The picture as SVG. Whoever points at a rectangle is told whose it is.
+    /// The picture as SVG. A rectangle under the pointer says whose it is.
     pub fn svg(&self) -> String {
         let width = WIDTH - LEFT - RIGHT;
         let (span, size) = ((self.time.end.saturating_sub(self.time.start)).max(1), self.size_bytes.max(1));

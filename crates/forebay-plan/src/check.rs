@@ -474,7 +474,7 @@ impl<'a> Contents<'a> {
             let range = operand.range();
             let written: u64 = expected.iter().map(|(part, _)| part.len()).sum();
             if operand.desc.is_dense() && written != range.len() {
-                return Err(broken(format!("'{}' (command {index}) reads bytes nobody wrote", source.name)));
+                return Err(broken(format!("'{}' (command {index}) reads bytes that nothing wrote", source.name)));
             }
             self.holds(expected, range, binding.region).map_err(wrong)?;
         }

@@ -6,7 +6,7 @@
 //! takes no barrier more, and neither does the gradient leave nor the parameter come back; moments come and go next to the
 //! rest of the step.
 //!
-//! No update comes before the step's outputs: whoever looks at them and stops finds all parameters as they were.
+//! No update comes before the step's outputs: a caller that looks at them and stops finds all parameters as they were.
 
 use std::collections::BTreeSet;
 

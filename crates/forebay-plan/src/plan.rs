@@ -14,7 +14,7 @@ pub enum MemoryKind {
     HostBlock,
     /// Space on a disk, reached by copies alone.
     SpillFile,
-    /// Device memory that other plans use, too, which whoever runs the plan has: the block of this number ([`crate::shared`]).
+    /// Device memory that other plans use, too, which the plan's user provides: the block of this number ([`crate::shared`]).
     Shared(u32),
 }
 
@@ -176,7 +176,7 @@ pub struct Plan {
     /// Parameters, state and constants: where their bytes are before and after each step.
     pub persistent: Vec<BackingLocation>,
     /// Two memories of one layout that take turns, where there are any. A step reads what it found in the first and writes
-    /// the second; whoever runs the plan exchanges them after a step whose update phase succeeded, so that the first holds
+    /// the second; the plan's user exchanges them after a step whose update phase succeeded, so that the first holds
     /// the backing locations again. A step that fails leaves them as they are.
     pub turns: Option<(MemoryId, MemoryId)>,
     /// What lies where in device memory, and when.

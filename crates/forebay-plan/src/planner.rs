@@ -74,7 +74,7 @@ pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &C
 }
 
 /// Looks for the order in which a program is best planned: groups of its launches, or none for the order in which they come.
-/// Budgets and durations have no say in it, so whoever plans a program again keeps the groups.
+/// Budgets and durations have no say in it, so a program that is planned again keeps its groups.
 ///
 /// # Errors
 /// A tensor or a launch that is too large for the device, or a broken invariant (a defect).

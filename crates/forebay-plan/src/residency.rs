@@ -116,7 +116,7 @@ pub fn residency(
     residency_of(&kinds(program, live), live, costs, limit, lost_bytes, changing_away)
 }
 
-/// The same for chunks of these kinds, whoever owns them.
+/// The same for chunks of these kinds, whatever owns them.
 pub fn residency_of(
     kinds: &[Kind],
     live: &Liveness,
@@ -377,7 +377,7 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
         let is_last = number + 1 == runs.len();
         let swap_out = !host_valid && (next_reads || (is_last && (kind.persistent || kind.output)));
         host_valid |= swap_out;
-        // Whoever waits for an output looks at it as soon as it is there.
+        // An output is looked at as soon as it is there.
         let written = accesses[run.clone()].iter().rev().find(|access| access.writes && kind.output);
         segments.push(Segment {
             chunk: index,

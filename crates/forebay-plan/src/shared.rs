@@ -1,7 +1,7 @@
 //! Device memory that several plans share: what lasts from step to step and is the same for all of them, such as the weights of a model
 //! that runs at several sizes.
 //!
-//! Whoever plans says where in *blocks* of device memory such buffers lie. A plan that keeps everything on the device places the rest in
+//! The caller says where in *blocks* of device memory such buffers lie. A plan that keeps everything on the device places the rest in
 //! an arena of its own, and names the blocks as memories that it is given. A plan under a budget that makes bytes move has no use for them:
 //! its weights come and go.
 

@@ -33,7 +33,7 @@ pub fn obeying_signals<T: Send + 'static>(
     }
     let (sender, mut receiver) = sync_channel(1);
     let run = move || {
-        // Nobody waits for it after a signal.
+        // After a signal, nothing waits for it.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     };
     let builder = std::thread::Builder::new().name("forebay-python".to_owned()).stack_size(STACK_BYTES);

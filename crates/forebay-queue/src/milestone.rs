@@ -77,7 +77,7 @@ impl<Failure> Finish<Failure> {
 
 impl<Failure> Drop for Finish<Failure> {
     fn drop(&mut self) {
-        // First the milestone, so that whoever finds nothing outstanding finds events fired.
+        // First the milestone, so that a thread that finds nothing outstanding finds events fired.
         self.milestone = None;
         if let Some(stream) = self.stream.take() {
             stream.done();

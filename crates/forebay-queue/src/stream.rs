@@ -1,7 +1,7 @@
 //! One stream: a line of tasks, begun in order.
 //!
-//! No thread belongs to a stream. Whoever appends to it begins what may begin: hands work to the pool, until a barrier finds
-//! work that is not done, or a wait finds that its event has not fired. From there on whoever ends that work or fires that event
+//! No thread belongs to a stream. The thread that appends to it begins what may begin: hands work to the pool, until a barrier finds
+//! work that is not done, or a wait finds that its event has not fired. From there on the thread that ends that work or fires that event
 //! goes on, so that the next work is with the pool as soon as the last has ended, and no one is woken for it. A record holds
 //! nothing up: the event fires when the last work before it ends.
 
@@ -71,7 +71,7 @@ impl<P: Pool> Stream<P> {
         Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
-    /// Appends a task. Whoever takes the next [`Stream::continuation`] begins it.
+    /// Appends a task. The thread that takes the next [`Stream::continuation`] begins it.
     pub fn push(&self, task: Task<P::Work>) {
         lock(&self.line.state).tasks.push_back(task);
     }
@@ -130,7 +130,7 @@ struct State<P: Pool> {
 /// Who may begin the next task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// Whoever looks.
+    /// The thread that looks.
     Standing,
     /// The thread that hands work to the pool, which will look again.
     Going,

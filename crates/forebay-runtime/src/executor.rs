@@ -1,7 +1,7 @@
 //! A plan on a device: obtained, loaded, run step by step, released.
 //!
 //! A step has two phases. Everything that the outputs need is in the first; parameters and state change only in the second.
-//! Whoever looks at the outputs in between and stops (the loss is not a number) finds everything as it was before the step.
+//! A caller that looks at the outputs in between and stops (the loss is not a number) finds everything as it was before the step.
 //! The host waits for the outputs alone: while it looks at them, the rest of the first phase goes on. Where parameters are on disk, a step writes them to places of their own, and these
 //! become the parameters only when it has succeeded: so a disk that fails loses none either.
 

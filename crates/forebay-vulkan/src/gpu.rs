@@ -245,7 +245,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: everything made from the device is gone: whoever holds such things holds this.
+        // SAFETY: everything made from the device is gone, since its owners hold this.
         unsafe {
             let _ = self.functions.device_wait_idle();
             self.functions.destroy_device(None);

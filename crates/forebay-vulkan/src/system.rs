@@ -117,7 +117,7 @@ fn can_judge(layer_version: Option<u32>, version: u32) -> bool {
 
 impl Drop for System {
     fn drop(&mut self) {
-        // SAFETY: everything made from the instance is gone: whoever holds such things holds this.
+        // SAFETY: everything made from the instance is gone, since its owners hold this.
         unsafe {
             if let Some((functions, messenger)) = &self.messenger {
                 functions.destroy_debug_utils_messenger(*messenger, None);

@@ -1,4 +1,4 @@
-//! What can go wrong, for whoever uses the library.
+//! The library's errors.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Whoever decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
+//! Whatever decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

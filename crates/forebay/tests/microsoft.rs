@@ -42,7 +42,7 @@ fn compare(case: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a script that makes cases, and compares them, at least so many.
+/// Runs a script that makes cases, at least `least` of them, and compares each.
 fn compare_all(name: &str, script: &str, least: usize) {
     if !available() {
         return;

@@ -56,7 +56,7 @@ fn delete_each(plan: &Plan, what: &str) -> usize {
         (0..plan.commands.len()).filter(|&index| synchronisation(&plan.commands[index])).collect();
     for &index in &indices {
         let command = &plan.commands[index];
-        assert!(objects_without(plan, index), "{what}: nobody misses command {index} ({command})");
+        assert!(objects_without(plan, index), "{what}: the checker does not miss command {index} ({command})");
     }
     assert_eq!(indices.len(), plan.statistics.barriers + plan.statistics.waits, "{what}");
     indices.len()

@@ -47,7 +47,7 @@ unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
         }
         std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), bytes - tail);
     }
-    // Streaming stores are unordered: whoever is told that the copy is done must see them.
+    // Streaming stores are unordered: a thread that is told that the copy is done must see them.
     _mm_sfence();
 }
 

@@ -224,7 +224,7 @@ impl Pieces {
             let (shared, priority) = (self.shared.clone(), self.origin.priority);
             return shared.go_on(priority, move || self.step());
         }
-        // Whoever has the last piece ends the copy.
+        // The task with the last piece ends the copy.
         let Some(copy) = Arc::into_inner(self) else { return };
         let (bytes, worker_time) = (copy.bytes as u64, Duration::from_nanos(copy.worker_ns.into_inner()));
         if let Some(&start) = copy.start.get() {

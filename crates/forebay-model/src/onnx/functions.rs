@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
         node
     }
 
-    /// Puts the call's attributes where nodes refer to them; those that nobody gives are left out.
+    /// Puts the call's attributes where nodes refer to them; those that are not given are left out.
     fn fill_attributes(&self, attributes: &mut Vec<AttributeProto>) {
         attributes.retain_mut(|attribute| {
             if attribute.ref_attr_name().is_empty() {

@@ -158,7 +158,7 @@ fn what_fits_never_leaves() {
         let paging = page(&program, None, &limits(), &estimate(&program, &limits())).unwrap();
         let said = paging.moves.iter().flat_map(|moves| moves.before.iter().chain(&moves.after));
         let leaves = said.filter(|said| matches!(said, Move::ToHost(_))).count();
-        // Only the loss is copied to the host, for whoever reads it.
+        // Only the loss is copied to the host, to be read there.
         assert!(leaves <= 1, "seed {seed}: {leaves}");
     }
 }

@@ -14,8 +14,8 @@ use super::timeline::QueueId;
 use super::timers::{Found, Timer};
 use crate::error::RuntimeError;
 
-/// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; whoever
-/// waits, waits for the latest record. An event takes none of the device's events, unless it measures time.
+/// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; a
+/// wait is for the latest record. An event takes none of the device's events, unless it measures time.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -193,7 +193,7 @@ impl Shared {
     }
 
     /// Waits on the host until a generation of a queue has fired. Reports no index out of range: the caller may be a thread
-    /// that moves memory, and the fault is for whoever waits for the operation.
+    /// that moves memory, and the fault is for those that wait for the operation.
     ///
     /// # Errors
     /// A failure of the device, then or earlier.

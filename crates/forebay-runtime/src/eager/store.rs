@@ -272,7 +272,7 @@ impl Store {
         self.tiles.take_unused_heaps().into_iter().for_each(|heap| device.destroy_heap(heap));
     }
 
-    /// Gives everything back to the device, whoever uses it: the end of the context.
+    /// Gives everything back to the device, whatever still uses it: the end of the context.
     pub fn clear(&mut self, device: &dyn Device) {
         for segment in std::mem::take(&mut self.segments).values() {
             device.destroy_memory(segment.memory);

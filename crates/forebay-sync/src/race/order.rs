@@ -125,7 +125,7 @@ impl Order {
 
     fn record(&mut self, index: usize, at: Moment, event: EventId, generation: u64) -> Option<Violation> {
         let mut clock = self.clocks[at.timeline].clone();
-        // Whoever waits for the record comes after the record itself, too.
+        // A wait for the record comes after the record itself, too.
         clock[at.timeline] = at.time + 1;
         let Some(recorded) = self.events.get_mut(&event) else {
             self.events.insert(event, Recorded { generation, last: at, clocks: [(generation, clock)].into() });

@@ -75,7 +75,7 @@ fn long(index: usize, names: Names<'_>) -> String {
     names(index).map_or_else(|| format!("command {index}"), |name| format!("'{name}' (command {index})"))
 }
 
-/// Whoever does something at an index.
+/// The stream or the host that does something at an index.
 fn subject(actor: Actor, index: usize, names: Names<'_>) -> String {
     match actor {
         Actor::Stream(_) => long(index, names),

@@ -1,6 +1,6 @@
 //! What moves when, and what waits for what.
 //!
-//! One lock guards the state of a managed memory, and is held while moves are decided and submitted: whoever needs units finds
+//! One lock guards the state of a managed memory, and is held while moves are decided and submitted: a thread that needs units finds
 //! those of others in place or gone, never on their way. All copies go to one stream. A copy comes after every use of its
 //! unit, and work comes after the last copy of its units; mappings change when the host has seen that all uses are over.
 //! Where it has not yet, the change stops, the host waits without the lock, and the change begins again ([`Core::run`]).

@@ -68,7 +68,7 @@ fn carry_out(core: &Core) {
         }
         state.prefetching = true;
         drop(state);
-        // A prefetch that fails is none; whoever uses the unit finds out why.
+        // A prefetch that fails is none; the next use of the unit finds out why.
         let prefetched = core.run(|state| core.prefetch(state));
         if prefetched.is_err() && core.copies.query().is_err() {
             // A lost device brings nothing any more.

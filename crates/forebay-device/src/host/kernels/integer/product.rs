@@ -59,7 +59,7 @@ impl<T: Copy> Matrices<T> {
     fn of(view: &View, sizes: &[usize]) -> Result<Matrices<T>, String> {
         let mut strides = broadcast_strides(view, sizes)?;
         let (column, row) = (strides.pop().unwrap_or(0), strides.pop().unwrap_or(0));
-        // Of one column, nobody asks where the next is.
+        // Where there is one column, the place of the next is not needed.
         let column = if sizes.last() == Some(&1) { 0 } else { column };
         if !matches!(column, 0 | 1) {
             return Err(format!("elements of a row of {} lie apart", view.desc));
