@@ -5,7 +5,7 @@ mod common;
 use common::{digits_model, forebay, json, success, Folder};
 
 #[test]
-fn variables_of_the_environment_are_flags_that_nobody_gave() {
+fn variables_of_the_environment_stand_for_flags_that_are_not_given() {
     let model = digits_model();
     let plan = |flags: &[&str], variables: &[(&str, &str)]| {
         let arguments = [&["plan", &model, "--batch-size", "8", "--commands"], flags].concat();
@@ -23,8 +23,8 @@ fn variables_of_the_environment_are_flags_that_nobody_gave() {
     let tiles = plan(&["--tile-size", "4KiB", "--heap-size", "8KiB"], &[]);
     assert!(tiles.matches("map m0").count() > small.matches("map m0").count());
     assert_eq!(plan(&[], &[("FOREBAY_TILE_SIZE", "4096"), ("FOREBAY_HEAP_SIZE", "8192")]), tiles);
-    let cut = plan(&["--simulate-device", "60%"], &[]);
-    assert_eq!(plan(&[], &[("FOREBAY_SIMULATE_DEVICE", "60%")]), cut);
+    let cut = plan(&["--simulate-device", "70%"], &[]);
+    assert_eq!(plan(&[], &[("FOREBAY_SIMULATE_DEVICE", "70%")]), cut);
     assert_ne!(cut, usual);
 }
 

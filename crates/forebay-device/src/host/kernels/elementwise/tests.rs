@@ -390,7 +390,9 @@ fn casts_of_narrow_types_lose_nothing_that_the_other_type_holds() {
                 assert!(values.iter().zip(&found).all(|pair| is_exact(&pair)), "{narrow} to {wide}");
             }
             let back = run(&Kernel::cast(), &[&y], &[desc(narrow, &sizes)]).remove(0).values();
-            let kept = values.iter().zip(&found).zip(&back).filter(|(pair, _)| is_exact(pair));
+            // Casts to narrow types saturate: infinity becomes the largest number.
+            let kept = values.iter().zip(&found).zip(&back);
+            let kept = kept.filter(|(pair, _)| is_exact(pair) && !pair.0.is_infinite());
             let all = kept.clone().count();
             assert!(all >= 1, "{narrow} to {wide}: {all} numbers");
             // NaN of a type without NaN would be another number.
