@@ -19,7 +19,7 @@ _NAMES = frozenset(
 _CPU = 1  # kDLCPU
 
 
-def _bfloat16() -> Optional[Any]:
+def bfloat16() -> Optional[Any]:
     """NumPy's type for bfloat16, where the package ``ml_dtypes`` is there."""
     try:
         import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]  # pyright: ignore
@@ -83,9 +83,9 @@ def from_native(native: Native) -> "npt.NDArray[Any]":
     name, shape, data = native
     if name != "bfloat16":
         return data.view(name).reshape(shape)
-    bfloat16 = _bfloat16()
-    if bfloat16 is not None:
-        named: npt.NDArray[Any] = data.view(bfloat16)
+    known = bfloat16()
+    if known is not None:
+        named: npt.NDArray[Any] = data.view(known)
         return named.reshape(shape)
     widened = data.view(np.uint16).astype(np.uint32) << np.uint32(16)
     return widened.view(np.float32).reshape(shape)

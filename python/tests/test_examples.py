@@ -13,7 +13,8 @@ import pytest
 
 import forebay
 
-MODULES = ["", ".errors", "._arrays", "._feed", "._model", "._options", "._plan", "._session", "._trainer", ".selftest", ".torch"]
+MODULES = """. .errors ._arrays ._feed ._indexing ._model ._options ._plan ._session ._streams ._tensor ._trainer .managed .selftest .torch""".split()
+MODULES[0] = ""
 
 
 @pytest.mark.parametrize("name", MODULES)
