@@ -1,17 +1,17 @@
 """Train and run neural networks that do not fit into memory.
 
-=====================  ========================================================================
+=====================  ===========================================================================
 to                     start at
-=====================  ========================================================================
+=====================  ===========================================================================
 run an ONNX model      :class:`Session`
 train an ONNX model    :class:`Trainer`
-train a module         :class:`forebay.torch.Trainer`
+train a module         :class:`forebay.torch.Trainer`; a part of one: :func:`forebay.torch.compile`
 ask whether it fits    :func:`plan`, :func:`forebay.torch.plan`
 see what there is      :func:`devices`, :func:`machines`
 launch operations      :class:`Tensor`, :class:`Stream`, :class:`Event`, :class:`Context`
 exceed the device      :func:`forebay.managed.empty`
 handle failures        :class:`Error`, :class:`OutOfBudget`
-=====================  ========================================================================
+=====================  ===========================================================================
 """
 
 from __future__ import annotations

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -199,3 +202,26 @@ def test_several_threads_work_on_one_context() -> None:
     for thread in threads:
         thread.join()
     assert wrong == [] and races(context) == []
+
+
+def test_ctrl_c_ends_a_wait() -> None:
+    with forebay.Context(link_bytes_per_second=2 << 20) as context:
+        tensor = forebay.Tensor(np.zeros(1 << 18, np.float32))
+        for _ in range(2):
+            tensor.copy_(np.ones(1 << 18, np.float32))
+        sent: list[float] = []
+
+        def interrupt() -> None:
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        timer = threading.Timer(0.1, interrupt)
+        timer.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                context.synchronize()
+                time.sleep(5)  # Where the wait was over before.
+            assert time.monotonic() - sent[0] < 1
+        finally:
+            timer.join()
+        assert tensor.sum().item() == 1 << 18

@@ -8,6 +8,10 @@ use pyo3::prelude::*;
 use crate::arrays::{array, data_type, tensor, Given, Taken};
 use crate::eager::{waiting, Stream};
 use crate::errors::exception;
+use crate::long_work::obeying_signals;
+
+/// Arrays up to this size are handed over at once.
+const QUICK_BYTES: usize = 1 << 20;
 
 /// A tensor on the device.
 #[pyclass(module = "forebay._forebay", frozen)]
@@ -68,8 +72,14 @@ fn on_stream<T: Send>(
 impl DeviceTensor {
     #[staticmethod]
     fn from_host(py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<DeviceTensor> {
-        let array = tensor(given)?;
-        on_stream(py, stream, |context| Ok(DeviceTensor(forebay::DeviceTensor::from_host(context, &array)?)))
+        let (array, on) = (tensor(given)?, stream.0.clone());
+        // More goes through host blocks that are used again and again, so the host waits for copies.
+        let expected_seconds = if array.bytes().len() > QUICK_BYTES { f64::INFINITY } else { 0.0 };
+        let made = obeying_signals(py, expected_seconds, move || {
+            let _entered = on.enter();
+            Ok(forebay::DeviceTensor::from_host(on.context(), &array)?)
+        });
+        made.map(DeviceTensor)
     }
 
     /// A tensor whose bytes are not defined yet.
@@ -118,7 +128,7 @@ impl DeviceTensor {
     fn write(&self, py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<()> {
         let array = tensor(given)?;
         let (own, on) = (self.0.clone(), stream.0.clone());
-        waiting(py, &stream.0, move || {
+        obeying_signals(py, f64::INFINITY, move || {
             let _entered = on.enter();
             if array.data_type() != own.data_type() || array.shape() != own.shape() {
                 let ty = forebay::TensorType::new(own.data_type(), own.shape());
