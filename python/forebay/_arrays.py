@@ -16,6 +16,8 @@ Native = Tuple[str, Tuple[int, ...], "npt.NDArray[np.uint8]"]
 _NAMES = frozenset(
     ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
 )
+#: Types that are handed over as they are.
+_PLAIN: Dict[Any, str] = {np.dtype(name).newbyteorder("<"): name for name in sorted(_NAMES - {"bfloat16"})}
 _CPU = 1  # kDLCPU
 
 
@@ -47,6 +49,10 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
     """The array as the native module takes it, without a copy where it is packed and row-major. Numbers without a type of their own
     (Python's, and lists of them) become ``expected``."""
     array: npt.NDArray[Any]
+    if type(value) is np.ndarray:  # What is most common, without questions.
+        plain = _PLAIN.get(value.dtype)
+        if plain is not None and value.flags.c_contiguous:
+            return plain, value.shape, value.reshape(-1).view(np.uint8)
     if isinstance(value, np.ndarray):
         array = cast("npt.NDArray[Any]", value)
         name = str(array.dtype)

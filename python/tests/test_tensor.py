@@ -231,3 +231,12 @@ def test_dlpack_with_pytorch() -> None:
     same(forebay.from_dlpack(torch.from_numpy(X).relu()), np.maximum(X, 0))
     same(forebay.Tensor(torch.from_numpy(Y).requires_grad_()), Y)
     assert (a + torch.from_numpy(Y)).shape == X.shape
+
+
+def test_large_arrays_go_there_and_back() -> None:
+    numbers = np.random.default_rng(8).standard_normal((3, 1 << 20)).astype(np.float32)
+    with forebay.Context(record=True) as context:
+        there = forebay.Tensor(numbers)
+        assert np.array_equal(there.numpy(), numbers) and np.array_equal((there + 1)[2].numpy(), numbers[2] + 1)
+        assert np.array_equal(forebay.Tensor(numbers.T).numpy(), numbers.T), "of any layout"
+        context.check()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::{Attribute, Error};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::{array, data_type, tensor, Given, Taken};
@@ -11,7 +12,7 @@ use crate::errors::exception;
 use crate::long_work::obeying_signals;
 
 /// Arrays up to this size are handed over at once.
-const QUICK_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 4 << 20;
 
 /// A tensor on the device.
 #[pyclass(module = "forebay._forebay", frozen)]
@@ -55,6 +56,11 @@ enum Held {
     None,
 }
 
+/// Whether an array has as many bytes as its type and shape ask for.
+fn fits(count: usize, type_name: &str, shape: &[u64]) -> PyResult<bool> {
+    Ok(forebay::TensorType::new(data_type(type_name)?, shape).checked_size_bytes() == Some(count as u64))
+}
+
 /// Does work on a stream, without the interpreter's lock.
 fn on_stream<T: Send>(
     py: Python<'_>,
@@ -72,14 +78,23 @@ fn on_stream<T: Send>(
 impl DeviceTensor {
     #[staticmethod]
     fn from_host(py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<DeviceTensor> {
-        let (array, on) = (tensor(given)?, stream.0.clone());
-        // More goes through host blocks that are used again and again, so the host waits for copies.
-        let expected_seconds = if array.bytes().len() > QUICK_BYTES { f64::INFINITY } else { 0.0 };
-        let made = obeying_signals(py, expected_seconds, move || {
-            let _entered = on.enter();
-            Ok(forebay::DeviceTensor::from_host(on.context(), &array)?)
-        });
-        made.map(DeviceTensor)
+        let (name, shape, bytes) = &given;
+        let bytes = bytes.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let is_unified = stream.0.context().device().limits().unified;
+        if bytes.len() <= PIECE_BYTES || is_unified || !fits(bytes.len(), name, shape)? {
+            let array = tensor(given)?;
+            return on_stream(py, stream, |context| {
+                Ok(DeviceTensor(forebay::DeviceTensor::from_host(context, &array)?))
+            });
+        }
+        // Straight from the array, in pieces: signals are looked at in between.
+        let made = DeviceTensor::empty(py, stream, name, shape.clone())?;
+        for (piece, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let start = (piece * PIECE_BYTES) as u64;
+            on_stream(py, stream, |_| Ok(made.0.slice().part(start..start + bytes.len() as u64)?.write(bytes)?))?;
+            py.check_signals()?;
+        }
+        Ok(made)
     }
 
     /// A tensor whose bytes are not defined yet.
