@@ -1,22 +1,24 @@
 """Train and run neural networks that do not fit into memory.
 
-=====================  ========================================================================
+=====================  ===========================================================================
 to                     start at
-=====================  ========================================================================
+=====================  ===========================================================================
 run an ONNX model      :class:`Session`
 train an ONNX model    :class:`Trainer`
-train a module         :class:`forebay.torch.Trainer`
+train a module         :class:`forebay.torch.Trainer`; a part of one: :func:`forebay.torch.compile`
 ask whether it fits    :func:`plan`, :func:`forebay.torch.plan`
 see what there is      :func:`devices`, :func:`machines`
+launch operations      :class:`Tensor`, :class:`Stream`, :class:`Event`, :class:`Context`
+exceed the device      :func:`forebay.managed.empty`
 handle failures        :class:`Error`, :class:`OutOfBudget`
-=====================  ========================================================================
+=====================  ===========================================================================
 """
 
 from __future__ import annotations
 
 from typing import List
 
-from . import _forebay
+from . import _forebay, managed
 from ._model import Model, TensorInfo
 from ._options import (
     SGD,
@@ -29,6 +31,31 @@ from ._options import (
 )
 from ._plan import Machine, Offer, Plan, machines, plan
 from ._session import RunTimes, Session
+from ._streams import (
+    Context,
+    Event,
+    Stream,
+    StreamCtx,
+    current_context,
+    current_stream,
+    default_stream,
+    set_current_stream,
+    stream,
+    synchronize,
+)
+from ._tensor import (
+    Tensor,
+    concatenate,
+    empty,
+    from_dlpack,
+    full,
+    maximum,
+    minimum,
+    ones,
+    operation,
+    where,
+    zeros,
+)
 from ._trainer import Evaluation, History, StepReport, Trainer
 from .errors import (
     DeviceLost,
@@ -57,10 +84,12 @@ def devices() -> List[str]:
 __all__ = [
     "Adam",
     "AdamW",
+    "Context",
     "DeviceLost",
     "EngineOptions",
     "Error",
     "Evaluation",
+    "Event",
     "FileError",
     "History",
     "InvalidArgument",
@@ -78,10 +107,30 @@ __all__ = [
     "Session",
     "SoftmaxCrossEntropy",
     "StepReport",
+    "Stream",
+    "StreamCtx",
+    "Tensor",
     "TensorInfo",
     "Trainer",
     "UnsupportedOperator",
+    "concatenate",
+    "current_context",
+    "current_stream",
+    "default_stream",
     "devices",
+    "empty",
+    "from_dlpack",
+    "full",
     "machines",
+    "managed",
+    "maximum",
+    "minimum",
+    "ones",
+    "operation",
     "plan",
+    "set_current_stream",
+    "stream",
+    "synchronize",
+    "where",
+    "zeros",
 ]

@@ -16,10 +16,12 @@ Native = Tuple[str, Tuple[int, ...], "npt.NDArray[np.uint8]"]
 _NAMES = frozenset(
     ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
 )
+#: Types that are handed over as they are.
+_PLAIN: Dict[Any, str] = {np.dtype(name).newbyteorder("<"): name for name in sorted(_NAMES - {"bfloat16"})}
 _CPU = 1  # kDLCPU
 
 
-def _bfloat16() -> Optional[Any]:
+def bfloat16() -> Optional[Any]:
     """NumPy's type for bfloat16, where the package ``ml_dtypes`` is there."""
     try:
         import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]  # pyright: ignore
@@ -47,6 +49,10 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
     """The array as the native module takes it, without a copy where it is packed and row-major. Numbers without a type of their own
     (Python's, and lists of them) become ``expected``."""
     array: npt.NDArray[Any]
+    if type(value) is np.ndarray:  # What is most common, without questions.
+        plain = _PLAIN.get(value.dtype)
+        if plain is not None and value.flags.c_contiguous:
+            return plain, value.shape, value.reshape(-1).view(np.uint8)
     if isinstance(value, np.ndarray):
         array = cast("npt.NDArray[Any]", value)
         name = str(array.dtype)
@@ -83,9 +89,9 @@ def from_native(native: Native) -> "npt.NDArray[Any]":
     name, shape, data = native
     if name != "bfloat16":
         return data.view(name).reshape(shape)
-    bfloat16 = _bfloat16()
-    if bfloat16 is not None:
-        named: npt.NDArray[Any] = data.view(bfloat16)
+    known = bfloat16()
+    if known is not None:
+        named: npt.NDArray[Any] = data.view(known)
         return named.reshape(shape)
     widened = data.view(np.uint16).astype(np.uint32) << np.uint32(16)
     return widened.view(np.float32).reshape(shape)

@@ -159,7 +159,8 @@ def size_text(size: Optional[Size]) -> Optional[str]:
     return None if size is None else str(size)
 
 
-def _path(path: Optional[PathLike]) -> Optional[str]:
+def path_text(path: Optional[PathLike]) -> Optional[str]:
+    """A path as the native module takes it."""
     return None if path is None else os.fspath(path)
 
 
@@ -171,16 +172,16 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
     return {
         "device": device,
         "device_memory": size_text(device_memory),
-        "machine": _path(options.get("machine")),
+        "machine": path_text(options.get("machine")),
         "threads": options.get("threads"),
         "memory_limit": size_text(options.get("memory_limit")),
         "simulate_device": size_text(options.get("simulate_device")),
         "host_memory": size_text(options.get("host_memory")),
-        "spill_dir": _path(options.get("spill_dir")),
+        "spill_dir": path_text(options.get("spill_dir")),
         "memory_mode": options.get("memory_mode", "planned"),
         "eviction": options.get("eviction"),
         "growth": options.get("growth", True),
-        "costs": _path(options.get("costs")),
+        "costs": path_text(options.get("costs")),
         "fuse": options.get("fuse", True),
         "order": options.get("order", "barriers"),
         "check": options.get("check", False),

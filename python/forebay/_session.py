@@ -67,7 +67,7 @@ class Session:
         **options: Unpack[EngineOptions],
     ) -> None:
         engine = _options.engine(device, device_memory, options)
-        self._native = _forebay.Session(native_model(as_model(model)), engine, _options.open_sizes(batch_size, sizes))
+        self._native = _forebay.Session(native_model(as_model(model)), engine, _options.open_sizes(batch_size, sizes), None, False)
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
 
     @property

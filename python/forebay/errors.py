@@ -68,7 +68,15 @@ class UnsupportedOperator(Error, NotImplementedError):
 
 
 class RaceError(Error):
-    """The checker found a race or lost data in a plan (``check=True``): a defect of Forebay, found before anything ran."""
+    """The checker found a race: in what a context recorded (:meth:`forebay.Context.check`), where ``races`` says which; or in a plan
+    (``check=True``), which is a defect of Forebay, found before anything ran."""
+
+    #: A sentence for each race: both operations, their streams, the bytes, and what is missing.
+    races: List[str]
+
+    def __init__(self, message: str, races: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.races = list(races)
 
 
 class DeviceLost(Error):

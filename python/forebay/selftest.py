@@ -156,6 +156,35 @@ def _lets_other_threads_run() -> None:
     assert count > 5, count
 
 
+def _finds_races() -> None:
+    numbers = np.random.default_rng(3).normal(0, 1, (_FEATURES, _FEATURES)).astype(np.float32)
+    for ordered in (True, False):
+        with forebay.Context(record=True) as context:
+            stream = forebay.Stream()
+            product = forebay.Tensor(numbers) @ numbers
+            if ordered:
+                stream.wait_stream(forebay.current_stream())
+            with forebay.stream(stream):
+                total = product.sum()
+                if ordered:
+                    assert np.isclose(total.item(), (numbers @ numbers).sum(), rtol=1e-3, atol=1e-2)
+            try:
+                context.check()
+            except forebay.RaceError as error:
+                assert not ordered and len(error.races) == 1, error
+            else:
+                assert ordered, "a race was not found"
+
+
+def _exceeds_the_device() -> None:
+    memory = forebay.managed.Memory("512KiB", unit_size="64KiB")
+    tensor = forebay.managed.empty((16, 1 << 14), memory=memory)
+    for row in range(len(tensor)):
+        tensor[row] = row
+    assert [row.max().item() for row in tensor] == list(range(16))
+    assert tensor.nbytes > memory.device_memory and memory.statistics().evictions > 0
+
+
 CHECKS: List[Tuple[str, Callable[[], None]]] = [
     ("a trainer learns", _learns),
     ("a session computes what NumPy computes", _runs_as_numpy),
@@ -163,6 +192,8 @@ CHECKS: List[Tuple[str, Callable[[], None]]] = [
     ("a budget that is too small is refused, with one that is not", _says_what_would_do),
     ("a checkpoint goes on bit for bit", _goes_on_from_a_checkpoint),
     ("other threads run meanwhile", _lets_other_threads_run),
+    ("streams are ordered, and a race is found", _finds_races),
+    ("a tensor is larger than the device", _exceeds_the_device),
 ]
 
 

@@ -19,6 +19,7 @@ from torch import nn
 from . import _plan
 from ._options import SGD, Adam, AdamW, EngineOptions, Loss, MeanSquaredError, Optimizer, OutputLoss, Size, SoftmaxCrossEntropy
 from ._options import loss_named, optimizer_named
+from ._torch_module import CompiledModule, compile, refuse_mixed_modes
 from ._trainer import Callback, History, StepReport
 from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
@@ -432,7 +433,7 @@ class _Export:
     def __init__(
         self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
     ) -> None:
-        _refuse_mixed_modes(module)
+        refuse_mixed_modes(module)
         inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
         self.folder = _Folder()
         self.prefix = ""
@@ -515,18 +516,6 @@ def _name_field(name: str) -> bytes:
     return bytes([8 << 3 | 2, *length, count]) + text
 
 
-def _refuse_mixed_modes(module: nn.Module) -> None:
-    """Training puts the whole module into training mode: one that keeps a part of itself out of it cannot be trained as it is meant."""
-    changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    untyped: Any = module
-    for name, each in untyped.named_modules():
-        if isinstance(each, changing) and each.training != module.training:
-            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
-        if isinstance(each, nn.modules.batchnorm._BatchNorm):
-            if each.momentum is None:
-                raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")
-
-
 def _input_names(module: nn.Module, count: int) -> List[str]:
     """Names of a module's inputs: those of its ``forward`` where they are names of one argument each."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -549,4 +538,4 @@ def _loss(loss: LossLike) -> Optional[Loss]:
     return None
 
 
-__all__ = ["Trainer", "plan"]
+__all__ = ["CompiledModule", "Trainer", "compile", "plan"]

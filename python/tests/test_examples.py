@@ -13,12 +13,13 @@ import pytest
 
 import forebay
 
-MODULES = ["", ".errors", "._arrays", "._feed", "._model", "._options", "._plan", "._session", "._trainer", ".selftest", ".torch"]
+NAMES = ["errors", "_arrays", "_feed", "_indexing", "_model", "_options", "_plan", "_session", "_streams", "_tensor", "_torch_module"]
+MODULES = ["", *("." + name for name in [*NAMES, "_trainer", "managed", "selftest", "torch"])]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str, digits: str) -> None:
-    if name == ".torch":
+    if "torch" in name:
         pytest.importorskip("torch", reason="there is no PyTorch")
     module = importlib.import_module("forebay" + name)
     failed, _ = doctest.testmod(module, extraglobs={"digits": digits})
@@ -33,7 +34,7 @@ def test_everything_public_has_a_docstring() -> None:
 def test_types() -> None:
     pytest.importorskip("mypy", reason="there is no mypy")
     has_torch = importlib.util.find_spec("torch") is not None
-    modules = [f"-mforebay{name}" for name in MODULES if name != ".torch" or has_torch]
+    modules = [f"-mforebay{name}" for name in MODULES if "torch" not in name or has_torch]
     folder = Path(forebay.__file__).parent
     assert (folder / "py.typed").exists() and (folder / "_forebay.pyi").exists()
     checked = subprocess.run([sys.executable, "-m", "mypy", "--strict", *modules], capture_output=True, text=True)

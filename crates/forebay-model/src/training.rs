@@ -4,6 +4,7 @@
 //! updates change the parameters, the optimizer's state and the running statistics at the end of the step.
 
 mod mode;
+mod open;
 mod pattern;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,8 @@ use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::tensor::Contents;
+
+pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 
 /// What is minimised.
 ///

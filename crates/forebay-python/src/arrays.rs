@@ -15,19 +15,25 @@ pub type Given<'py> = (String, Vec<u64>, PyReadonlyArray1<'py, u8>);
 /// The same the other way.
 pub type Taken<'py> = (&'static str, Vec<u64>, Bound<'py, PyArray1<u8>>);
 
+/// The data type of a name.
+///
+/// # Errors
+/// A type that there is not.
+pub fn data_type(name: &str) -> PyResult<DataType> {
+    let named = DataType::ALL.into_iter().find(|known| known.name() == name);
+    named.ok_or_else(|| PyValueError::new_err(format!("there is no data type {name}")))
+}
+
 /// Copies an array into a tensor.
 ///
 /// # Errors
 /// A type that there is not, or bytes that do not fit it.
-pub fn tensor((data_type, shape, bytes): Given<'_>) -> PyResult<Tensor> {
-    let named = DataType::ALL.into_iter().find(|known| known.name() == data_type);
-    let Some(known) = named else {
-        return Err(PyValueError::new_err(format!("there is no data type {data_type}")));
-    };
+pub fn tensor((name, shape, bytes): Given<'_>) -> PyResult<Tensor> {
+    let known = data_type(&name)?;
     let bytes = bytes.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
     let count = bytes.len();
     Tensor::new(known, &shape, bytes)
-        .ok_or_else(|| PyValueError::new_err(format!("{count} bytes are no {data_type}{shape:?}")))
+        .ok_or_else(|| PyValueError::new_err(format!("{count} bytes are no {name}{shape:?}")))
 }
 
 /// Copies arrays by name.

@@ -44,7 +44,13 @@ fn kind(error: &Error) -> Kind {
             RuntimeError::Broken => Kind::Plain("DeviceLost"),
             RuntimeError::OutOfMemory(_) => Kind::OutOfBudget("device_memory", None),
             RuntimeError::HostMemory { .. } => Kind::OutOfBudget("host_memory", None),
+            RuntimeError::Operation(ModelError::Operator { .. }) => Kind::Plain("InvalidArgument"),
             RuntimeError::Operation(error) => of_model(error),
+            RuntimeError::Tensor { .. }
+            | RuntimeError::OtherContext { .. }
+            | RuntimeError::NoTiming
+            | RuntimeError::Index { .. }
+            | RuntimeError::Setting { .. } => Kind::Plain("InvalidArgument"),
             _ => Kind::Plain("Error"),
         },
         Error::Model(error) => of_model(error),

@@ -8,12 +8,17 @@
 //! | [`options`] | dictionaries of options |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
+//! | [`eager`], [`device_tensor`] | streams and events; tensors on the device, and operations on them |
+//! | [`managed`] | memory for more than the device holds |
 //! | [`command_line`] | the program `forebay` |
 
 mod arrays;
 mod command_line;
+mod device_tensor;
+mod eager;
 mod errors;
 mod long_work;
+mod managed;
 mod model;
 mod options;
 mod plan;
@@ -28,6 +33,13 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Model>()?;
     module.add_class::<session::Session>()?;
     module.add_class::<trainer::Trainer>()?;
+    module.add_class::<eager::Context>()?;
+    module.add_class::<eager::Stream>()?;
+    module.add_class::<eager::Event>()?;
+    module.add_class::<device_tensor::DeviceTensor>()?;
+    module.add_class::<managed::ManagedMemory>()?;
+    module.add_class::<managed::ManagedBuffer>()?;
+    module.add_function(wrap_pyfunction!(managed::probe, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::machines, module)?)?;
     module.add_function(wrap_pyfunction!(plan::parse_size, module)?)?;

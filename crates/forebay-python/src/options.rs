@@ -82,7 +82,10 @@ pub struct OptimizerGiven {
 }
 
 /// The row of a table that a text names.
-fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
+///
+/// # Errors
+/// A text that names none.
+pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
     let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| {
         let names: Vec<&str> = table.iter().map(|(name, _)| *name).collect();

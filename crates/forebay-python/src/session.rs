@@ -10,7 +10,7 @@ use pyo3::types::PyDict;
 use crate::arrays::{arrays, tensors, Given};
 use crate::long_work::{asking, locked, obeying_signals, Pace};
 use crate::model::{described, Described, Model};
-use crate::options::{session_options, Engine, Sizes};
+use crate::options::{choice, session_options, Engine, Sizes};
 
 /// Seconds, seconds without a kernel, late copies, and the seconds that those cost.
 type Times = (f64, f64, usize, f64);
@@ -26,11 +26,25 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
+    /// The model as it is; or, where `part` says so, `forwards` or `backwards` with its weights as inputs.
     #[new]
-    fn new(py: Python<'_>, model: &Model, engine: Engine, sizes: Sizes) -> PyResult<Session> {
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        engine: Engine,
+        sizes: Sizes,
+        part: Option<&str>,
+        training: bool,
+    ) -> PyResult<Session> {
         let options = session_options(py, engine, sizes)?;
         let model = model.0.clone();
-        let session = obeying_signals(py, f64::INFINITY, move || forebay::Session::new(&model, &options))?;
+        let parts = [("forwards", true), ("backwards", false)];
+        let forwards = part.map(|part| choice(py, "part of a model", part, &parts)).transpose()?;
+        let session = obeying_signals(py, f64::INFINITY, move || match forwards {
+            None => forebay::Session::new(&model, &options),
+            Some(true) => forebay::Session::of_open_model(&model, &options, training),
+            Some(false) => forebay::Session::of_gradients(&model, &options, training),
+        })?;
         let (inputs, outputs) = (described(session.inputs()), described(session.outputs()));
         Ok(Session { session: Arc::new(Mutex::new(session)), pace: Mutex::default(), inputs, outputs })
     }

@@ -125,6 +125,14 @@ fn what_cannot_be_is_refused_in_words() {
 }
 
 #[test]
+fn streams_have_numbers() {
+    let context = context();
+    let (one, other) = (Stream::new(&context, 0).unwrap(), Stream::new(&context, 0).unwrap());
+    assert_eq!(context.default_stream().number(), 0);
+    assert!(one.number() != other.number() && one.number() == one.clone().number());
+}
+
+#[test]
 fn time_is_measured_between_events() {
     for device in [host() as Arc<dyn Device>, Arc::new(ChaosDevice::new(host(), 3).unwrap())] {
         let context = Context::new(device, &recording()).unwrap();

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceUsage};
-use forebay_model::Tensor;
+use forebay_model::infer::Sizes;
+use forebay_model::training::{open_gradients, open_graph};
+use forebay_model::{Graph, Tensor};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
@@ -104,6 +106,50 @@ impl Session {
 
     fn on(model: &Model, options: &SessionOptions, machine: LimitedDevice) -> Result<Session, Error> {
         let (graph, stated) = model.inference_graph(options.batch_size, &options.sizes)?;
+        Session::of_graph(graph, stated, options, machine)
+    }
+
+    /// Runs the model as a part of a larger program that trains: its weights are inputs of every run. In training mode, batch normalisation
+    /// takes the batch's statistics and the next running ones are outputs, called `next:` and their name; dropout and random numbers are
+    /// a function of the input `forebay.step`, two int64 numbers: a step from 1, and a seed.
+    ///
+    /// ```
+    /// use forebay::{Model, Session, SessionOptions};
+    ///
+    /// let model = Model::from_file("../../examples/digits/model.onnx")?;
+    /// let mut options = SessionOptions::default();
+    /// options.batch_size = Some(8);
+    /// let forwards = Session::of_open_model(&model, &options, true)?;
+    /// let backwards = Session::of_gradients(&model, &options, true)?;
+    /// // Backwards takes what forwards does, and the gradients of its outputs.
+    /// assert_eq!(backwards.inputs().len(), forwards.inputs().len() + 1);
+    /// assert!(backwards.outputs().iter().any(|info| info.name == "gradient:x"));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::new`]; sizes that are left open.
+    pub fn of_open_model(model: &Model, options: &SessionOptions, training: bool) -> Result<Session, Error> {
+        let graph = open_graph(&model.open_graph(&open_sizes(options))?, training)?;
+        Session::of_graph(graph, None, options, LimitedDevice::open(&options.engine)?)
+    }
+
+    /// Runs the gradients of the same: by `gradient:` and its name, it takes the gradient of each float32 output, and gives that of each
+    /// float32 input and weight on which outputs depend. The forward pass is computed again.
+    ///
+    /// # Errors
+    /// As [`Session::of_open_model`]; an operator without a gradient.
+    pub fn of_gradients(model: &Model, options: &SessionOptions, training: bool) -> Result<Session, Error> {
+        let graph = open_gradients(&model.open_graph(&open_sizes(options))?, training)?;
+        Session::of_graph(graph, None, options, LimitedDevice::open(&options.engine)?)
+    }
+
+    fn of_graph(
+        graph: Graph,
+        stated: Option<u64>,
+        options: &SessionOptions,
+        machine: LimitedDevice,
+    ) -> Result<Session, Error> {
         let inputs = ValueInfo::of(&graph, &graph.inputs);
         let outputs = ValueInfo::of(&graph, &graph.outputs);
         let known = inputs.iter().map(|info| Some((info.name.clone(), info.ty()?))).collect::<Option<_>>();
@@ -230,6 +276,13 @@ impl Session {
     pub fn trace(&mut self) -> serde_json::Value {
         self.engine.trace()
     }
+}
+
+/// The sizes that options give.
+fn open_sizes(options: &SessionOptions) -> Sizes {
+    let mut sizes = Sizes::of_batch(options.batch_size);
+    sizes.symbols.clone_from(&options.sizes);
+    sizes
 }
 
 /// Writes the inputs that the plan uses, and gives each up as soon as it is written: a step runs without a second copy of its batch.

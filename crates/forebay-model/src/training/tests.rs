@@ -206,3 +206,31 @@ fn dropout_takes_the_step_and_constants_do_not_train() {
     let error = training_graph(&small(1.0), &options).unwrap_err().to_string();
     assert!(error.contains("ratio"), "{error}");
 }
+
+#[test]
+fn models_take_their_weights_and_give_their_gradients() {
+    for (name, parameters, statistics) in [("digits-cnn", 11, 6), ("resnet20", 65, 42), ("tiny-gpt", 49, 0)] {
+        let graph = golden(name);
+        let forwards = open_graph(&graph, true).unwrap();
+        assert_eq!(forwards.inputs.len(), graph.inputs.len() + parameters + statistics, "{name}");
+        let next = forwards.outputs.iter().filter(|&&id| forwards.value(id).name.starts_with(NEXT_PREFIX)).count();
+        assert_eq!((next, forwards.outputs.len()), (statistics, graph.outputs.len() + statistics), "{name}");
+        let backwards = open_gradients(&graph, true).unwrap();
+        let given = |graph: &Graph| names(graph, &graph.inputs);
+        let [output] = graph.outputs[..] else { panic!("{name} has one output") };
+        let mut expected = given(&forwards);
+        expected.push(format!("{GRADIENT_PREFIX}{}", graph.value(output).name));
+        assert_eq!(given(&backwards), expected, "{name}");
+        let gradients = names(&backwards, &backwards.outputs);
+        assert!(gradients.len() >= parameters && gradients.iter().all(|name| name.starts_with(GRADIENT_PREFIX)));
+        let evaluating = open_gradients(&graph, false).unwrap();
+        assert_eq!(names(&evaluating, &evaluating.outputs), gradients, "running statistics have no gradients: {name}");
+        for graph in [&forwards, &backwards, &evaluating] {
+            assert!(graph.updates.is_empty() && graph.initializers.keys().all(|id| graph.constants.contains(id)));
+            lower(graph, &BTreeSet::new()).unwrap();
+        }
+    }
+    let running = open_graph(&digits(), false).unwrap();
+    assert_eq!(running.outputs.len(), 1, "in evaluation mode, nothing is updated");
+    assert!(!kernels(&running).iter().any(|kernel| matches!(kernel, Kernel::BatchNormalizationTraining { .. })));
+}

@@ -61,6 +61,11 @@ impl Stream {
         &self.context
     }
 
+    /// The number of the device's stream behind it, 0 for the default stream. Streams that are equal have the same.
+    pub fn number(&self) -> usize {
+        self.lease.queue()
+    }
+
     /// Later work of this stream starts after everything submitted to `other` so far is complete.
     ///
     /// # Errors

@@ -1,0 +1,174 @@
+//! A model as a part of a larger program that trains: its weights come with each run, and so do the gradients of its outputs.
+
+use std::collections::BTreeSet;
+
+use forebay_base::{DataType, Tensor};
+
+use super::mode;
+use crate::autodiff::gradients;
+use crate::error::ModelError;
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
+use crate::infer::infer_node;
+use crate::operator::NodeView;
+
+/// What the gradient of a value is called, before the value's name.
+pub const GRADIENT_PREFIX: &str = "gradient:";
+/// What the next value of a running statistic is called, before its name.
+pub const NEXT_PREFIX: &str = "next:";
+
+/// A graph in evaluation form, whose values all have types, with its weights as inputs. In training mode, batch normalisation and dropout
+/// are as in training: the next running statistics are outputs, called `next:` and their name, and what is random is a function of the
+/// input `forebay.step` (a number from 1, and a seed).
+///
+/// # Errors
+/// An operator that has no form for training.
+pub fn open_graph(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
+    let mut graph = graph.clone();
+    graph.drop_dead_nodes();
+    if training {
+        let mut mode = mode::enter(&mut graph)?;
+        graph.nodes.append(&mut mode.update_nodes);
+        for update in mode.updates {
+            let name = format!("{NEXT_PREFIX}{}", graph.value(update.state).name);
+            append_output(&mut graph, &name, update.value);
+        }
+    }
+    open_weights(&mut graph);
+    graph.drop_dead_nodes();
+    Ok(graph)
+}
+
+/// The graph of the gradients of the same model: it takes what [`open_graph`] takes, and by `gradient:` and its name the gradient of each
+/// float32 output that anything depends on; it gives, named in the same way, the gradient of each float32 input and weight. What the
+/// gradients need of the forward pass is computed again.
+///
+/// # Errors
+/// An operator without a gradient on the way, or outputs that depend on no input and no weight.
+pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
+    let mut graph = graph.clone();
+    graph.drop_dead_nodes();
+    let statistics = if training { mode::enter(&mut graph)?.statistics } else { write_out_normalization(&mut graph)? };
+    open_weights(&mut graph);
+    let is_float = |graph: &Graph, id: ValueId| graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32);
+    let by: Vec<ValueId> =
+        graph.inputs.iter().copied().filter(|&id| is_float(&graph, id) && !statistics.contains(&id)).collect();
+    let outputs: Vec<ValueId> = graph.outputs.iter().copied().filter(|&id| is_float(&graph, id)).collect();
+    let mut sum: Option<ValueId> = None;
+    for output in outputs {
+        let name = format!("{GRADIENT_PREFIX}{}", graph.value(output).name);
+        let ty = graph.ty(output).cloned();
+        let given = graph.add_value(&name, ty);
+        declare(&mut graph, given);
+        graph.inputs.push(given);
+        let product = append(&mut graph, "Mul", &[output, given])?;
+        let dot = append(&mut graph, "ReduceSum", &[product])?;
+        sum = Some(match sum {
+            Some(sum) => append(&mut graph, "Add", &[sum, dot])?,
+            None => dot,
+        });
+    }
+    let request = |reason: &str| ModelError::Request { reason: reason.to_string() };
+    let Some(sum) = sum else { return Err(request("the model has no float32 output, and so no gradients")) };
+    let found = gradients(&mut graph, sum, &by)?;
+    graph.outputs.clear();
+    for (of, gradient) in by.into_iter().zip(found) {
+        if let Some(gradient) = gradient {
+            let name = format!("{GRADIENT_PREFIX}{}", graph.value(of).name);
+            append_output(&mut graph, &name, gradient);
+        }
+    }
+    if graph.outputs.is_empty() {
+        return Err(request("no output depends differentiably on an input or a weight"));
+    }
+    // What gradients are made with.
+    graph.constants.extend(graph.initializers.keys().copied());
+    graph.drop_dead_nodes();
+    Ok(graph)
+}
+
+/// Appends a node with one output; scalars of sums, not tensors of one element.
+fn append(graph: &mut Graph, op_type: &str, inputs: &[ValueId]) -> Result<ValueId, ModelError> {
+    let output = graph.add_value("value", None);
+    let attributes: &[(&str, Attribute)] = match op_type {
+        "ReduceSum" => &[("keepdims", Attribute::Int(0))],
+        _ => &[],
+    };
+    graph.nodes.push(Node {
+        name: op_type.to_string(),
+        operation: Operation::onnx(op_type, attributes),
+        inputs: inputs.iter().copied().map(Some).collect(),
+        outputs: vec![Some(output)],
+    });
+    infer_node(graph, graph.nodes.len() - 1)?;
+    Ok(output)
+}
+
+/// Writes batch normalisation in evaluation form out, which has a gradient only in training. The statistics that it takes.
+fn write_out_normalization(graph: &mut Graph) -> Result<BTreeSet<ValueId>, ModelError> {
+    let mut statistics = BTreeSet::new();
+    for node in std::mem::take(&mut graph.nodes) {
+        if node.operation.name() != "BatchNormalization" || !matches!(node.operation, Operation::Onnx { .. }) {
+            graph.nodes.push(node);
+            continue;
+        }
+        let view = NodeView { graph, node: &node };
+        let [x, scale, bias, mean, variance] =
+            [view.input(0)?, view.input(1)?, view.input(2)?, view.input(3)?, view.input(4)?];
+        let (epsilon, channels) = (view.float("epsilon", 1e-5)?, view.input_type(1)?.count() as i64);
+        // One entry for each channel, the second axis.
+        let mut shape = vec![1; view.input_type(0)?.shape.len()];
+        if let Some(size) = shape.get_mut(1) {
+            *size = channels;
+        }
+        statistics.extend([mean, variance]);
+        let shape = constant(graph, Tensor::from_i64(&[shape.len() as u64], &shape));
+        let epsilon = constant(graph, Tensor::from_f32(&[], &[epsilon]));
+        let variance = append(graph, "Add", &[variance, epsilon])?;
+        let deviation = append(graph, "Sqrt", &[variance])?;
+        let factor = append(graph, "Div", &[scale, deviation])?;
+        let [mean, factor, bias] = [mean, factor, bias].map(|value| append(graph, "Reshape", &[value, shape]));
+        let centred = append(graph, "Sub", &[x, mean?])?;
+        let scaled = append(graph, "Mul", &[centred, factor?])?;
+        let operation = Operation::onnx("Add", &[]);
+        graph.nodes.push(Node { operation, inputs: vec![Some(scaled), Some(bias?)], outputs: node.outputs, ..node });
+    }
+    Ok(statistics)
+}
+
+fn constant(graph: &mut Graph, contents: Tensor) -> ValueId {
+    let id = graph.add_initializer("constant", contents);
+    graph.constants.insert(id);
+    id
+}
+
+/// Gives a value a name by which it can be asked for.
+fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
+    let ty = graph.ty(value).cloned();
+    let output = graph.add_value(name, ty);
+    graph.nodes.push(Node {
+        name: name.to_string(),
+        operation: Operation::onnx("Identity", &[]),
+        inputs: vec![Some(value)],
+        outputs: vec![Some(output)],
+    });
+    declare(graph, output);
+    graph.outputs.push(output);
+}
+
+/// Makes inputs of initializers that are no constants.
+fn open_weights(graph: &mut Graph) {
+    let weights: Vec<ValueId> = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id)).collect();
+    for id in weights {
+        graph.initializers.remove(&id);
+        declare(graph, id);
+        graph.inputs.push(id);
+    }
+}
+
+/// Declares a value as its type says.
+fn declare(graph: &mut Graph, id: ValueId) {
+    if let Some(ty) = graph.ty(id).cloned() {
+        let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
+        graph.value_mut(id).declared = Some((ty.data_type, dimensions));
+    }
+}

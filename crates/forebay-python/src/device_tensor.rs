@@ -1,0 +1,196 @@
+//! Tensors on the device, and operations on them: ONNX's operators by their names.
+
+use std::collections::BTreeMap;
+
+use forebay::{Attribute, Error};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::arrays::{array, data_type, tensor, Given, Taken};
+use crate::eager::{waiting, Stream};
+use crate::errors::exception;
+use crate::long_work::obeying_signals;
+
+/// Arrays up to this size are handed over at once.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// A tensor on the device.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct DeviceTensor(pub forebay::DeviceTensor);
+
+/// An input of an operation.
+#[derive(FromPyObject)]
+enum Operand<'py> {
+    Device(Bound<'py, DeviceTensor>),
+    Host(Given<'py>),
+}
+
+/// The value of an attribute.
+#[derive(FromPyObject)]
+enum AttributeGiven {
+    Int(i64),
+    Float(f32),
+    Text(String),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Texts(Vec<String>),
+}
+
+impl From<AttributeGiven> for Attribute {
+    fn from(given: AttributeGiven) -> Attribute {
+        match given {
+            AttributeGiven::Int(value) => Attribute::Int(value),
+            AttributeGiven::Float(value) => Attribute::Float(value),
+            AttributeGiven::Text(value) => Attribute::String(value),
+            AttributeGiven::Ints(values) => Attribute::Ints(values),
+            AttributeGiven::Floats(values) => Attribute::Floats(values),
+            AttributeGiven::Texts(values) => Attribute::Strings(values),
+        }
+    }
+}
+
+/// An input that waits for its operation.
+enum Held {
+    Device(forebay::DeviceTensor),
+    Host(forebay::Tensor),
+    None,
+}
+
+/// Whether an array has as many bytes as its type and shape ask for.
+fn fits(count: usize, type_name: &str, shape: &[u64]) -> PyResult<bool> {
+    Ok(forebay::TensorType::new(data_type(type_name)?, shape).checked_size_bytes() == Some(count as u64))
+}
+
+/// Does work on a stream, without the interpreter's lock.
+fn on_stream<T: Send>(
+    py: Python<'_>,
+    stream: &Stream,
+    work: impl FnOnce(&forebay::Context) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    let done = py.detach(|| {
+        let _entered = stream.0.enter();
+        work(stream.0.context())
+    });
+    done.map_err(|error| exception(py, &error))
+}
+
+#[pymethods]
+impl DeviceTensor {
+    #[staticmethod]
+    fn from_host(py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<DeviceTensor> {
+        let (name, shape, bytes) = &given;
+        let bytes = bytes.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let is_unified = stream.0.context().device().limits().unified;
+        if bytes.len() <= PIECE_BYTES || is_unified || !fits(bytes.len(), name, shape)? {
+            let array = tensor(given)?;
+            return on_stream(py, stream, |context| {
+                Ok(DeviceTensor(forebay::DeviceTensor::from_host(context, &array)?))
+            });
+        }
+        // Straight from the array, in pieces: signals are looked at in between.
+        let made = DeviceTensor::empty(py, stream, name, shape.clone())?;
+        for (piece, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let start = (piece * PIECE_BYTES) as u64;
+            on_stream(py, stream, |_| Ok(made.0.slice().part(start..start + bytes.len() as u64)?.write(bytes)?))?;
+            py.check_signals()?;
+        }
+        Ok(made)
+    }
+
+    /// A tensor whose bytes are not defined yet.
+    #[staticmethod]
+    fn empty(py: Python<'_>, stream: &Stream, type_name: &str, shape: Vec<u64>) -> PyResult<DeviceTensor> {
+        let data_type = data_type(type_name)?;
+        on_stream(py, stream, |context| {
+            let ty = forebay::TensorType::new(data_type, &shape);
+            let bytes = ty.checked_size_bytes().and_then(|bytes| bytes.checked_next_multiple_of(4));
+            let reason = || Error::Option { reason: format!("{ty} has more bytes than there are addresses") };
+            let slice = context.allocate(bytes.ok_or_else(reason)?, "empty")?;
+            Ok(DeviceTensor(slice.tensor(data_type, &shape)?))
+        })
+    }
+
+    /// A tensor whose elements all have the value of the array's only one.
+    #[staticmethod]
+    fn full(py: Python<'_>, stream: &Stream, shape: Vec<u64>, value: Given<'_>) -> PyResult<DeviceTensor> {
+        let value = tensor(value)?;
+        on_stream(py, stream, |context| Ok(DeviceTensor(forebay::DeviceTensor::full(context, &shape, &value)?)))
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        self.0.shape().to_vec()
+    }
+
+    fn data_type(&self) -> &'static str {
+        self.0.data_type().name()
+    }
+
+    /// Copies it to the host, after the stream's work so far, and waits for that.
+    fn to_host<'py>(&self, py: Python<'py>, stream: &Stream) -> PyResult<Taken<'py>> {
+        let (tensor, on) = (self.0.clone(), stream.0.clone());
+        let copied = waiting(py, &stream.0, move || {
+            let _entered = on.enter();
+            Ok(tensor.to_host()?)
+        })?;
+        Ok(array(py, copied))
+    }
+
+    fn copy_from(&self, py: Python<'_>, stream: &Stream, other: &DeviceTensor) -> PyResult<()> {
+        on_stream(py, stream, |_| Ok(self.0.copy_from(&other.0)?))
+    }
+
+    /// Overwrites it with an array of its type and shape.
+    fn write(&self, py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<()> {
+        let array = tensor(given)?;
+        let (own, on) = (self.0.clone(), stream.0.clone());
+        obeying_signals(py, f64::INFINITY, move || {
+            let _entered = on.enter();
+            if array.data_type() != own.data_type() || array.shape() != own.shape() {
+                let ty = forebay::TensorType::new(own.data_type(), own.shape());
+                return Err(Error::Option { reason: format!("{} cannot be written to {ty}", array.ty()) });
+            }
+            Ok(own.slice().part(..array.bytes().len() as u64)?.write(array.bytes())?)
+        })
+    }
+
+    fn fill(&self, py: Python<'_>, stream: &Stream, value: Given<'_>) -> PyResult<()> {
+        let value = tensor(value)?;
+        on_stream(py, stream, |_| Ok(self.0.fill(&value)?))
+    }
+
+    /// Launches an operator of ONNX on a stream.
+    #[staticmethod]
+    fn operation(
+        py: Python<'_>,
+        stream: &Stream,
+        op_type: &str,
+        name: Option<String>,
+        inputs: Vec<Option<Operand<'_>>>,
+        attributes: BTreeMap<String, AttributeGiven>,
+        output_count: usize,
+    ) -> PyResult<Vec<DeviceTensor>> {
+        let held = |operand: Option<Operand<'_>>| match operand {
+            None => Ok(Held::None),
+            Some(Operand::Device(tensor)) => Ok(Held::Device(tensor.get().0.clone())),
+            Some(Operand::Host(given)) => Ok::<Held, PyErr>(Held::Host(tensor(given)?)),
+        };
+        let inputs = inputs.into_iter().map(held).collect::<PyResult<Vec<Held>>>()?;
+        on_stream(py, stream, |context| {
+            let mut operation = context.operation(op_type);
+            if let Some(name) = name {
+                operation = operation.name(&name);
+            }
+            for (name, value) in attributes {
+                operation = operation.attribute(&name, value.into());
+            }
+            for input in &inputs {
+                operation = match input {
+                    Held::Device(tensor) => operation.input(tensor),
+                    Held::Host(array) => operation.input(array.clone()),
+                    Held::None => operation.input(forebay::eager::Input::None),
+                };
+            }
+            Ok(operation.run(output_count)?.into_iter().map(DeviceTensor).collect())
+        })
+    }
+}

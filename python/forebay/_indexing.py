@@ -1,0 +1,81 @@
+"""What an index means for a shape."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, List, Sequence, Tuple
+
+from .errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a tensor as ONNX's Slice takes it, and the shape that it then gets."""
+
+    starts: Sequence[int]
+    ends: Sequence[int]
+    axes: Sequence[int]
+    steps: Sequence[int]
+    shape: Tuple[int, ...]
+
+
+def keys_of(key: Any) -> Tuple[Any, ...]:
+    """What an index is made of, one for each dimension."""
+    return key if isinstance(key, tuple) else (key,)  # pyright: ignore[reportUnknownVariableType]
+
+
+def part(shape: Tuple[int, ...], key: Any) -> Part:
+    """What numbers, slices, ``...`` and ``None`` choose of a shape, as in NumPy.
+
+    >>> part((4, 5), (1, slice(None, None, 2), None)).shape
+    (3, 1)
+    """
+    keys = list(keys_of(key))
+    given = sum(1 for one in keys if one is not None and one is not Ellipsis)
+    if given > len(shape):
+        raise IndexError(f"{given} indices are too many for {len(shape)} dimensions")
+    if sum(1 for one in keys if one is Ellipsis) > 1:
+        raise IndexError("an index has at most one ...")
+    rest = len(shape) - given
+    if not any(one is Ellipsis for one in keys):
+        keys.append(Ellipsis)
+    starts: List[int] = []
+    ends: List[int] = []
+    axes: List[int] = []
+    steps: List[int] = []
+    sizes: List[int] = []
+    axis = 0
+    for one in keys:
+        if one is None:
+            sizes.append(1)
+            continue
+        if one is Ellipsis:
+            sizes.extend(shape[axis : axis + rest])
+            axis += rest
+            continue
+        size = shape[axis]
+        if isinstance(one, slice):
+            start, stop, step = one.indices(size)
+            count = len(range(start, stop, step))
+            if count == 0:
+                raise InvalidArgument(f"the slice of {size} along axis {axis} has no elements, and tensors have some")
+            sizes.append(count)
+            # In ONNX, an end of -1 is the last element; what is before the first is farther.
+            stop = stop if stop >= 0 else -size - 1
+        else:
+            try:
+                start = operator.index(one)
+            except TypeError:
+                raise InvalidArgument(f"an index is made of numbers, slices, ... and None, not {type(one).__name__}") from None
+            if not -size <= start < size:
+                raise IndexError(f"{start} is out of range for axis {axis} of {size}")
+            start = start % size
+            stop, step = start + 1, 1
+        if (start, stop, step) != (0, size, 1):
+            starts.append(start)
+            ends.append(stop)
+            axes.append(axis)
+            steps.append(step)
+        axis += 1
+    return Part(starts, ends, axes, steps, tuple(sizes))

@@ -1,0 +1,396 @@
+"""Contexts, streams and events: work that is launched one operation at a time."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Type, Union
+
+from . import _forebay
+from ._options import Size, size_text
+from .errors import Error, InvalidArgument, RaceError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+def size_bytes(size: Optional[Size]) -> Optional[int]:
+    """A size in bytes."""
+    text = size_text(size)
+    return None if text is None else _forebay.parse_size(text)
+
+
+class Context:
+    """A device with its streams and its memory.
+
+    Where nothing else is said, work goes to a context on the host that the package makes when it is first needed. In a ``with`` block, a
+    context takes its place for the thread.
+
+    Args:
+        device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (computes nothing).
+        device_memory: The most memory that tensors may take; as much as the device has where not given.
+        record: Whether to keep what is submitted and waited for, for :meth:`check`. It takes memory for every operation.
+        threads: Threads for kernels and copies together; as many as the machine runs at once where not given.
+        growth: Whether device memory is taken as tensors need it. Without, all of ``device_memory`` is taken at the start.
+        extend_lifetimes: Whether memory that is freed while another stream uses it is kept until that use is over. It can be turned off only
+            to show what goes wrong without.
+        memory_history: Of how many blocks that are gone to keep who had them when, for :meth:`memory_picture`.
+        tile_size: The unit in which memory is mapped, in bytes.
+        tiled: Whether memory is mapped tile by tile where the device can.
+        link_bytes_per_second: Slows copies down, for experiments.
+
+    >>> import forebay, numpy as np
+    >>> with forebay.Context(record=True) as context:
+    ...     a = forebay.Tensor(np.ones((2, 2), np.float32))
+    ...     print((a @ a).sum().item())
+    ...     context.check()
+    8.0
+    """
+
+    def __init__(
+        self,
+        device: str = "host",
+        *,
+        device_memory: Optional[Size] = None,
+        record: bool = False,
+        threads: Optional[int] = None,
+        growth: bool = True,
+        extend_lifetimes: bool = True,
+        memory_history: int = 0,
+        tile_size: Optional[int] = None,
+        tiled: bool = True,
+        link_bytes_per_second: Optional[int] = None,
+    ) -> None:
+        self.device: str = device
+        self.device_memory: Optional[int] = size_bytes(device_memory)
+        self._recording = record
+        #: The managed memory that it keeps (:func:`forebay.managed.empty`).
+        self._managed: Any = None
+        self._native = _forebay.Context(
+            {
+                "device": device,
+                "threads": threads,
+                "device_memory": self.device_memory,
+                "growth": growth,
+                "tile_size": tile_size,
+                "tiled": tiled,
+                "link_bytes_per_second": link_bytes_per_second,
+                "record": record,
+                "extend_lifetimes": extend_lifetimes,
+                "memory_history": memory_history,
+            }
+        )
+        self._default_stream = Stream._of(self, self._native.default_stream())
+
+    def default_stream(self) -> Stream:
+        """The stream that work goes to where no other was entered."""
+        return self._default_stream
+
+    def current_stream(self) -> Stream:
+        """The stream that this thread's work goes to."""
+        for context, stream in reversed(_thread.entered):
+            if context is self and stream is not None:
+                return stream
+        return _thread.chosen.get(self, self._default_stream)
+
+    def synchronize(self) -> None:
+        """Waits until everything that was submitted to any stream is complete."""
+        self._native.synchronize()
+
+    def start_recording(self) -> None:
+        """Starts to record what is submitted, for :meth:`check`. What was recorded before is forgotten."""
+        self._native.start_recording()
+        self._recording = True
+
+    def check(self) -> None:
+        """Looks for races in everything recorded so far: two operations that use the same bytes, at least one writing, without an order
+        between them. It judges what could happen, not what happened.
+
+        Raises:
+            forebay.RaceError: ``error.races`` has a sentence for each: both operations, their streams, the bytes, and what is missing.
+            forebay.InvalidArgument: Nothing was recorded.
+
+        >>> import forebay, numpy as np
+        >>> with forebay.Context(record=True) as context:
+        ...     a = forebay.Tensor(np.ones((20, 20), np.float32))
+        ...     b = a @ a
+        ...     with forebay.stream(forebay.Stream()):
+        ...         c = b.sum()  # nothing says that it comes after the product
+        ...     try:
+        ...         context.check()
+        ...     except forebay.RaceError as error:
+        ...         print(len(error.races), "MatMul" in error.races[0], "ReduceSum" in error.races[0])
+        1 True True
+        """
+        if not self._recording:
+            raise InvalidArgument(
+                "nothing was recorded, so there is nothing to check: make the context with record=True, or call start_recording() first"
+            )
+        races = self._native.races()
+        if races:
+            raise RaceError("\n".join(races), races)
+
+    def trim(self) -> int:
+        """Waits for all work and gives memory that nothing uses back to the device. The bytes given back."""
+        return self._native.trim()
+
+    def memory(self) -> Dict[str, Any]:
+        """Device memory in numbers (``in_use_bytes``, ``in_use_peak_bytes``, ``reserved_bytes``, ...), and in ``segments`` every block with its
+        owner and stream.
+
+        >>> import forebay, numpy as np
+        >>> with forebay.Context() as context:
+        ...     a = forebay.Tensor(np.zeros(1000, np.float32))
+        ...     print(context.memory()["requested_bytes"])
+        4000
+        """
+        found: Dict[str, Any] = json.loads(self._native.memory())
+        return found
+
+    def reset_peaks(self) -> None:
+        """Peaks of memory start again from what is now."""
+        self._native.reset_peaks()
+
+    def memory_picture(self, title: str = "device memory") -> str:
+        """Who had which bytes when, as an SVG picture.
+
+        Raises:
+            forebay.InvalidArgument: The context keeps no history (``memory_history``).
+        """
+        picture = self._native.memory_picture(title)
+        if picture is None:
+            raise InvalidArgument("the context keeps no history of its memory: make it with memory_history=1000, the number of blocks")
+        return picture
+
+    def __enter__(self) -> Self:
+        _thread.entered.append((self, None))
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        _leave(self, None)
+
+    def __repr__(self) -> str:
+        return f"Context({self.device!r})"
+
+
+class Stream:
+    """An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted; streams run side by side,
+    unless they wait for each other. Cheap to make.
+
+    Args:
+        context: The context; the thread's current one where not given. A number is taken for the priority.
+        priority: Waiting work of a stream with a lower number starts first, where the device can tell.
+
+    >>> import forebay, numpy as np
+    >>> s = forebay.Stream()
+    >>> a = forebay.Tensor(np.ones((20, 20), np.float32))
+    >>> b = a @ a
+    >>> s.wait_stream(forebay.current_stream())
+    >>> with forebay.StreamCtx(s):
+    ...     c = b.sum()
+    >>> s.synchronize()
+    >>> s.query()
+    True
+    """
+
+    context: Context
+    priority: int
+    _native: _forebay.Stream
+
+    def __init__(self, context: Union[Context, int, None] = None, priority: int = 0) -> None:
+        self.priority = context if isinstance(context, int) else priority
+        self.context = current_context() if context is None or isinstance(context, int) else context
+        self._native = _forebay.Stream(self.context._native, self.priority)
+
+    @classmethod
+    def _of(cls, context: Context, native: _forebay.Stream) -> Stream:
+        stream = cls.__new__(cls)
+        stream.context, stream.priority, stream._native = context, 0, native
+        return stream
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Later work of this stream starts after everything submitted to ``stream`` so far is complete."""
+        self._native.wait_stream(stream._native)
+
+    def wait_event(self, event: Event) -> None:
+        """Later work of this stream starts after the event's latest record. An event that was never recorded holds nothing up."""
+        event.wait(self)
+
+    def record_event(self, event: Optional[Event] = None) -> Event:
+        """Records an event in this stream: a new one where none is given."""
+        recorded = Event() if event is None else event
+        recorded.record(self)
+        return recorded
+
+    def query(self) -> bool:
+        """Whether everything submitted to the stream is complete. Does not wait."""
+        return self._native.query()
+
+    def synchronize(self) -> None:
+        """Waits until everything submitted to the stream is complete."""
+        self._native.synchronize()
+
+    def __enter__(self) -> Self:
+        _thread.entered.append((self.context, self))
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        _leave(self.context, self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and self.context is other.context and self._native.number() == other._native.number()
+
+    def __hash__(self) -> int:
+        return hash((id(self.context), self._native.number()))
+
+    def __repr__(self) -> str:
+        return f"Stream({self._native.number()} of {self.context!r}, priority={self.priority})"
+
+
+class Event:
+    """A point in a stream. It can be recorded again and again; who waits, waits for the latest record.
+
+    It belongs to the context of the stream that it is first recorded in. As in PyTorch and MindSpore, an event that was never recorded
+    counts as complete: waiting for it waits for nothing.
+
+    Args:
+        enable_timing: Whether it measures when it fires, for :meth:`elapsed_time`.
+        blocking: Taken for the sake of programs written for others; waiting takes no processor time either way.
+
+    >>> import forebay, numpy as np
+    >>> start, end = forebay.Event(enable_timing=True), forebay.Event(enable_timing=True)
+    >>> start.record()
+    >>> a = forebay.Tensor(np.ones((20, 20), np.float32)).exp()
+    >>> end.record()
+    >>> end.synchronize()
+    >>> start.elapsed_time(end) >= 0.0
+    True
+    """
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        self.enable_timing = enable_timing
+        self.blocking = blocking
+        self._native: Optional[_forebay.Event] = None
+
+    def record(self, stream: Optional[Stream] = None) -> None:
+        """Records the event in a stream: the current one where none is given."""
+        stream = current_stream() if stream is None else stream
+        if self._native is None:
+            self._native = _forebay.Event(stream.context._native, self.enable_timing)
+        self._native.record(stream._native)
+
+    def wait(self, stream: Optional[Stream] = None) -> None:
+        """Later work of a stream (the current one where none is given) starts after the event's latest record."""
+        if self._native is not None:
+            self._native.wait((current_stream() if stream is None else stream)._native)
+
+    def query(self) -> bool:
+        """Whether everything before the event's latest record is complete. Does not wait."""
+        return self._native is None or self._native.query()
+
+    def synchronize(self) -> None:
+        """Waits until everything before the event's latest record is complete."""
+        if self._native is not None:
+            self._native.synchronize()
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to ``end_event``, on the device's clock. Both have to be complete.
+
+        Raises:
+            forebay.Error: An event was never recorded, has not fired yet, or measures no time (``enable_timing=True``).
+        """
+        if self._native is None or end_event._native is None:
+            raise Error("there is no time between events of which one was never recorded: record both first")
+        if not (self.enable_timing and end_event.enable_timing):
+            raise InvalidArgument("an event was made without timing: make both with Event(enable_timing=True)")
+        return self._native.elapsed_time(end_event._native)
+
+    def __repr__(self) -> str:
+        state = "never recorded" if self._native is None else "complete" if self.query() else "recorded"
+        return f"Event({state}, enable_timing={self.enable_timing})"
+
+
+class StreamCtx:
+    """A ``with`` block in which a stream is the thread's current one. With ``None``, nothing changes.
+
+    >>> import forebay
+    >>> s = forebay.Stream()
+    >>> with forebay.StreamCtx(s):
+    ...     forebay.current_stream() == s
+    True
+    >>> forebay.current_stream() == s
+    False
+    """
+
+    def __init__(self, ctx_stream: Optional[Stream]) -> None:
+        if ctx_stream is not None and not isinstance(ctx_stream, Stream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgument(f"a stream is needed, not {type(ctx_stream).__name__}")
+        self.stream = ctx_stream
+
+    def __enter__(self) -> Optional[Stream]:
+        return self.stream if self.stream is None else self.stream.__enter__()
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(kind, error, trace)
+
+
+class _Thread(threading.local):
+    """What a thread has entered and not left, and which streams it chose for good."""
+
+    def __init__(self) -> None:
+        self.entered: List[Tuple[Context, Optional[Stream]]] = []
+        self.chosen: weakref.WeakKeyDictionary[Context, Stream] = weakref.WeakKeyDictionary()
+
+
+_thread = _Thread()
+_default: Optional[Context] = None
+_default_lock = threading.Lock()
+
+
+def _leave(context: Context, stream: Optional[Stream]) -> None:
+    """Leaves what was entered last of this kind."""
+    entered = _thread.entered
+    for place in range(len(entered) - 1, -1, -1):
+        if entered[place][0] is context and entered[place][1] is stream:
+            del entered[place]
+            return
+
+
+def current_context() -> Context:
+    """The context that this thread's work goes to: the one entered last, or whose stream was; else the package's own, on the host."""
+    global _default
+    if _thread.entered:
+        return _thread.entered[-1][0]
+    if _default is None:
+        with _default_lock:
+            if _default is None:
+                _default = Context()
+    return _default
+
+
+def stream(stream: Optional[Stream]) -> StreamCtx:
+    """A ``with`` block in which a stream is the thread's current one: :class:`StreamCtx`."""
+    return StreamCtx(stream)
+
+
+def current_stream(context: Optional[Context] = None) -> Stream:
+    """The stream that this thread's work goes to: the one entered last, else the default stream."""
+    return (current_context() if context is None else context).current_stream()
+
+
+def default_stream(context: Optional[Context] = None) -> Stream:
+    """The stream that work goes to where no other was entered."""
+    return (current_context() if context is None else context).default_stream()
+
+
+def set_current_stream(stream: Stream) -> None:
+    """Makes a stream the thread's current one for good, where no ``with`` block says otherwise."""
+    _thread.chosen[stream.context] = stream
+
+
+def synchronize(context: Optional[Context] = None) -> None:
+    """Waits until everything that was submitted to any stream of the context is complete."""
+    (current_context() if context is None else context).synchronize()

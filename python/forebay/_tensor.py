@@ -1,0 +1,622 @@
+"""Tensors on the device."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _forebay, _indexing
+from ._arrays import Native, bfloat16, from_native, to_native
+from ._streams import Context, current_context
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+#: A number, or an array of whatever kind: NumPy's, DLPack's, a list.
+ArrayLike: TypeAlias = Any
+#: A type by its name or as NumPy has it.
+DTypeLike: TypeAlias = Any
+#: Axes of a reduction; all where none is given.
+Axes: TypeAlias = Union[int, Sequence[int], None]
+
+#: What ONNX calls the types.
+_ONNX_NUMBERS: Dict[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": 16,
+}
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_DL_CPU, _DL_VULKAN = 1, 7
+
+
+def type_name(dtype: DTypeLike) -> str:
+    """The name of a type."""
+    name = dtype if isinstance(dtype, str) and dtype == "bfloat16" else str(np.dtype(dtype))
+    if name not in _ONNX_NUMBERS:
+        raise InvalidArgument(f"there is no type {name}; there are {', '.join(_ONNX_NUMBERS)}")
+    return name
+
+
+def _common(one: str, other: str) -> str:
+    """The type of a result of two tensors: the wider of the same kind, else floats before integers before booleans."""
+    if one == other:
+        return one
+    rank = [2 if name in _FLOATS else 0 if name == "bool" else 1 for name in (one, other)]
+    if rank[0] != rank[1]:
+        return one if rank[0] > rank[1] else other
+    if "bfloat16" in (one, other):
+        return "float32" if "float16" in (one, other) else other if one == "bfloat16" else one
+    return type_name(np.promote_types(one, other))
+
+
+class Tensor:
+    """A tensor in a device's memory. Operations on it go to the thread's current stream and return at once; the host waits only where it asks
+    for numbers (:meth:`numpy`, :meth:`item`, printing). Order between streams is yours (:meth:`Stream.wait_stream`,
+    :class:`Event`); memory is not: a tensor may be dropped at any time.
+
+    Results of operations, slices included, are tensors of their own. Only :meth:`copy_` and :meth:`fill_` change a tensor.
+
+    Args:
+        data: An array of NumPy, or of whatever speaks DLPack or the buffer protocol, or numbers in lists. It is copied.
+        dtype: Another type for it.
+        context: Where to; the thread's current context where not given.
+
+    >>> import forebay, numpy as np
+    >>> a = forebay.Tensor(np.array([[1.0, 2.0], [3.0, 4.0]], np.float32))
+    >>> (a @ a + 1).numpy().tolist()
+    [[8.0, 11.0], [16.0, 23.0]]
+    >>> a[:, 1].sum().item(), a.mean(axis=0).tolist(), (a > 2).tolist()
+    (6.0, [2.0, 3.0], [[False, False], [True, True]])
+    """
+
+    #: NumPy leaves operators between its arrays and tensors to tensors.
+    __array_ufunc__ = None
+
+    _native: _forebay.DeviceTensor
+    _context: Context
+    _shape: Tuple[int, ...]
+    _type: str
+
+    def __init__(self, data: ArrayLike, dtype: DTypeLike = None, *, context: Optional[Context] = None) -> None:
+        context = current_context() if context is None else context
+        native = given(data, None if dtype is None else type_name(dtype))
+        self._set(context, _forebay.DeviceTensor.from_host(context.current_stream()._native, native))
+
+    def _set(self, context: Context, native: _forebay.DeviceTensor) -> None:
+        self._native, self._context = native, context
+        self._shape, self._type = tuple(native.shape()), native.data_type()
+
+    @staticmethod
+    def _of(context: Context, native: _forebay.DeviceTensor) -> Tensor:
+        tensor = Tensor.__new__(Tensor)
+        tensor._set(context, native)
+        return tensor
+
+    # What it is.
+
+    @property
+    def context(self) -> Context:
+        """Where it is."""
+        return self._context
+
+    @property
+    def device(self) -> str:
+        """The device that it is on."""
+        return self._context.device
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """Its sizes in elements; none for a scalar."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return int(np.prod(self._shape, dtype=np.int64))
+
+    @property
+    def dtype(self) -> Any:
+        """Its type, as NumPy has it; the text ``bfloat16`` where NumPy has none (without the package ``ml_dtypes``)."""
+        if self._type != "bfloat16":
+            return np.dtype(self._type)
+        return bfloat16() or "bfloat16"
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its elements take."""
+        return self.size * (2 if self._type == "bfloat16" else np.dtype(self._type).itemsize)
+
+    # To the host and back.
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Copies it to the host, after the current stream's work so far, and waits for that."""
+        return from_native(self._native.to_host(self._context.current_stream()._native))
+
+    def item(self) -> Any:
+        """The number of a tensor that has only one."""
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Its numbers in lists."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("a tensor on a device cannot become an array without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """The device of :meth:`__dlpack__`: the CPU for a tensor of the host."""
+        if self._context.device.startswith("vulkan"):
+            adapter = self._context.device.partition(":")[2]
+            return _DL_VULKAN, int(adapter) if adapter.isdigit() else 0
+        return _DL_CPU, 0
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """Hands a copy of it over by DLPack, as memory of the host. The current stream's work so far is complete then, so that the consumer,
+        who has no stream on the host, need not wait for anything.
+
+        Raises:
+            BufferError: Memory of another device, a stream, or the same memory without a copy is asked for; or a type that NumPy cannot hand over.
+        """
+        where = self.__dlpack_device__() if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+        if where != (_DL_CPU, 0):
+            raise BufferError("tensors are handed over as memory of the host: ask for dl_device=(1, 0)")
+        if stream is not None:
+            raise BufferError(f"memory of the host has no streams, so stream has to be None, not {stream!r}")
+        if copy is False:
+            raise BufferError("a tensor is handed over as a copy; copy=False cannot be met")
+        if self._type == "bfloat16":
+            raise BufferError("NumPy cannot hand over bfloat16: convert the tensor first (astype('float32'))")
+        array = self.numpy()
+        try:
+            return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
+        except TypeError:  # NumPy before 2.1 knows one version alone, which every consumer takes.
+            return array.__dlpack__()
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """The same numbers in another type."""
+        name = type_name(dtype)
+        return self if name == self._type else self._run("Cast", self, to=_ONNX_NUMBERS[name])
+
+    def clone(self) -> Tensor:
+        """A copy with memory of its own."""
+        return empty(self._shape, self._type, context=self._context).copy_(self)
+
+    def copy_(self, other: ArrayLike) -> Tensor:
+        """Overwrites it, on the current stream, with a tensor or an array of the same shape; the tensor itself."""
+        stream = self._context.current_stream()._native
+        if isinstance(other, Tensor):
+            self._native.copy_from(stream, other.astype(self._type)._native)
+        else:
+            self._native.write(stream, given(other, self._type))
+        return self
+
+    def fill_(self, value: Union[int, float, bool]) -> Tensor:
+        """Overwrites all elements, on the current stream, with a number; the tensor itself."""
+        self._native.fill(self._context.current_stream()._native, given(value, self._type))
+        return self
+
+    # Operations.
+
+    def _run(self, op_type: str, *inputs: Any, **attributes: Any) -> Tensor:
+        result: Tensor = operation(op_type, *inputs, context=self._context, **attributes)
+        return result
+
+    def _binary(self, op_type: str, other: ArrayLike, reverse: bool = False, integers: Optional[str] = None) -> Tensor:
+        """An operation on two tensors, or a tensor and numbers, of one type; where that is none of floats, of ``integers``."""
+        if isinstance(other, Tensor):
+            name = _common(self._type, other._type)
+        elif isinstance(other, (bool, np.bool_)):
+            name = self._type
+        elif isinstance(other, (int, np.integer)):
+            name = "int64" if self._type == "bool" else self._type
+        elif np.ndim(other) == 0 and not hasattr(other, "__dlpack__"):
+            name = self._type if self._type in _FLOATS else "float32"
+        else:
+            name = _common(self._type, given(other, None)[0])
+        if integers is not None and name not in _FLOATS:
+            name = integers
+        pair = (self.astype(name), other.astype(name) if isinstance(other, Tensor) else _Given(given(other, name)))
+        return self._run(op_type, *(reversed(pair) if reverse else pair))
+
+    def __add__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Add", other)
+
+    def __radd__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Add", other, reverse=True)
+
+    def __sub__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Sub", other)
+
+    def __rsub__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Sub", other, reverse=True)
+
+    def __mul__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Mul", other)
+
+    def __rmul__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Mul", other, reverse=True)
+
+    def __truediv__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Div", other, integers="float32")
+
+    def __rtruediv__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Div", other, reverse=True, integers="float32")
+
+    def __pow__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Pow", other)
+
+    def __rpow__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Pow", other, reverse=True)
+
+    def __matmul__(self, other: ArrayLike) -> Tensor:
+        return self._binary("MatMul", other)
+
+    def __rmatmul__(self, other: ArrayLike) -> Tensor:
+        return self._binary("MatMul", other, reverse=True)
+
+    def __neg__(self) -> Tensor:
+        return self._run("Neg", self)
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Tensor:
+        return self._run("Abs", self)
+
+    def __lt__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Less", other)
+
+    def __le__(self, other: ArrayLike) -> Tensor:
+        return self._binary("LessOrEqual", other)
+
+    def __gt__(self, other: ArrayLike) -> Tensor:
+        return self._binary("Greater", other)
+
+    def __ge__(self, other: ArrayLike) -> Tensor:
+        return self._binary("GreaterOrEqual", other)
+
+    def __eq__(self, other: ArrayLike) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._binary("Equal", other)
+
+    def __ne__(self, other: ArrayLike) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ~self._binary("Equal", other)
+
+    __hash__ = object.__hash__
+
+    def __and__(self, other: ArrayLike) -> Tensor:
+        return self._logical("And", other)
+
+    def __or__(self, other: ArrayLike) -> Tensor:
+        return self._logical("Or", other)
+
+    def __xor__(self, other: ArrayLike) -> Tensor:
+        return self._logical("Xor", other)
+
+    def __invert__(self) -> Tensor:
+        if self._type != "bool":
+            raise InvalidArgument(f"~ is for tensors of bool, not {self._type}: compare first")
+        return self._run("Not", self)
+
+    def _logical(self, op_type: str, other: ArrayLike) -> Tensor:
+        other = other if isinstance(other, Tensor) else Tensor(other, context=self._context)
+        if self._type != "bool" or other._type != "bool":
+            raise InvalidArgument(f"&, | and ^ are for tensors of bool, not {self._type} and {other._type}: compare first")
+        return self._run(op_type, self, other)
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        return operator.index(self.item())
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("a scalar has no length")
+        return self._shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A part: numbers, slices, ``...`` and ``None``, as in NumPy; or a tensor or list of integers, which choose rows."""
+        if isinstance(key, (Tensor, np.ndarray, list)):
+            chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
+            if chosen._type not in ("int32", "int64"):
+                raise InvalidArgument(f"rows are chosen by integers, not {chosen._type}; for a mask, use forebay.where")
+            return self._run("Gather", self, chosen, axis=0)
+        part = _indexing.part(self._shape, key)
+        found = self
+        if part.axes:
+            bounds = [np.asarray(numbers, np.int64) for numbers in (part.starts, part.ends, part.axes, part.steps)]
+            found = self._run("Slice", found, *bounds)
+        return found if found._shape == part.shape else found.reshape(*part.shape)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements, in the same order, with other sizes; one of them may be -1."""
+        sizes = [int(size) for size in (shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)]
+        return self._run("Reshape", self, np.asarray(sizes, np.int64))
+
+    def transpose(self, *order: Any) -> Tensor:
+        """The dimensions in another order; reversed where none is given."""
+        axes = [int(axis) for axis in (order[0] if len(order) == 1 and not isinstance(order[0], int) else order)]
+        if not axes:
+            axes = list(range(self.ndim))[::-1]
+        return self._run("Transpose", self, perm=[axis + self.ndim if axis < 0 else axis for axis in axes])
+
+    @property
+    def T(self) -> Tensor:
+        """The dimensions in reverse order."""
+        return self.transpose()
+
+    def _reduce(self, op_type: str, axis: Axes, keepdims: bool) -> Tensor:
+        axes: Sequence[int] = range(self.ndim) if axis is None else [axis] if isinstance(axis, int) else list(axis)
+        if any(not -self.ndim <= one < self.ndim for one in axes):
+            raise InvalidArgument(f"there is no axis {axis} among {self.ndim}")
+        if not axes:
+            return self
+        return self._run(op_type, self, np.asarray(axes, np.int64), keepdims=int(keepdims))
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Sums over axes. Integers narrower than 64 bits and booleans are summed as int64."""
+        narrow = self._type not in _FLOATS and self._type not in ("int64", "uint64")
+        return (self.astype("int64") if narrow else self)._reduce("ReduceSum", axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Means over axes; those of integers are float32."""
+        return (self if self._type in _FLOATS else self.astype("float32"))._reduce("ReduceMean", axis, keepdims)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The largest along axes."""
+        return self._reduce("ReduceMax", axis, keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """The smallest along axes."""
+        return self._reduce("ReduceMin", axis, keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
+        """Products along axes."""
+        return self._reduce("ReduceProd", axis, keepdims)
+
+    def argmax(self, axis: Optional[int] = None, keepdims: bool = False) -> Tensor:
+        """Where the largest is along an axis; in the flattened tensor where none is given."""
+        whole = self if axis is not None else self.reshape(-1)
+        return whole._run("ArgMax", whole, axis=axis or 0, keepdims=int(keepdims and axis is not None))
+
+    def relu(self) -> Tensor:
+        """max(self, 0)."""
+        return self._run("Relu", self)
+
+    def exp(self) -> Tensor:
+        """e to the power of it."""
+        return self._run("Exp", self)
+
+    def log(self) -> Tensor:
+        """Natural logarithm."""
+        return self._run("Log", self)
+
+    def sqrt(self) -> Tensor:
+        """Square root."""
+        return self._run("Sqrt", self)
+
+    def tanh(self) -> Tensor:
+        """Hyperbolic tangent."""
+        return self._run("Tanh", self)
+
+    def sigmoid(self) -> Tensor:
+        """1 / (1 + exp(-self))."""
+        return self._run("Sigmoid", self)
+
+    def abs(self) -> Tensor:
+        """Absolute values."""
+        return self._run("Abs", self)
+
+    def sin(self) -> Tensor:
+        """Sine."""
+        return self._run("Sin", self)
+
+    def cos(self) -> Tensor:
+        """Cosine."""
+        return self._run("Cos", self)
+
+    def softmax(self, axis: int = -1) -> Tensor:
+        """Exponentials along an axis, divided by their sum."""
+        return self._run("Softmax", self, axis=axis)
+
+    def __repr__(self) -> str:
+        name = "bfloat16" if self._type == "bfloat16" else str(np.dtype(self._type))
+        if self.size > 1000:
+            return f"Tensor(shape={self._shape}, dtype={name}, device={self.device!r})"
+        return f"Tensor({np.array2string(self.numpy(), separator=', ', prefix='Tensor(')}, dtype={name}, device={self.device!r})"
+
+
+def given(data: ArrayLike, name: Optional[str]) -> Native:
+    """An array, in another type where one is named."""
+    if isinstance(data, Tensor):
+        data = data.numpy()
+    if name is None and isinstance(data, (float, list, tuple)):
+        array = np.asarray(cast("Any", data))
+        return to_native(array.astype(np.float32) if array.dtype == np.float64 else array)
+    native = to_native(data, name)
+    if name is None or native[0] == name:
+        return native
+    if name != "bfloat16":
+        return to_native(from_native(native).astype(name))
+    numbers = from_native(native).astype(np.float32).view(np.uint32)
+    rounded = (numbers + np.uint32(0x7FFF) + ((numbers >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return "bfloat16", native[1], rounded.astype(np.uint16).reshape(-1).view(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """An array that is ready to be handed over."""
+
+    native: Native
+
+
+def operation(
+    op_type: str, *inputs: Any, name: Optional[str] = None, outputs: int = 1, context: Optional[Context] = None, **attributes: Any
+) -> Any:
+    """Any operator of ONNX by its name, on the current stream.
+
+    Args:
+        op_type: The operator, such as ``"Conv"``.
+        *inputs: Tensors, or arrays of the host; ``None`` for one that is left out.
+        name: What the race checker and messages call it; else the operator with a number.
+        outputs: How many outputs to take.
+        context: Where, if no input is a tensor.
+        **attributes: Attributes of the operator.
+
+    Returns:
+        A tensor; a list of them for several outputs.
+
+    Raises:
+        forebay.InvalidArgument: The operator refuses its inputs.
+        forebay.UnsupportedOperator: There is no such operator.
+
+    >>> import forebay, numpy as np
+    >>> x, w = forebay.ones((1, 1, 4, 4)), forebay.ones((1, 1, 3, 3))
+    >>> forebay.operation("Conv", x, w, pads=[1, 1, 1, 1]).shape
+    (1, 1, 4, 4)
+    >>> largest, places = forebay.operation("TopK", forebay.Tensor([1.0, 3.0, 2.0]), [2], outputs=2)
+    >>> largest.tolist(), places.tolist()
+    ([3.0, 2.0], [1, 2])
+    """
+    if context is None:
+        tensors = (one for one in inputs if isinstance(one, Tensor))
+        first = next(tensors, None)
+        context = current_context() if first is None else first._context
+    operands: List[Union[_forebay.DeviceTensor, Native, None]] = []
+    for one in inputs:
+        if isinstance(one, Tensor):
+            operands.append(one._native)
+        elif isinstance(one, _Given):
+            operands.append(one.native)
+        else:
+            operands.append(None if one is None else given(one, None))
+    stream = context.current_stream()
+    made = _forebay.DeviceTensor.operation(stream._native, op_type, name, operands, attributes, outputs)
+    results = [Tensor._of(context, native) for native in made]
+    return results[0] if outputs == 1 else results
+
+
+def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
+    sizes = [shape] if isinstance(shape, int) else [int(size) for size in shape]
+    if any(size < 0 for size in sizes):
+        raise InvalidArgument(f"{tuple(sizes)} is no shape: sizes are not negative")
+    return sizes
+
+
+def empty(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+    """A tensor whose numbers are not defined until it is overwritten."""
+    context = current_context() if context is None else context
+    stream = context.current_stream()._native
+    return Tensor._of(context, _forebay.DeviceTensor.empty(stream, type_name(dtype), sizes_of(shape)))
+
+
+def full(
+    shape: Union[int, Sequence[int]], value: Union[int, float, bool], dtype: DTypeLike = "float32", *, context: Optional[Context] = None
+) -> Tensor:
+    """A tensor of one number again and again.
+
+    >>> import forebay
+    >>> forebay.full((2, 2), 7, "int64").tolist()
+    [[7, 7], [7, 7]]
+    """
+    context = current_context() if context is None else context
+    stream = context.current_stream()._native
+    return Tensor._of(context, _forebay.DeviceTensor.full(stream, sizes_of(shape), given(value, type_name(dtype))))
+
+
+def zeros(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+    """A tensor of zeros."""
+    return full(shape, 0, dtype, context=context)
+
+
+def ones(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
+    """A tensor of ones."""
+    return full(shape, 1, dtype, context=context)
+
+
+def from_dlpack(array: Any, *, context: Optional[Context] = None) -> Tensor:
+    """A tensor with the numbers of an array that speaks DLPack. They are copied on the current stream. An array of another tensor's memory in
+    the same context is shared instead.
+
+    >>> import forebay, numpy as np
+    >>> forebay.from_dlpack(np.arange(3.0)).tolist()
+    [0.0, 1.0, 2.0]
+    """
+    context = current_context() if context is None else context
+    if isinstance(array, Tensor) and array._context is context:
+        return array
+    if not hasattr(array, "__dlpack__"):
+        raise InvalidArgument(f"{type(array).__name__} does not speak DLPack; forebay.Tensor takes other arrays")
+    return Tensor(array, context=context)
+
+
+def where(condition: Tensor, one: ArrayLike, other: ArrayLike) -> Tensor:
+    """Elements of ``one`` where ``condition`` holds, else of ``other``.
+
+    >>> import forebay
+    >>> a = forebay.Tensor([-1.0, 2.0])
+    >>> forebay.where(a > 0, a, 0.0).tolist()
+    [0.0, 2.0]
+    """
+    tensors = [value for value in (one, other) if isinstance(value, Tensor)]
+    name = tensors[0]._type if tensors else given(one, None)[0]
+    for tensor in tensors[1:]:
+        name = _common(name, tensor._type)
+    made = [value.astype(name) if isinstance(value, Tensor) else _Given(given(value, name)) for value in (one, other)]
+    return condition._run("Where", condition, *made)
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors one behind the other along an axis."""
+    if not tensors:
+        raise InvalidArgument("there is nothing to concatenate")
+    return tensors[0]._run("Concat", *tensors, axis=axis)
+
+
+def maximum(one: Tensor, other: ArrayLike) -> Tensor:
+    """The larger of two, element by element."""
+    return one._binary("Max", other)
+
+
+def minimum(one: Tensor, other: ArrayLike) -> Tensor:
+    """The smaller of two, element by element."""
+    return one._binary("Min", other)

@@ -1,0 +1,307 @@
+"""Modules that run by Forebay inside larger programs of PyTorch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, cast
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree
+
+from . import _forebay, _options
+from ._arrays import from_native, to_native
+from ._model import Model, native_model
+from ._options import EngineOptions, Size
+from .errors import Error, InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+# Parts of PyTorch have no types.
+_untyped: Any = torch
+_tree: Any = _pytree
+_OPSET = 18
+_PREFIX = "module."
+_STEP = "forebay.step"
+_COUNTER = "num_batches_tracked"
+_NEXT, _GRADIENT = "next:", "gradient:"
+
+
+class CompiledModule(nn.Module):
+    """A module that runs by Forebay, forwards and backwards, within a memory budget (:func:`forebay.torch.compile`).
+
+    It is called as the module is, with tensors, and gives what the module gives. The module itself is :attr:`module`; its parameters and
+    buffers are read at every call, gradients go to them, and running statistics are updated in them, so optimizers, ``state_dict`` and other
+    layers do not notice a difference.
+    """
+
+    module: nn.Module
+
+    def __init__(self, module: nn.Module, engine: Dict[str, Any], seed: int) -> None:
+        super().__init__()
+        self.module = module
+        self._engine = engine
+        self._seed = seed
+        self._calls = 0
+        self._passes: Dict[Any, _Passes] = {}
+
+    def forward(self, *inputs: Any) -> Any:
+        """Runs the module."""
+        for value in inputs:
+            if not isinstance(value, torch.Tensor):
+                raise InvalidArgument(f"a compiled module takes tensors, not {type(value).__name__}: bind other arguments before")
+        refuse_mixed_modes(self.module)
+        key = (self.module.training, tuple((tuple(value.shape), value.dtype) for value in inputs))
+        passes = self._passes.get(key)
+        if passes is None or passes.is_stale(self.module):
+            passes = self._passes[key] = _Passes(self.module, inputs, self._engine)
+        self._calls += 1
+        step = torch.tensor([self._calls, self._seed], dtype=torch.int64)
+        tensors = passes.tensors(self.module, inputs, step)
+        outputs: Tuple[torch.Tensor, ...] = cast(Any, _Run).apply(passes, *tensors)
+        passes.update_statistics(self.module)
+        return passes.restore(outputs)
+
+
+class _Run(torch.autograd.Function):
+    """Forwards by one plan, backwards by another, which computes the forward pass again."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Any:
+        passes: _Passes = arguments[0]
+        tensors: Tuple[torch.Tensor, ...] = arguments[1:]
+        outputs = passes.forwards(tensors)
+        ctx.passes = passes
+        ctx.save_for_backward(*tensors)
+        ctx.mark_non_differentiable(*(output for output in outputs if output.dtype != torch.float32))
+        return outputs
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator, unused-ignore]
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        passes: _Passes = ctx.passes
+        return (None, *passes.backwards(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:]))
+
+
+class _Flat(nn.Module):
+    """A module whose outputs are a tuple of tensors, however it arranges them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.arrangement: Any = None
+
+    def forward(self, *inputs: Any) -> Any:
+        outputs, self.arrangement = _tree.tree_flatten(self.module(*inputs))
+        if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
+            raise InvalidArgument("a compiled module gives tensors, in tuples, lists or dictionaries")
+        return tuple(outputs)
+
+
+class _Passes:
+    """The plans of a module for inputs of certain sizes."""
+
+    def __init__(self, module: nn.Module, inputs: Tuple[Any, ...], engine: Dict[str, Any]) -> None:
+        self._engine = engine
+        self._training = module.training
+        folder = tempfile.mkdtemp(prefix="forebay-")
+        # Weights may be read from the file for as long as there are plans.
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        flat = _Flat(module)
+        path = os.path.join(folder, "module.onnx")
+        self._inputs = [f"input_{index}" for index in range(len(inputs))]
+        self._outputs = _export(flat, inputs, self._inputs, path)
+        self._arrangement = flat.arrangement
+        self._model = Model(path)
+        self._forwards = self._session("forwards")
+        self._backwards: Optional[_forebay.Session] = None
+        #: What the plans take, in the order in which tensors are handed over.
+        self._names = [name for name, _, _ in self._forwards.inputs()]
+        own = dict(module.named_parameters(remove_duplicate=False))
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        for name in self._names:
+            known = name in self._inputs or name == _STEP or name[len(_PREFIX) :] in own or name[len(_PREFIX) :] in buffers
+            if not known or (name not in self._inputs and name != _STEP and not name.startswith(_PREFIX)):
+                raise Error(
+                    f"the export has a weight '{name}', which is no parameter and no buffer of the module: the exporter changed it, and "
+                    "its gradient could not be handed back"
+                )
+        unused = [name for name, parameter in own.items() if parameter.requires_grad and _PREFIX + name not in self._names]
+        shared = {id(own[name[len(_PREFIX) :]]) for name in self._names if name[len(_PREFIX) :] in own}
+        unused = [name for name in unused if id(own[name]) not in shared]
+        if unused:
+            warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters get no gradients", stacklevel=4)
+        # Other buffers are constants of the plans, but for counters, which no output depends on.
+        taken = {name[len(_PREFIX) :] for name in self._names}
+        is_constant = {name: name not in taken and not name.endswith(_COUNTER) for name in buffers}
+        self._constants = {name: _state(buffer) for name, buffer in buffers.items() if is_constant[name]}
+        self._statistics: Dict[str, torch.Tensor] = {}
+
+    def _session(self, part: str) -> _forebay.Session:
+        return _forebay.Session(native_model(self._model), self._engine, _options.open_sizes(None, None), part, self._training)
+
+    def is_stale(self, module: nn.Module) -> bool:
+        """Whether a buffer has changed that the plans hold as a constant."""
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        return any(name not in buffers or _state(buffers[name]) != state for name, state in self._constants.items())
+
+    def tensors(self, module: nn.Module, inputs: Tuple[Any, ...], step: torch.Tensor) -> List[torch.Tensor]:
+        """What the plans take, now."""
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        given: Dict[str, torch.Tensor] = {**dict(zip(self._inputs, inputs)), _STEP: step}
+        found: List[torch.Tensor] = []
+        for name in self._names:
+            own = name[len(_PREFIX) :]
+            if name in given:
+                found.append(given[name])
+            elif own in parameters:
+                found.append(parameters[own])
+            else:
+                # A copy: the buffer changes before the backward pass looks at it.
+                found.append(buffers[own].detach().clone())
+        return found
+
+    def forwards(self, tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, ...]:
+        """The module's outputs."""
+        found = _run(self._forwards, dict(zip(self._names, tensors)))
+        self._statistics = {name: tensor for name, tensor in found.items() if name.startswith(_NEXT)}
+        like = next((tensor for name, tensor in zip(self._names, tensors) if name != _STEP), None)
+        outputs = tuple(found[name] for name in self._outputs)
+        return outputs if like is None else tuple(output.to(like.device) for output in outputs)
+
+    def backwards(
+        self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], needed: Sequence[bool]
+    ) -> List[Optional[torch.Tensor]]:
+        """Gradients of what the plans take, from those of the outputs."""
+        if self._backwards is None:
+            self._backwards = self._session("backwards")
+        wanted = {name for name, _, _ in self._backwards.inputs()}
+        given = dict(zip(self._names, tensors))
+        given.update({_GRADIENT + name: gradient for name, gradient in zip(self._outputs, gradients)})
+        found = _run(self._backwards, {name: tensor for name, tensor in given.items() if name in wanted})
+        results: List[Optional[torch.Tensor]] = []
+        for name, tensor, is_needed in zip(self._names, tensors, needed):
+            gradient = found.get(_GRADIENT + name) if is_needed else None
+            results.append(None if gradient is None else gradient.to(tensor.device))
+        return results
+
+    def update_statistics(self, module: nn.Module) -> None:
+        """Running statistics take their next values."""
+        if not self._statistics:
+            return
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        owners: Dict[str, None] = {}
+        with torch.no_grad():
+            for name, tensor in self._statistics.items():
+                own = name[len(_NEXT) + len(_PREFIX) :]
+                buffers[own].copy_(tensor)
+                owners[own.rpartition(".")[0]] = None
+            for owner in owners:
+                counter = getattr(module.get_submodule(owner), _COUNTER, None)
+                if counter is not None:
+                    counter += 1
+        self._statistics = {}
+
+    def restore(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """Outputs as the module arranges them."""
+        return _tree.tree_unflatten(list(outputs), self._arrangement)
+
+
+def _state(buffer: torch.Tensor) -> Tuple[int, int]:
+    """What changes when a buffer is overwritten."""
+    return id(buffer), buffer._version
+
+
+def _run(session: _forebay.Session, given: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
+    found = session.run({name: to_native(tensor) for name, tensor in given.items()})
+    return {name: _untyped.from_numpy(from_native(native)) for name, native in found.items()}
+
+
+def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> List[str]:
+    """Writes a module as ONNX; the names of its outputs. The module is as before."""
+    training = flat.module.training
+    modes = [(each, each.training) for each in flat.modules()]
+    kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
+    keywords: Dict[str, Any] = {"dynamo": False}
+    # In evaluation mode, the exporter would make one initializer of parameters that are equal now. So the module is in its mode, and
+    # what wraps it is not.
+    mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.PRESERVE
+    try:
+        with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), torch.no_grad():
+            warnings.simplefilter("ignore")
+            flat.train()
+            flat.module.train(training)
+            # Once as it is, to know how many outputs there are.
+            outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
+            _untyped.onnx.export(
+                flat,
+                tuple(value.detach() for value in inputs),
+                path,
+                training=mode,
+                do_constant_folding=False,
+                opset_version=_OPSET,
+                input_names=names,
+                output_names=outputs,
+                **keywords,
+            )
+    except (Error, MemoryError):
+        raise
+    except Exception as error:
+        raise Error(f"PyTorch cannot export the module: {error}") from error
+    finally:
+        for each, was in modes:
+            each.training = was
+        with torch.no_grad():
+            for name, buffer in flat.named_buffers():
+                buffer.copy_(kept[name])
+    return outputs
+
+
+def refuse_mixed_modes(module: nn.Module) -> None:
+    """A plan is in training mode or is not: a module that keeps a part of itself out of its mode cannot run as it is meant."""
+    changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    untyped: Any = module
+    for name, each in untyped.named_modules():
+        if isinstance(each, changing) and each.training != module.training:
+            raise InvalidArgument(f"'{name}' is in {'training' if each.training else 'evaluation'} mode and the module is not")
+        if isinstance(each, nn.modules.batchnorm._BatchNorm):
+            if each.momentum is None:
+                raise InvalidArgument(f"'{name}' averages its statistics over all batches (momentum=None); give it a momentum")
+
+
+def compile(
+    module: nn.Module, *, device_memory: Optional[Size] = None, device: str = "host", seed: int = 0, **options: Unpack[EngineOptions]
+) -> CompiledModule:
+    """A module that runs by Forebay, forwards and backwards, inside a larger program of PyTorch, so that one layer that does not fit is moved
+    and the rest stays.
+
+    It is exported to ONNX at the first call with inputs of new sizes, and planned: once for the forward pass, once for the backward pass,
+    which computes the forward pass again instead of keeping what that made. Gradients of gradients are not there.
+
+    Args:
+        module: The module; it takes and gives tensors, and computes in float32.
+        device_memory: The budget of each of the two passes. On the host it bounds the whole process, PyTorch included, as long as the process
+            can keep to it, else the tensors (``simulate_device`` bounds these alone).
+        device: ``"host"`` (the CPU), ``"vulkan"`` (a GPU).
+        seed: For dropout and other random numbers, which are a function of it and of the number of the call.
+        **options: See :class:`forebay.EngineOptions`.
+
+    Raises:
+        forebay.OutOfBudget: At a call: no plan fits the budget; ``least`` says what would do.
+        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart; the text says why.
+
+    >>> import torch, forebay.torch
+    >>> large = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    >>> net = torch.nn.Sequential(torch.nn.Linear(8, 8), forebay.torch.compile(large, simulate_device="64KiB"))
+    >>> net(torch.randn(16, 8)).square().sum().backward()
+    >>> all(parameter.grad is not None for parameter in net.parameters())
+    True
+    """
+    return CompiledModule(module, _options.engine(device, device_memory, options), seed)

@@ -1,0 +1,418 @@
+"""Managed memory: tensors of more bytes than the device holds.
+
+A :class:`ManagedTensor` has addresses for all of its bytes, and memory of the device behind some of them. Before an operation runs, the parts
+that it uses are brought to the device, and others are evicted for them, as with CUDA's Unified Memory.
+
+>>> import forebay, numpy as np
+>>> memory = forebay.managed.Memory(device_memory="1MiB", policy="touch")
+>>> a = forebay.managed.empty((8, 1 << 16), np.float32, memory=memory)  # 2 MiB
+>>> for row in range(8):
+...     a[row] = np.full(1 << 16, row, np.float32)
+>>> sum(part.sum().item() for part in a) / (1 << 16)
+28.0
+>>> a.nbytes > memory.device_memory, memory.statistics().evictions > 0
+(True, True)
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple, Type, Union, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _forebay, _indexing
+from ._arrays import from_native
+from ._options import PathLike, Size, path_text
+from ._streams import Context, current_context, size_bytes
+from ._tensor import DTypeLike, Tensor, given, sizes_of, type_name
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Finding", "ManagedTensor", "Memory", "Statistics", "Touch", "empty", "probe"]
+
+#: Tensors in a buffer begin at multiples of this.
+_ALIGNMENT_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a managed memory moved and waited for so far."""
+
+    #: Units that work found missing on the device and that were brought for it, with or without a copy.
+    faults: int
+    #: Units that left the device so that others could come.
+    evictions: int
+    #: Bytes copied from the host to the device, for work and for prefetches.
+    fetched_bytes: int
+    #: Bytes copied from the device to the host.
+    copied_back_bytes: int
+    #: Bytes that came to the device without a copy, because they held nothing.
+    mapped_bytes: int
+    #: Bytes that left the device without a copy, because the host had them or nothing needed them.
+    dropped_bytes: int
+    #: Prefetches of units that were carried out.
+    prefetches: int
+    #: Bytes copied from the host to spill files.
+    spilled_bytes: int
+    #: Bytes copied from spill files to the host.
+    unspilled_bytes: int
+    #: How often a thread waited for the device.
+    stalls: int
+    #: Bytes of units that are on the device now.
+    resident_bytes: int
+    #: Device memory that is held now, in bytes.
+    device_bytes: int
+    #: Host memory that is held now, in bytes.
+    host_bytes: int
+    #: Bytes of spill files that hold data now.
+    file_bytes: int
+    #: How long threads waited for the device, in seconds.
+    stall_seconds: float
+
+
+class Memory:
+    """A part of a device's memory that tensors larger than it share. In a ``with`` block, :func:`empty` takes it.
+
+    Args:
+        device_memory: The most device memory that its tensors take together; half of what the context may take, or the device has, where not given.
+        policy: What leaves first: ``"driver"`` (what came or was prefetched longest ago), ``"touch"`` (what was used longest ago) or
+            ``"planned"`` (what will be used last, as :meth:`set_next_uses` says).
+        growth: Whether device memory is taken as it is needed. Without, all of it is taken at the start.
+        host_memory: The most host memory for what is not on the device; as much as there is where not given.
+        spill_dir: A folder for what exceeds ``host_memory``; without, that is an error.
+        unit_size: What moves as a whole, in bytes.
+        context: The context; the thread's current one where not given.
+
+    Raises:
+        forebay.InvalidArgument: A budget below one unit.
+    """
+
+    def __init__(
+        self,
+        device_memory: Optional[Size] = None,
+        policy: str = "driver",
+        *,
+        growth: bool = True,
+        host_memory: Optional[Size] = None,
+        spill_dir: Optional[PathLike] = None,
+        unit_size: Optional[Size] = None,
+        context: Optional[Context] = None,
+    ) -> None:
+        self.context: Context = current_context() if context is None else context
+        budget = size_bytes(device_memory)
+        if budget is None:
+            budget = (self.context.device_memory or self.context._native.device_memory()) // 2
+        self._native = _forebay.ManagedMemory(
+            self.context._native,
+            {
+                "device_memory": budget,
+                "policy": policy,
+                "growth": growth,
+                "host_memory": size_bytes(host_memory),
+                "spill_dir": path_text(spill_dir),
+                "unit_size": size_bytes(unit_size),
+            },
+        )
+
+    @property
+    def device_memory(self) -> int:
+        """The most device bytes that its tensors take together: the budget in whole units."""
+        return self._native.described()[0]
+
+    @property
+    def unit_size(self) -> Optional[int]:
+        """What moves as a whole, in bytes; none on a device without tiles, where each tensor does."""
+        return self._native.described()[1]
+
+    @property
+    def policy(self) -> str:
+        """What leaves first."""
+        return self._native.described()[2]
+
+    def empty(self, shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32") -> ManagedTensor:
+        """A tensor in this memory: :func:`empty`."""
+        return empty(shape, dtype, memory=self)
+
+    def set_next_uses(self, uses: Sequence[Sequence[ManagedTensor]]) -> None:
+        """Tells which tensors each coming operation will use, in order, for the policy ``planned``. Replaces what was told before."""
+        self._native.set_next_uses([[tensor._buffer for tensor in operation] for operation in uses])
+
+    def statistics(self) -> Statistics:
+        """What was moved and waited for so far."""
+        return Statistics(**self._native.statistics())
+
+    def synchronize(self) -> None:
+        """Waits until no prefetch is in line and all copies are complete."""
+        self._native.synchronize()
+
+    def __enter__(self) -> Self:
+        _thread.entered.append(self)
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        for place in range(len(_thread.entered) - 1, -1, -1):
+            if _thread.entered[place] is self:
+                del _thread.entered[place]
+                return
+
+    def __repr__(self) -> str:
+        return f"Memory(device_memory={self.device_memory}, policy={self.policy!r})"
+
+
+class ManagedTensor(Tensor):
+    """A tensor in managed memory (:func:`empty`).
+
+    Its rows are views of it: ``a[2:5]`` is a tensor in the same bytes, of which only these have to fit the device while an operation uses
+    them, and ``a[2:5] = array`` writes them. Operations on the whole tensor are possible where the device holds all of it at once.
+
+    Ranges of :meth:`prefetch`, :meth:`advise` and :meth:`discard` are rows, too: a number, a slice, or all where none is given.
+    """
+
+    _memory: Memory
+    _buffer: _forebay.ManagedBuffer
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that it is in."""
+        return self._memory
+
+    @property
+    def resident_bytes(self) -> int:
+        """How many of its bytes are on the device, in whole units."""
+        return self._buffer.resident_bytes()
+
+    def prefetch(self, rows: Union[int, slice, None] = None, to: str = "device") -> None:
+        """Asks for a copy of rows on ``"device"`` or ``"host"``, and returns before it is there."""
+        self._buffer.prefetch(*self._range(rows), to)
+
+    def cancel_prefetch(self, rows: Union[int, slice, None] = None) -> int:
+        """Recalls prefetches that have not started. How many units that were."""
+        return self._buffer.cancel_prefetch(*self._range(rows))
+
+    def advise(self, advice: str, place: Optional[str] = None, rows: Union[int, slice, None] = None) -> None:
+        """Says how rows will be used: ``"read_mostly"``, ``"preferred_location"`` or ``"accessed_by"``, the latter two with a place,
+        ``"device"`` (where none is given) or ``"host"``."""
+        self._buffer.advise(*self._range(rows), advice, place)
+
+    def withdraw_advice(self, advice: str, place: Optional[str] = None, rows: Union[int, slice, None] = None) -> None:
+        """Takes advice back."""
+        self._buffer.withdraw_advice(*self._range(rows), advice, place)
+
+    def discard(self, rows: Union[int, slice, None] = None) -> None:
+        """Says that what rows hold is not needed any longer: it is not copied, neither back nor in. Units that are only partly in the range keep
+        their data. Afterwards the numbers are not defined."""
+        self._buffer.discard(*self._range(rows))
+
+    def fill_(self, value: Union[int, float, bool]) -> ManagedTensor:
+        """Overwrites all elements with a number, part by part; the tensor itself."""
+        pattern = np.tile(given(value, self._type)[2], 4)[:4] if self._item_bytes() <= 4 else None
+        wide = given(value, self._type)[2]
+        if pattern is None and bytes(wide[:4]) == bytes(wide[4:]):
+            pattern = wide[:4]
+        if pattern is None:
+            for rows in self._parts():
+                self._view(rows.start, rows.stop).fill_(value)
+        else:
+            self._buffer.fill(self._context.current_stream()._native, [int(byte) for byte in pattern])
+        return self
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Copies it to the host, after all work that was submitted to write it."""
+        return from_native(self._buffer.read(self._type, self._shape, 0))
+
+    def copy_(self, other: Any) -> ManagedTensor:
+        """Overwrites it with a tensor or an array of the same shape; the tensor itself."""
+        self[...] = other
+        return self
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A part. Of the first dimension, as many rows as are asked for are taken where they are; the rest is as for any tensor."""
+        if isinstance(key, (Tensor, np.ndarray, list)):
+            return super().__getitem__(key)
+        keys = _indexing.keys_of(key)
+        _indexing.part(self._shape, keys)  # Refuses what makes no sense.
+        first: Any = keys[0] if keys else Ellipsis
+        if first is None or first is Ellipsis:
+            whole = Tensor._of(self._context, self._native)
+            return whole[keys] if keys and keys != (Ellipsis,) else self
+        if not isinstance(first, slice):
+            row = self._view(range(len(self))[int(first)], None)
+            return row[keys[1:]] if len(keys) > 1 else row
+        start, stop, step = first.indices(len(self))
+        if step < 0:
+            return super().__getitem__(keys)
+        rest = (slice(None, None, step), *keys[1:])
+        view = self._view(start, stop)
+        return view if step == 1 and len(keys) == 1 else view[rest]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Overwrites rows, after all work that was submitted to use them: ``a[2:5] = array``."""
+        if key is Ellipsis:
+            key = slice(None)
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            shape: Tuple[int, ...] = (max(stop - start, 0), *self._shape[1:])
+        else:
+            row = _indexing.part(self._shape[:1], key).starts if len(self) > 1 else [0]
+            start, step, shape = int(row[0]), 1, self._shape[1:]
+        if step != 1 or 0 in shape:
+            raise InvalidArgument("rows that follow each other can be overwritten: a number, or a slice with step 1")
+        value = value.numpy() if isinstance(value, Tensor) else value
+        array = np.broadcast_to(np.asarray(value), shape) if self._type != "bfloat16" else value
+        native = given(array, self._type)
+        if tuple(native[1]) != shape:
+            raise InvalidArgument(f"{native[1]} cannot be written to rows of {shape}")
+        self._buffer.write(start * self._row_bytes(), native)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"ManagedTensor(shape={self._shape}, dtype={self._type}, {self.resident_bytes} of {self.nbytes} bytes on the device)"
+
+    def _item_bytes(self) -> int:
+        return self.nbytes // self.size
+
+    def _row_bytes(self) -> int:
+        return self.nbytes // self._shape[0] if self._shape else self.nbytes
+
+    def _range(self, rows: Union[int, slice, None]) -> Tuple[int, int]:
+        """Rows in bytes."""
+        if rows is None or not self._shape:
+            return 0, self.nbytes
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step != 1:
+                raise InvalidArgument("a range is a slice with step 1")
+            return start * self._row_bytes(), max(start, stop) * self._row_bytes()
+        row = range(len(self))[rows]
+        return row * self._row_bytes(), (row + 1) * self._row_bytes()
+
+    def _parts(self) -> Iterator[slice]:
+        """Rows in parts of which the device holds several at once."""
+        count = max(1, self._memory.device_memory // 4 // max(1, self._row_bytes()))
+        return (slice(start, min(start + count, len(self))) for start in range(0, len(self), count))
+
+    def _view(self, start: int, stop: Optional[int]) -> Tensor:
+        """Rows where they are; one row, without its dimension, where no end is given. Where they begin between places at which tensors can,
+        they are copied out of a view from the place before."""
+        shape = self._shape[1:] if stop is None else (stop - start, *self._shape[1:])
+        offset = start * self._row_bytes()
+        before = offset % _ALIGNMENT_BYTES
+        if before == 0:
+            return Tensor._of(self._context, self._buffer.tensor(self._type, shape, offset))
+        count, skipped = int(np.prod(shape)), before // self._item_bytes()
+        flat = Tensor._of(self._context, self._buffer.tensor(self._type, [skipped + count], offset - before))
+        return flat[skipped:].reshape(*shape)
+
+
+class _Thread(threading.local):
+    """Memories that a thread has entered and not left."""
+
+    def __init__(self) -> None:
+        self.entered: List[Memory] = []
+
+
+_thread = _Thread()
+_defaults_lock = threading.Lock()
+
+
+def _memory_of(context: Context) -> Memory:
+    """The memory entered last, else one that the context keeps."""
+    for memory in reversed(_thread.entered):
+        if memory.context is context:
+            return memory
+    with _defaults_lock:
+        if context._managed is None:
+            context._managed = Memory(context=context)
+        return cast(Memory, context._managed)
+
+
+def empty(
+    shape: Union[int, Sequence[int]],
+    dtype: DTypeLike = "float32",
+    *,
+    memory: Optional[Memory] = None,
+    context: Optional[Context] = None,
+) -> ManagedTensor:
+    """A tensor in managed memory, of any size. It takes addresses now and memory as it is used; its numbers are not defined until it is
+    overwritten.
+
+    Args:
+        shape: Its sizes.
+        dtype: Its type.
+        memory: The memory; that of the innermost ``with`` block where not given, else one that the context keeps, with half of its device memory.
+        context: The context, where no memory is given.
+    """
+    if memory is None:
+        memory = _memory_of(current_context() if context is None else context)
+    name, sizes = type_name(dtype), sizes_of(shape)
+    item_bytes = 2 if name == "bfloat16" else np.dtype(name).itemsize
+    count = 1
+    for size in sizes:
+        count *= size
+    if count == 0:
+        raise InvalidArgument(f"{tuple(sizes)} has no elements, and tensors have some")
+    # Whole groups of four bytes, as tensors on the device have.
+    buffer = memory._native.buffer((count * item_bytes + 3) // 4 * 4)
+    tensor = ManagedTensor.__new__(ManagedTensor)
+    tensor._set(memory.context, buffer.tensor(name, sizes, 0))
+    tensor._memory, tensor._buffer = memory, buffer
+    return tensor
+
+
+@dataclass(frozen=True)
+class Touch:
+    """How long it took to use a chunk."""
+
+    #: Whether it was on the device.
+    resident: bool
+    #: The time.
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the experiment found for one action."""
+
+    #: The number of the action in the paper.
+    number: int
+    #: What is done between filling the device and asking for more.
+    action: str
+    #: Chunks that were not wholly on the device right after one more was made.
+    evicted: List[int]
+    #: The chunk that the paper found evicted on a GPU, if any.
+    measured: Optional[int]
+    #: How long it took to make one more chunk, in seconds.
+    overcommit_seconds: float
+    #: How long it took then to use each of the first chunks.
+    touches: List[Touch]
+
+    @property
+    def is_as_measured(self) -> bool:
+        """Whether this is what the paper found."""
+        return self.evicted == ([] if self.measured is None else [self.measured])
+
+
+def probe(
+    device: str = "host", *, policy: str = "driver", chunk_size: Size = "8MiB", chunk_count: int = 14, growth: bool = True
+) -> List[Finding]:
+    """Finds out in which order managed memory evicts: the experiment of Negishi and others (2018). Chunks fill the device; then one of ten things
+    is done, one more chunk is made, and it is seen which one had to leave.
+
+    >>> import forebay
+    >>> findings = forebay.managed.probe(policy="touch", chunk_size="128KiB", chunk_count=6)
+    >>> findings[0].action, findings[0].evicted
+    ('use chunk 0', [1])
+    """
+    found = _forebay.probe(device, policy, size_bytes(chunk_size) or 0, chunk_count, growth)
+    return [
+        Finding(number, action, evicted, measured, seconds, [Touch(*touch) for touch in touches])
+        for number, action, evicted, measured, seconds, touches in found
+    ]

@@ -1,0 +1,242 @@
+"""Tensors: what operators, slices and reductions give is what NumPy gives."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+import forebay
+
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((3, 4, 5)).astype(np.float32)
+Y = RNG.standard_normal((4, 5)).astype(np.float32)
+
+
+def same(tensor: forebay.Tensor, array: Any, exact: bool = True) -> None:
+    found, expected = tensor.numpy(), np.asarray(array)
+    assert found.shape == expected.shape == tensor.shape
+    if exact:
+        assert found.dtype == expected.dtype and np.array_equal(found, expected)
+    else:
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("op", [operator.add, operator.sub, operator.mul, operator.truediv])
+def test_arithmetic(op: Callable[[Any, Any], Any]) -> None:
+    x, y = forebay.Tensor(X), forebay.Tensor(Y)
+    same(op(x, y), op(X, Y))
+    same(op(x, Y), op(X, Y))
+    same(op(X, y), op(X, Y))
+    same(op(x, 2), op(X, np.float32(2)))
+    same(op(2.5, y), op(np.float32(2.5), Y))
+
+
+@pytest.mark.parametrize("op", [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne])
+def test_comparisons(op: Callable[[Any, Any], Any]) -> None:
+    a, b = np.array([1, 2, 3], np.int32), np.array([3, 2, 1], np.int32)
+    same(op(forebay.Tensor(a), forebay.Tensor(b)), op(a, b))
+    same(op(forebay.Tensor(a), 2), op(a, 2))
+    same(op(forebay.Tensor(X), 0.0), op(X, np.float32(0)))
+
+
+def test_types_meet_as_in_pytorch() -> None:
+    i = forebay.Tensor([1, 2, 3])
+    assert i.dtype == np.int64 and forebay.Tensor([1.5]).dtype == np.float32
+    assert (i + 1).dtype == np.int64 and (i + 1.5).dtype == np.float32 and (i / 2).dtype == np.float32
+    assert (i / 2).tolist() == [0.5, 1.0, 1.5]
+    assert (i + forebay.Tensor(X[0, 0, :3])).dtype == np.float32
+    assert ((i > 1) * forebay.Tensor([1.0, 2.0, 3.0])).tolist() == [0.0, 2.0, 3.0]
+    assert ((i > 1) + 1).dtype == np.int64
+    assert (forebay.Tensor(X.astype(np.float64)) + 0.1).dtype == np.float64
+    same(forebay.Tensor(X).astype("int32"), X.astype(np.int32))
+    assert forebay.Tensor(X, "float16").dtype == np.float16
+    assert forebay.ones(3, "bfloat16").astype("float32").tolist() == [1.0, 1.0, 1.0]
+    assert forebay.Tensor([1.0, 0.1], "bfloat16").astype("float32").tolist() == [1.0, 0.10009765625]
+    assert (i**2).tolist() == [1, 4, 9] and (-i).tolist() == [-1, -2, -3] and abs(-i).tolist() == [1, 2, 3]
+    mask = (i > 1) & ~(i > 2)
+    assert mask.tolist() == [False, True, False] and (mask | (i == 1)).tolist() == [True, True, False]
+    with pytest.raises(forebay.InvalidArgument, match="bool"):
+        i & i
+    with pytest.raises(forebay.InvalidArgument, match="complex64"):
+        forebay.Tensor(np.zeros(2, np.complex64))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        1,
+        -1,
+        slice(1, 3),
+        slice(None, None, 2),
+        slice(None, None, -1),
+        slice(2, None, -2),
+        (slice(None), 2),
+        (0, 1, 2),
+        (..., 1),
+        (None, 1),
+        (slice(1), None, ..., slice(-3, -1)),
+        (1, slice(None), slice(3, 0, -1)),
+        ...,
+    ],
+)
+def test_slices(key: Any) -> None:
+    same(forebay.Tensor(X)[key], X[key])
+
+
+def test_rows_and_what_is_not_there() -> None:
+    x = forebay.Tensor(X)
+    same(x[[2, 0]], X[[2, 0]])
+    same(x[forebay.Tensor([1, 1])], X[[1, 1]])
+    assert [row.shape for row in x] == [(4, 5)] * 3 and len(x) == 3
+    for key, error in [(3, IndexError), ((0, 0, 0, 0), IndexError), (slice(2, 2), forebay.InvalidArgument), ("a", forebay.InvalidArgument)]:
+        with pytest.raises(error):
+            x[key]
+    with pytest.raises(forebay.InvalidArgument, match="where"):
+        x[x > 0]
+
+
+def test_shapes() -> None:
+    x = forebay.Tensor(X)
+    same(x.reshape(12, -1), X.reshape(12, -1))
+    same(x.reshape((5, 12)), X.reshape(5, 12))
+    same(x.T, X.T)
+    same(x.transpose(0, 2, 1), X.transpose(0, 2, 1))
+    same(x.transpose((-1, 0, 1)), X.transpose(-1, 0, 1))
+    same(forebay.concatenate([x, x], axis=1), np.concatenate([X, X], axis=1))
+    with pytest.raises(forebay.InvalidArgument, match="Reshape"):
+        x.reshape(7)
+    assert (x.ndim, x.size, x.nbytes, x.device) == (3, 60, 240, "host")
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions(axis: Any, keepdims: bool) -> None:
+    x = forebay.Tensor(X)
+    for name in ("sum", "mean", "max", "min", "prod"):
+        same(getattr(x, name)(axis, keepdims), getattr(X, name)(axis=axis, keepdims=keepdims), exact=False)
+
+
+def test_more_reductions() -> None:
+    x = forebay.Tensor(X)
+    same(x.argmax(1), X.argmax(1))
+    assert x.argmax().item() == X.argmax()
+    assert (x > 0).sum().item() == (X > 0).sum() and forebay.Tensor([1, 2]).mean().item() == 1.5
+    assert forebay.Tensor(3.0).sum().item() == 3.0
+    with pytest.raises(forebay.InvalidArgument, match="axis"):
+        x.sum(3)
+
+
+def test_functions() -> None:
+    x, positive = forebay.Tensor(X), np.abs(X) + 0.1
+    same(x.relu(), np.maximum(X, 0))
+    for name in ("exp", "tanh", "sin", "cos", "abs"):
+        same(getattr(x, name)(), getattr(np, name)(X), exact=False)
+    same(forebay.Tensor(positive).log(), np.log(positive), exact=False)
+    same(forebay.Tensor(positive).sqrt(), np.sqrt(positive), exact=False)
+    same(x.sigmoid(), 1 / (1 + np.exp(-X)), exact=False)
+    same(x.softmax(1).sum(1), np.ones((3, 5), np.float32), exact=False)
+    same(forebay.where(x > 0, x, 0.0), np.where(X > 0, X, np.float32(0)))
+    same(forebay.maximum(x, 0.5), np.maximum(X, np.float32(0.5)))
+    same(forebay.minimum(x, forebay.Tensor(Y)), np.minimum(X, Y))
+    same(x @ forebay.Tensor(Y).T, X @ Y.T, exact=False)
+    same(X @ forebay.Tensor(Y.T), X @ Y.T, exact=False)
+    with pytest.raises(forebay.UnsupportedOperator, match="Frobnicate") as error:
+        forebay.operation("Frobnicate", x)
+    assert error.value.operators == ["Frobnicate"]
+    with pytest.raises(forebay.InvalidArgument, match="MatMul"):
+        x @ forebay.Tensor(Y)
+
+
+def test_operators_are_named_in_races() -> None:
+    with forebay.Context(record=True) as context:
+        a = forebay.operation("Relu", forebay.ones(3), name="my relu")
+        with forebay.stream(forebay.Stream()):
+            a.exp()
+        with pytest.raises(forebay.RaceError, match="my relu"):
+            context.check()
+
+
+def test_in_place() -> None:
+    a = forebay.zeros((2, 3))
+    b = a.clone()
+    assert a.copy_(np.ones((2, 3), np.float32)) is a
+    assert a.tolist() == [[1.0] * 3] * 2 and b.tolist() == [[0.0] * 3] * 2
+    assert b.copy_(a + 1).fill_(7).sum().item() == 42
+    with pytest.raises(forebay.InvalidArgument, match=r"\[3, 2\]"):
+        a.copy_(np.zeros((3, 2), np.float32))
+    with pytest.raises(forebay.InvalidArgument, match="cannot be copied"):
+        a.copy_(forebay.zeros(6))
+    assert forebay.full((2,), 5, "int64").tolist() == [5, 5]
+    with pytest.raises(forebay.Error):
+        forebay.zeros((0, 3))
+
+
+def test_to_python() -> None:
+    a = forebay.Tensor([[1.0, 2.0]])
+    assert bool(a[0, 0] == 1) and float(a[0, 1]) == 2.0 and int(a[0, 1]) == 2 and [1, 2, 3][forebay.Tensor(1)] == 2
+    assert np.asarray(a).tolist() == [[1.0, 2.0]] and np.array(a, np.float64).dtype == np.float64
+    assert repr(a) == "Tensor([[1., 2.]], dtype=float32, device='host')"
+    assert repr(forebay.zeros((100, 100))) == "Tensor(shape=(100, 100), dtype=float32, device='host')"
+    with pytest.raises(ValueError):
+        bool(a)
+
+
+def test_dlpack_both_ways() -> None:
+    a = forebay.Tensor(X)
+    assert a.__dlpack_device__() == (1, 0)
+    there = np.from_dlpack(a + 1)
+    assert np.array_equal(there, X + 1)
+
+    class Foreign:
+        """Speaks DLPack and nothing else; keeps what it was asked."""
+
+        asked: Any = None
+
+        def __dlpack__(self, **keywords: Any) -> Any:
+            self.asked = keywords
+            return X.__dlpack__(**keywords)
+
+        def __dlpack_device__(self) -> Any:
+            return X.__dlpack_device__()
+
+    foreign = Foreign()
+    same(forebay.from_dlpack(foreign), X)
+    assert foreign.asked.get("stream") is None
+    assert forebay.from_dlpack(a) is a
+    for wrong in ({"stream": 1}, {"copy": False}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError):
+            a.__dlpack__(**wrong)
+    with pytest.raises(BufferError, match="bfloat16"):
+        forebay.ones(2, "bfloat16").__dlpack__()
+    with pytest.raises(forebay.InvalidArgument, match="DLPack"):
+        forebay.from_dlpack([1.0])
+
+
+def test_dlpack_is_complete_when_it_is_handed_over() -> None:
+    with forebay.Context(record=True) as context, forebay.Stream(context):
+        a = forebay.ones((200, 200))
+        for _ in range(3):
+            a = a @ a / 200
+        assert np.array_equal(np.from_dlpack(a), np.ones((200, 200), np.float32))
+        context.check()
+
+
+def test_dlpack_with_pytorch() -> None:
+    torch = pytest.importorskip("torch", reason="there is no PyTorch")
+    a = forebay.Tensor(X)
+    assert torch.equal(torch.from_dlpack(a), torch.from_numpy(X))
+    same(forebay.from_dlpack(torch.from_numpy(X).relu()), np.maximum(X, 0))
+    same(forebay.Tensor(torch.from_numpy(Y).requires_grad_()), Y)
+    assert (a + torch.from_numpy(Y)).shape == X.shape
+
+
+def test_large_arrays_go_there_and_back() -> None:
+    numbers = np.random.default_rng(8).standard_normal((3, 1 << 20)).astype(np.float32)
+    with forebay.Context(record=True) as context:
+        there = forebay.Tensor(numbers)
+        assert np.array_equal(there.numpy(), numbers) and np.array_equal((there + 1)[2].numpy(), numbers[2] + 1)
+        assert np.array_equal(forebay.Tensor(numbers.T).numpy(), numbers.T), "of any layout"
+        context.check()
