@@ -296,9 +296,15 @@ fn unresolved(input: &str, i: usize, dimension: &Dimension) -> ModelError {
     }
 }
 
+/// More nodes of operators without a row are named in an error at most.
+const NAMED_MAX: usize = 5;
+
 /// Names every operator without a row, so that the user sees all of them at once.
-fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
-    let (mut seen, mut errors) = (BTreeSet::new(), Vec::new());
+///
+/// # Errors
+/// Operators without a row, those of graphs inside nodes included; their nodes, and what can be done.
+pub fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
+    let (mut seen, mut errors, mut more) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut graphs = vec![graph];
     while let Some(graph) = graphs.pop() {
         for node in &graph.nodes {
@@ -311,17 +317,30 @@ fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
                 continue;
             }
             if let Err(error) = row(&NodeView { graph, node }) {
-                if seen.insert((domain.clone(), op_type.clone())) {
-                    errors.push(error);
+                match seen.insert((domain.clone(), op_type.clone())) {
+                    true => errors.push(error),
+                    false => more.push(format!("'{}'", node.label(graph))),
                 }
             }
         }
     }
-    match errors.len() {
-        0 => Ok(()),
-        1 => Err(errors.remove(0)),
-        _ => Err(ModelError::Several(errors)),
+    if errors.is_empty() {
+        return Ok(());
     }
+    let unnamed = match more.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    more.truncate(NAMED_MAX);
+    let also = match more.is_empty() {
+        true => String::new(),
+        false => format!("the same in {}{unnamed}: ", more.join(", ")),
+    };
+    let reason = format!(
+        "{also}export the model with other operators or to another opset, or define these as functions in the model"
+    );
+    errors.push(ModelError::Request { reason });
+    Err(ModelError::Several(errors))
 }
 
 /// Compares the declared element types of the outputs with the inferred ones. Declared sizes are a hint: exporters get them wrong, and

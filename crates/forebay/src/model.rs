@@ -105,6 +105,7 @@ impl Model {
     /// # Errors
     /// A size that is left open, or operators that refuse their inputs.
     pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
+        infer::refuse_unsupported(&self.onnx.graph)?;
         with_attention(self.onnx.trainable_graph()?, sizes)
     }
 
@@ -118,6 +119,7 @@ impl Model {
         batch_size: Option<u64>,
         symbols: &BTreeMap<String, u64>,
     ) -> Result<(Graph, Option<u64>), Error> {
+        infer::refuse_unsupported(&self.onnx.graph)?;
         let mut graph = self.onnx.graph.clone();
         graph.constants = graph.initializers.keys().copied().collect();
         let is_open = |id: ValueId| graph.value(id).declared.is_none() && graph.value(id).structure.is_none();

@@ -5,6 +5,7 @@
 
 mod condition;
 mod control;
+mod count;
 mod flex;
 mod inline;
 mod scan;

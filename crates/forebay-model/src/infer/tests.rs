@@ -128,3 +128,54 @@ fn declared_element_types_of_outputs_must_agree_and_sizes_need_not() {
     graph.value_mut(y).declared = Some((DataType::Int64, vec![symbol("M"), Dimension::Known(3)]));
     assert!(matches!(infer(&mut graph, None), Err(ModelError::Malformed { .. })));
 }
+
+/// A loop that goes on while a number is below a limit, adds a step to it, and collects `x` times it in a sequence, which is then joined.
+fn counting(limit: i64) -> (Graph, ValueId) {
+    use crate::graph::Subgraph;
+    let integer = |graph: &mut Graph, name: &str, value: i64| {
+        let id = graph.add_initializer(name, Tensor::from_i64(&[], &[value]));
+        graph.constants.insert(id);
+        id
+    };
+    let mut body = Graph::default();
+    let names = ["iteration", "goes_on", "number", "sequence", "x", "step", "limit"];
+    let [.., number, sequence, x, step, limit_inside] = names.map(|name| body.add_value(name, None));
+    body.inputs = names.iter().filter_map(|name| body.find(name)).collect();
+    let next = push(&mut body, "Add", &[number, step], &[]);
+    let goes_on = push(&mut body, "Less", &[next, limit_inside], &[]);
+    let factor = push(&mut body, "CastLike", &[next, x], &[]);
+    let product = push(&mut body, "Mul", &[x, factor], &[]);
+    let longer = push(&mut body, "SequenceInsert", &[sequence, product], &[]);
+    body.outputs = vec![goes_on, next, longer];
+    let (mut graph, x) = graph(&[Dimension::Known(2)]);
+    let (step, limit) = (integer(&mut graph, "step", 2), integer(&mut graph, "limit", limit));
+    let first = integer(&mut graph, "first", 1);
+    let condition = graph.add_initializer("condition", expand::truth(true));
+    graph.constants.insert(condition);
+    let empty = push(&mut graph, "SequenceEmpty", &[], &[]);
+    let last = graph.add_value("last", None);
+    let collected = graph.add_value("collected", None);
+    let subgraph = Subgraph { graph: body, captured: vec![4, 5, 6] };
+    graph.nodes.push(Node {
+        name: "a Loop".to_string(),
+        operation: Operation::onnx("Loop", &[("body", Attribute::Graph(std::sync::Arc::new(subgraph)))]),
+        inputs: vec![None, Some(condition), Some(first), Some(empty), Some(x), Some(step), Some(limit)],
+        outputs: vec![Some(last), Some(collected)],
+    });
+    let y = push(&mut graph, "ConcatFromSequence", &[collected], &[("axis", Attribute::Int(0))]);
+    graph.outputs = vec![y];
+    (graph, y)
+}
+
+#[test]
+fn a_loop_whose_condition_counts_is_written_out() {
+    // 3, 5, 7: the condition is looked at behind each iteration, so that there is one at least.
+    for (limit, iterations) in [(7, 3), (0, 1)] {
+        let (mut graph, y) = counting(limit);
+        infer(&mut graph, None).unwrap();
+        assert_eq!(graph.ty(y).unwrap().shape, [2 * iterations]);
+    }
+    let (mut endless, _) = counting(i64::MAX);
+    let message = infer(&mut endless, None).unwrap_err().to_string();
+    assert!(message.contains("a Loop") && message.contains("depends on what it computes"), "{message}");
+}

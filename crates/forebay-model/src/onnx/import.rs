@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{malformed, order, tensor, Model, NestedPlace};
+use super::{exporter, malformed, order, tensor, Model, NestedPlace};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
@@ -24,7 +24,11 @@ const OLDEST_IR_VERSION: i64 = 3;
 
 /// Builds the graph, and keeps what is needed to write the model back.
 /// `left_out` says where data lies that was left out of the messages.
-pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
+pub(super) fn model(
+    mut proto: ModelProto,
+    mut left_out: LeftOut,
+    folder: Option<&Folder>,
+) -> Result<Model, ModelError> {
     if proto.graph.is_none() {
         return Err(malformed("it holds no graph"));
     }
@@ -32,17 +36,18 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
         let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
         return Err(malformed(reason));
     }
+    exporter::restore_parameters(&mut proto, &mut left_out);
     let versions = Rc::new(versions(&proto.opset_import)?);
     let functions = Functions::of(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };
-    let source = Source { folder, left_out, functions: &functions };
+    let source = Source { folder, left_out: &left_out, functions: &functions };
     let mut reader = Reader::new(&source, versions, None, Some(Vec::new()));
     reader.graph.name = graph_proto.name().to_string();
     reader.initializers(graph_proto)?;
     reader.inputs(graph_proto)?;
     reader.nodes(graph_proto)?;
     reader.outputs(graph_proto)?;
-    let (graph, mut contents, parameters) = (reader.graph, reader.contents, parameters(&proto));
+    let (graph, mut contents, parameters) = (reader.graph, reader.contents, exporter::parameters(&proto));
     let mut nested = BTreeMap::new();
     for (id, place) in reader.nested {
         let name = graph.value(id).name.clone();
@@ -50,19 +55,6 @@ pub(super) fn model(mut proto: ModelProto, left_out: &LeftOut, folder: Option<&F
         nested.insert(place, name);
     }
     Ok(Model { graph, contents, nested, parameters, proto })
-}
-
-/// Where PyTorch's exporter says what an initializer is.
-const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
-
-/// By value: whether PyTorch's exporter says that it is a parameter.
-fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
-    let values = proto.graph.iter().flat_map(|graph| &graph.value_info);
-    let kind = |info: &ValueInfoProto| {
-        let kind = info.metadata_props.iter().find(|entry| entry.key() == KIND)?;
-        Some((info.name().to_string(), kind.value() == "PARAMETER"))
-    };
-    values.filter_map(kind).collect()
 }
 
 /// What all graphs of a model are read from.

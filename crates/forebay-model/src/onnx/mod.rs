@@ -6,6 +6,7 @@
 //! documentation, metadata and operator sets stay.
 
 mod export;
+mod exporter;
 mod external;
 mod functions;
 mod import;
@@ -62,8 +63,8 @@ const SEEN_ELEMENTS: usize = 4096;
 impl Model {
     /// The graph for training, in which initializers that do not train are constants.
     ///
-    /// PyTorch's exporter says which initializers are parameters of the module. Where it does, buffers do not train, and of what it made
-    /// of others (folded constants), only what is a weight of a product or a convolution does. Where it does not, a scalar trains only if
+    /// PyTorch's exporter says which initializers are parameters of the module, or were computed from some. Where it does, buffers do not
+    /// train, and of what it says nothing of, only what is a weight of a product, a convolution or a recurrent network does. Where it does not, a scalar trains only if
     /// it has the name of a module's attribute: others are numbers of formulas that an optimizer wrote as initializers. Some exporters
     /// write all weights as `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train,
     /// but for tables with two different elements at most, which are masks.
@@ -129,10 +130,16 @@ fn is_attribute(name: &str) -> bool {
 
 /// Operators that multiply by their second input.
 const PRODUCTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "ConvTranspose"];
+/// Operators whose weights, of inputs and of states, and biases are these inputs.
+const RECURRENT: [&str; 3] = ["LSTM", "GRU", "RNN"];
+const RECURRENT_WEIGHTS: [usize; 4] = [1, 2, 3, 7];
 
 /// Values that nodes only multiply by.
 fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
-    let is_product = |node: &Node, i: usize| i == 1 && PRODUCTS.contains(&node.operation.name());
+    let is_product = |node: &Node, i: usize| {
+        let name = node.operation.name();
+        i == 1 && PRODUCTS.contains(&name) || RECURRENT_WEIGHTS.contains(&i) && RECURRENT.contains(&name)
+    };
     let uses = || graph.nodes.iter().flat_map(|node| node.inputs.iter().enumerate().map(move |use_| (node, use_)));
     let wanted = |product: bool| {
         let chosen = uses().filter(move |&(node, (i, _))| is_product(node, i) == product);
@@ -167,10 +174,10 @@ fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
 /// Bytes that are no ONNX model, a model that breaks ONNX's rules, data types or attributes that Forebay does not have, or
 /// external data that cannot be read.
 pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError> {
-    decode(bytes, &LeftOut::default(), directory.map(Folder::new).as_ref())
+    decode(bytes, LeftOut::default(), directory.map(Folder::new).as_ref())
 }
 
-fn decode(bytes: &[u8], left_out: &LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
+fn decode(bytes: &[u8], left_out: LeftOut, folder: Option<&Folder>) -> Result<Model, ModelError> {
     if bytes.is_empty() {
         return Err(malformed("there are no bytes"));
     }
@@ -186,11 +193,11 @@ fn decode(bytes: &[u8], left_out: &LeftOut, folder: Option<&Folder>) -> Result<M
 pub fn read_file(path: &Path) -> Result<Model, ModelError> {
     let folder = Folder::of_model(path);
     let model = match without_weights(path).map_err(|error| file_error(path, &error))? {
-        Some((messages, left_out)) => decode(&messages, &left_out, Some(&folder)),
+        Some((messages, left_out)) => decode(&messages, left_out, Some(&folder)),
         None => {
             // The messages are a copy of the file, and their contents are kept.
             let bytes = forebay_limits::read(path, u64::MAX, 2).map_err(|error| file_error(path, &error))?;
-            decode(&bytes, &LeftOut::default(), Some(&folder))
+            decode(&bytes, LeftOut::default(), Some(&folder))
         }
     };
     model.map_err(|error| match error {

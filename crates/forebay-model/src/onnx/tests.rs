@@ -1,3 +1,4 @@
+mod exporter;
 mod files;
 
 use forebay_base::DataType;

@@ -89,7 +89,8 @@ impl Sampler<'_> {
             position = rounded(c, &position)?;
         }
         position = match self.padding {
-            "border" => {
+            // Cubic samples outside are of taps that are clamped one by one, as PyTorch and ONNX Runtime have them.
+            "border" if self.mode != "cubic" => {
                 // Up to half an element outside, taps are clamped one by one.
                 let (low, high) = self.limits(size);
                 let nearest = c.unary(UnaryOp::Clip { low, high }, &position)?;

@@ -6,7 +6,7 @@ use forebay_base::Tensor;
 
 use super::condition::{is_true, trip_count, truth};
 use super::inline::inline;
-use super::{bind, constant, integers, node, select};
+use super::{bind, constant, count, integers, node, select};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
@@ -103,7 +103,10 @@ pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     let view = NodeView { graph, node };
     let Ok(LoopFacts { body, .. }) = loop_facts(&view) else { return false };
     let count = view.constant(0).ok().flatten().map(trip_count);
-    !keeps_condition(&view, &body) || count.is_some_and(|count| is_too_long(count, &body))
+    if !keeps_condition(&view, &body) {
+        return count::by_conditions(&view, &body).is_none_or(|count| is_too_long(count, &body));
+    }
+    count.is_some_and(|count| is_too_long(count, &body))
 }
 
 /// Whether a loop has too many iterations to be written out.
@@ -121,14 +124,16 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
         value: view.input(i).map(|value| graph.value(value).name.clone()).unwrap_or_default(),
         reason: reason.to_string(),
     };
-    if !keeps_condition(&view, &body) {
-        return Err(waits(1, "how often it runs depends on what it computes"));
-    }
-    let runs = !view.has_input(1) || is_true(view.needed(1)?);
-    let count = match (runs, view.has_input(0)) {
-        (false, _) => 0,
-        (true, true) => trip_count(view.needed(0)?),
-        (true, false) => return Err(view.error("neither a count nor a condition ends it")),
+    let count = if keeps_condition(&view, &body) {
+        let runs = !view.has_input(1) || is_true(view.needed(1)?);
+        match (runs, view.has_input(0)) {
+            (false, _) => 0,
+            (true, true) => trip_count(view.needed(0)?),
+            (true, false) => return Err(view.error("neither a count nor a condition ends it")),
+        }
+    } else {
+        let counted = count::by_conditions(&view, &body);
+        counted.ok_or_else(|| waits(1, "how often it runs depends on what it computes"))?
     };
     if is_too_long(count, &body) {
         return Err(waits(

@@ -154,6 +154,19 @@ fn grids_sample_between_elements() {
 }
 
 #[test]
+fn cubic_samples_outside_are_of_clamped_elements() {
+    // As PyTorch has them, half an element beyond the last one.
+    let grid = [0.0, 0.0, 0.0, -1.0, 1.5, 0.0];
+    let sampled = |padding: &str| {
+        let inputs = vec![numbers(&[1, 1, 2, 3], |i| i as f64), numbers(&[1, 1, 3, 2], |i| grid[i as usize])];
+        let attributes = [int("align_corners", 1), text("padding_mode", padding), text("mode", "cubic")];
+        values(&folded("GridSample", 20, inputs, &attributes))
+    };
+    assert_eq!(sampled("border"), [2.5, 1.0, 3.59375]);
+    assert_eq!(sampled("reflection"), [2.5, 1.0, 3.1875]);
+}
+
+#[test]
 fn reductions_of_nothing_are_what_leaves_other_elements_alone() {
     let reduced = |op_type: &str| {
         let inputs = vec![numbers(&[2, 0], wave), ints(&[1])];

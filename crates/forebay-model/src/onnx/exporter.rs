@@ -1,0 +1,357 @@
+//! What PyTorch's exporters change because of the values that parameters happen to have: it is undone, as training changes the values.
+//!
+//! Both write parameters of equal values once: the weights of all normalisations of a new network are ones, its biases zeros, and the layers
+//! of `nn.TransformerEncoder` copies of each other. The older one leaves an `Identity` for each parameter that is missing, the newer one
+//! says in the metadata of nodes which parameters they were made of. It also leaves out biases that are zero. What the module shares stays
+//! one tensor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::proto::tensor_proto::DataType as OnnxType;
+use super::proto::{GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
+use super::skeleton::LeftOut;
+
+/// Where a value's metadata say what it is in the module.
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+/// Where a value's metadata name what it was computed from, while the model was exported.
+const FOLDED_FROM: &str = "folded_from";
+/// Where the graph's metadata say which argument of the exported program is which attribute of the module.
+const SIGNATURE: &str = "pkg.torch.export.ExportedProgram.graph_signature";
+/// Where a node's metadata have the call that it was made of.
+const CALL: &str = "pkg.torch.onnx.fx_node";
+/// Where a node's metadata name the rules that changed it.
+const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
+/// Begins the name of the rules that leave out biases of zeros.
+const WITHOUT_BIAS: &str = "RemoveOptionalBias";
+
+/// By value: whether PyTorch's exporter says that it is a parameter, or computed from some. Scalars that were computed are numbers of
+/// formulas.
+pub(super) fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
+    let Some(graph) = &proto.graph else { return BTreeMap::new() };
+    let signature = Signature::of(graph);
+    let has_elements = |name: &str| {
+        let found = graph.initializer.iter().find(|initializer| initializer.name() == name);
+        found.is_some_and(|initializer| initializer.dims.iter().product::<i64>() > 1)
+    };
+    let kind = |info: &ValueInfoProto| {
+        let is_parameter = match entry(&info.metadata_props, KIND) {
+            Some(kind) => kind == "PARAMETER",
+            None => {
+                let folded_from = entry(&info.metadata_props, FOLDED_FROM)?;
+                signature.is_parameter_in(folded_from).then(|| has_elements(info.name()))?
+            }
+        };
+        Some((info.name().to_string(), is_parameter))
+    };
+    graph.value_info.iter().filter_map(kind).collect()
+}
+
+/// Gives each parameter of the module an initializer of its own again.
+pub(super) fn restore_parameters(proto: &mut ModelProto, left_out: &mut LeftOut) {
+    if proto.producer_name() != "pytorch" {
+        return;
+    }
+    let Some(graph) = &mut proto.graph else { return };
+    let mut initializers = Initializers::of(graph);
+    let signature = Signature::of(graph);
+    if signature.attributes.is_empty() {
+        instead_of_identities(graph, &mut initializers, left_out);
+    } else {
+        by_calls(graph, &mut initializers, &signature, left_out);
+        biases_of_zeros(graph, &mut initializers, &signature);
+    }
+}
+
+/// What metadata have under a key.
+fn entry<'a>(metadata: &'a [StringStringEntryProto], key: &str) -> Option<&'a str> {
+    metadata.iter().find(|entry| entry.key() == key).map(StringStringEntryProto::value)
+}
+
+/// Arguments of the exported program that are attributes of the module.
+struct Signature {
+    /// By argument: the attribute, and its kind.
+    attributes: BTreeMap<String, (String, String)>,
+    /// Attributes that are parameters.
+    parameters: BTreeSet<String>,
+}
+
+impl Signature {
+    /// Reads lines such as `p_layer_weight: PARAMETER target='layer.weight'`.
+    fn of(graph: &GraphProto) -> Signature {
+        let text = entry(&graph.metadata_props, SIGNATURE).unwrap_or_default();
+        let read = |line: &str| {
+            let (argument, rest) = line.trim().split_once(": ")?;
+            let (kind, rest) = rest.split_once(" target='")?;
+            let (attribute, _) = rest.split_once('\'')?;
+            let is_known = matches!(kind, "PARAMETER" | "BUFFER");
+            is_known.then(|| (argument.to_string(), (attribute.to_string(), kind.to_string())))
+        };
+        let attributes: BTreeMap<_, _> = text.lines().filter_map(read).collect();
+        let parameters = attributes.values().filter(|(_, kind)| kind == "PARAMETER");
+        Signature { parameters: parameters.map(|(attribute, _)| attribute.clone()).collect(), attributes }
+    }
+
+    /// Whether a list of quoted names has a parameter.
+    fn is_parameter_in(&self, names: &str) -> bool {
+        names.split(['\'', '"']).any(|name| self.parameters.contains(name))
+    }
+
+    /// The attribute that an argument of a call is.
+    fn attribute(&self, argument: &str) -> Option<&(String, String)> {
+        self.attributes.get(argument.strip_prefix('%')?)
+    }
+
+    /// The attributes that a node was made of, in the order of the call's arguments.
+    fn attributes_of(&self, node: &NodeProto) -> Vec<&(String, String)> {
+        let call = entry(&node.metadata_props, CALL).unwrap_or_default();
+        let words = call.split(|letter: char| !(letter.is_alphanumeric() || letter == '_' || letter == '%'));
+        words.filter_map(|word| self.attribute(word)).collect()
+    }
+}
+
+/// Floating-point initializers by name, and names that are taken.
+struct Initializers {
+    places: BTreeMap<String, usize>,
+    taken: BTreeSet<String>,
+}
+
+impl Initializers {
+    fn of(graph: &GraphProto) -> Initializers {
+        let floats = [OnnxType::Float, OnnxType::Double, OnnxType::Float16, OnnxType::Bfloat16];
+        let all = graph.initializer.iter().enumerate();
+        let named = all.filter(|(_, initializer)| floats.iter().any(|&float| float as i32 == initializer.data_type()));
+        let outputs = graph.node.iter().flat_map(|node| &node.output);
+        let inputs = graph.input.iter().filter_map(|input| input.name.as_ref());
+        let other = graph.initializer.iter().filter_map(|initializer| initializer.name.as_ref());
+        Initializers {
+            places: named.map(|(i, initializer)| (initializer.name().to_string(), i)).collect(),
+            taken: outputs.chain(inputs).chain(other).cloned().collect(),
+        }
+    }
+
+    /// Adds an initializer with the contents of another.
+    fn copy(&mut self, graph: &mut GraphProto, left_out: &mut LeftOut, from: &str, name: &str) {
+        let Some(&place) = self.places.get(from) else { return };
+        let mut copy = graph.initializer[place].clone();
+        copy.name = Some(name.to_string());
+        if let Some(data) = left_out.initializers.get(&place).cloned() {
+            left_out.initializers.insert(graph.initializer.len(), data);
+        }
+        self.add(graph, copy);
+    }
+
+    fn add(&mut self, graph: &mut GraphProto, initializer: TensorProto) {
+        self.taken.insert(initializer.name().to_string());
+        self.places.insert(initializer.name().to_string(), graph.initializer.len());
+        graph.initializer.push(initializer);
+    }
+
+    /// A name that nothing has yet.
+    fn free_name(&self, wanted: &str) -> String {
+        let numbered = (1..).map(|number| format!("{wanted}.{number}"));
+        let mut names = std::iter::once(wanted.to_string()).chain(numbered);
+        names.find(|name| !self.taken.contains(name)).unwrap_or_default()
+    }
+}
+
+/// The module that a node's name says: `/layers.1/norm_2/Mul` is the third call of `layers.1/norm`.
+fn scope(node: &NodeProto) -> String {
+    let (module, _) = node.name().rsplit_once('/').unwrap_or_default();
+    let without_number = |part: &str| match part.rsplit_once('_') {
+        Some((name, number)) if number.parse::<u32>().is_ok() => name.to_string(),
+        _ => part.to_string(),
+    };
+    module.split('/').map(without_number).collect::<Vec<_>>().join("/")
+}
+
+/// The older exporter's file: an `Identity` of an initializer is a parameter of its own, by the parameter's name. Where the exporter computed
+/// with it, it has another name, and is one of its own if another module uses it.
+fn instead_of_identities(graph: &mut GraphProto, initializers: &mut Initializers, left_out: &mut LeftOut) {
+    let mut scopes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for node in graph.node.iter().filter(|node| node.op_type() != "Identity") {
+        node.input.iter().for_each(|input| {
+            scopes.entry(input.clone()).or_default().insert(scope(node));
+        });
+    }
+    let outputs: BTreeSet<String> = graph.output.iter().map(|output| output.name().to_string()).collect();
+    let mut gone = BTreeSet::new();
+    for (i, node) in graph.node.clone().iter().enumerate() {
+        let ("Identity", "", [from], [to]) = (node.op_type(), node.domain(), &*node.input, &*node.output) else {
+            continue;
+        };
+        if !initializers.places.contains_key(from) || outputs.contains(to) {
+            continue;
+        }
+        let is_shared = match (scopes.get(from), scopes.get(to)) {
+            (Some(by), Some(also_by)) => !by.is_disjoint(also_by),
+            _ => false,
+        };
+        if is_shared && to.contains("::") {
+            continue;
+        }
+        initializers.copy(graph, left_out, from, to);
+        gone.insert(i);
+    }
+    let attributes = std::mem::take(&mut left_out.attributes).into_iter();
+    let kept = attributes.map(|((node, attribute), data)| ((node - gone.range(..node).count(), attribute), data));
+    left_out.attributes = kept.collect();
+    let mut place = 0..;
+    graph.node.retain(|_| place.next().is_none_or(|i| !gone.contains(&i)));
+}
+
+/// The newer exporter's file: nodes that read one initializer were made of calls with different attributes of the module.
+fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: &Signature, left_out: &mut LeftOut) {
+    let infos: BTreeMap<String, ValueInfoProto> =
+        graph.value_info.iter().map(|info| (info.name().to_string(), info.clone())).collect();
+    let is_of_module = |name: &str| {
+        let metadata = infos.get(name).map(|info| info.metadata_props.as_slice()).unwrap_or_default();
+        entry(metadata, KIND).is_some()
+            || entry(metadata, FOLDED_FROM).is_some_and(|names| signature.is_parameter_in(names))
+    };
+    let own: BTreeSet<String> = initializers.places.keys().filter(|name| is_of_module(name)).cloned().collect();
+    let mut uses: BTreeMap<&String, Vec<(usize, usize)>> = BTreeMap::new();
+    for (i, node) in graph.node.iter().enumerate() {
+        for (k, input) in node.input.iter().enumerate().filter(|(_, input)| own.contains(*input)) {
+            uses.entry(input).or_default().push((i, k));
+        }
+    }
+    let mut changes = Vec::new();
+    for (name, places) in uses.iter().filter(|(_, places)| places.len() > 1) {
+        let of = |&(i, k): &(usize, usize)| attributes_of_use(&graph.node[i], k, name, &own, signature);
+        let keys: Vec<Vec<&(String, String)>> = places.iter().map(of).collect();
+        let is_own = |key: &&Vec<&(String, String)>| key.iter().any(|(attribute, _)| attribute == *name);
+        let home = keys.iter().find(is_own).or(keys.iter().find(|key| !key.is_empty())).cloned().unwrap_or_default();
+        for (key, &place) in keys.into_iter().zip(places).filter(|(key, _)| !key.is_empty() && *key != home) {
+            let key: Vec<(String, String)> = key.into_iter().cloned().collect();
+            changes.push(((*name).clone(), key, place));
+        }
+    }
+    let mut names: BTreeMap<(String, Vec<(String, String)>), String> = BTreeMap::new();
+    for (from, key, (i, k)) in changes {
+        let name = match names.get(&(from.clone(), key.clone())) {
+            Some(name) => name.clone(),
+            None => {
+                let wanted = if let [(attribute, _)] = &*key { attribute } else { &from };
+                let name = initializers.free_name(wanted);
+                initializers.copy(graph, left_out, &from, &name);
+                let mut info = infos.get(&from).cloned().unwrap_or_default();
+                info.name = Some(name.clone());
+                if let ([(_, kind)], Some(stated)) =
+                    (&*key, info.metadata_props.iter_mut().find(|entry| entry.key() == KIND))
+                {
+                    stated.value = Some(kind.clone());
+                }
+                graph.value_info.push(info);
+                names.insert((from, key), name.clone());
+                name
+            }
+        };
+        graph.node[i].input[k] = name;
+    }
+}
+
+/// The attributes that input `k` of a node may be: one, where the node has as many inputs of the module as its call has attributes.
+fn attributes_of_use<'a>(
+    node: &NodeProto,
+    k: usize,
+    name: &str,
+    own: &BTreeSet<String>,
+    signature: &'a Signature,
+) -> Vec<&'a (String, String)> {
+    let attributes = signature.attributes_of(node);
+    let inputs: Vec<usize> = (0..node.input.len()).filter(|&i| own.contains(&node.input[i])).collect();
+    if let (true, Some(place)) = (inputs.len() == attributes.len(), inputs.iter().position(|&i| i == k)) {
+        return vec![attributes[place]];
+    }
+    if let Some(&this) = attributes.iter().find(|(attribute, _)| attribute == name) {
+        return vec![this];
+    }
+    // What has an initializer of its own is another input.
+    let open: Vec<_> = attributes.iter().copied().filter(|(attribute, _)| !own.contains(attribute)).collect();
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_string();
+    let alike: Vec<_> = open.iter().copied().filter(|(attribute, _)| last(attribute) == last(name)).collect();
+    if alike.is_empty() {
+        open
+    } else {
+        alike
+    }
+}
+
+/// Biases that the newer exporter left out because they are zeros.
+fn biases_of_zeros(graph: &mut GraphProto, initializers: &mut Initializers, signature: &Signature) {
+    for i in 0..graph.node.len() {
+        let node = &graph.node[i];
+        let has_bias = node.input.get(2).is_some_and(|input| !input.is_empty());
+        let is_without = entry(&node.metadata_props, RULE).is_some_and(|rules| rules.contains(WITHOUT_BIAS));
+        let weights = node.input.get(1).and_then(|name| initializers.places.get(name));
+        let (false, true, Some(&weights)) = (has_bias, is_without, weights) else { continue };
+        let (Some(name), Some(count)) = (bias(node, signature), bias_elements(node, &graph.initializer[weights]))
+        else {
+            continue;
+        };
+        let dims = vec![count];
+        match initializers.places.get(&name) {
+            Some(&place) if graph.initializer[place].dims != dims => continue,
+            Some(_) => {}
+            None if initializers.taken.contains(&name) => continue,
+            None => {
+                let data_type = graph.initializer[weights].data_type;
+                let element_bytes = match OnnxType::try_from(graph.initializer[weights].data_type()) {
+                    Ok(OnnxType::Float) => 4,
+                    Ok(OnnxType::Double) => 8,
+                    _ => 2,
+                };
+                let Some(bytes) = usize::try_from(count).ok().and_then(|count| count.checked_mul(element_bytes)) else {
+                    continue;
+                };
+                let raw_data = Some(vec![0; bytes]);
+                let zeros =
+                    TensorProto { name: Some(name.clone()), data_type, dims, raw_data, ..TensorProto::default() };
+                initializers.add(graph, zeros);
+                let kind = StringStringEntryProto { key: Some(KIND.to_string()), value: Some("PARAMETER".to_string()) };
+                let info = ValueInfoProto {
+                    name: Some(name.clone()),
+                    metadata_props: vec![kind],
+                    ..ValueInfoProto::default()
+                };
+                graph.value_info.push(info);
+            }
+        }
+        graph.node[i].input.resize(3, String::new());
+        graph.node[i].input[2] = name;
+    }
+}
+
+/// The parameter that is the bias in the call that a node was made of.
+fn bias(node: &NodeProto, signature: &Signature) -> Option<String> {
+    let call = entry(&node.metadata_props, CALL)?;
+    let (_, call) = call.split_once("target=torch.ops.aten.")?;
+    let (target, rest) = call.split_once("](args = (")?;
+    let place = match target.split('.').next()? {
+        "linear" | "convolution" | "conv1d" | "conv2d" | "conv3d" => 2,
+        "addmm" => 0,
+        _ => return None,
+    };
+    let mut depth = 0_i32;
+    let mut arguments = rest.split(|letter: char| {
+        depth += i32::from("([{".contains(letter)) - i32::from(")]}".contains(letter));
+        letter == ',' && depth == 0
+    });
+    // The last one ends with the parenthesis of all.
+    let argument = arguments.nth(place)?.split(')').next()?.trim();
+    signature.attribute(argument).filter(|(_, kind)| kind == "PARAMETER").map(|(attribute, _)| attribute.clone())
+}
+
+/// How many elements the bias of a product or a convolution has.
+fn bias_elements(node: &NodeProto, weights: &TensorProto) -> Option<i64> {
+    let attribute = |name: &str, usual: i64| {
+        node.attribute.iter().find(|attribute| attribute.name() == name).map_or(usual, |attribute| attribute.i())
+    };
+    match (node.op_type(), &*weights.dims) {
+        ("Gemm", &[rows, columns]) => Some(if attribute("transB", 0) != 0 { rows } else { columns }),
+        ("Conv", &[channels, ..]) => Some(channels),
+        ("ConvTranspose", &[_, channels, ..]) => channels.checked_mul(attribute("group", 1)),
+        _ => None,
+    }
+    .filter(|&count| count > 0)
+}

@@ -1,0 +1,199 @@
+//! Parameters that PyTorch's exporters wrote once, folded, or left out.
+
+use super::*;
+
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+fn ones(name: &str, dims: &[i64]) -> TensorProto {
+    let count = dims.iter().product::<i64>() as usize;
+    raw(name, OnnxType::Float, dims, &1.0_f32.to_le_bytes().repeat(count))
+}
+
+fn metadata(entries: &[(&str, &str)]) -> Vec<StringStringEntryProto> {
+    let entry =
+        |&(key, value): &(&str, &str)| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
+    entries.iter().map(entry).collect()
+}
+
+fn of_pytorch(graph: GraphProto) -> ModelProto {
+    ModelProto { producer_name: Some("pytorch".to_string()), ..model(graph) }
+}
+
+fn called(name: &str, node: NodeProto) -> NodeProto {
+    NodeProto { name: Some(name.to_string()), ..node }
+}
+
+/// What the nodes of an operator read at a place, in the graph's order.
+fn read_at(model: &Model, op_type: &str, place: usize) -> Vec<String> {
+    let nodes = model.graph.nodes.iter().filter(|node| node.operation.name() == op_type);
+    nodes.map(|node| model.graph.value(node.inputs[place].unwrap()).name.clone()).collect()
+}
+
+/// Layers `a` and `b` have scales of their own, both ones; `b` is called twice. A matrix that was transposed is used by two calls of one
+/// module and by another module.
+fn with_identities() -> ModelProto {
+    let graph = GraphProto {
+        node: vec![
+            node("Identity", &["a.scale"], &["b.scale"]),
+            node("Identity", &["onnx::MatMul_7"], &["onnx::MatMul_8"]),
+            node("Identity", &["onnx::MatMul_7"], &["onnx::MatMul_9"]),
+            constant(
+                "c",
+                AttributeProto {
+                    t: Some(raw("", OnnxType::Float, &[2, 300], &3.5_f32.to_le_bytes().repeat(600))),
+                    ..named("value", AttributeType::Tensor)
+                },
+            ),
+            called("/a/Mul", node("Mul", &["x", "a.scale"], &["x1"])),
+            called("/b/Mul", node("Mul", &["x1", "b.scale"], &["x2"])),
+            called("/b_1/Mul", node("Mul", &["x2", "b.scale"], &["x3"])),
+            called("/m.0/MatMul", node("MatMul", &["x3", "onnx::MatMul_7"], &["x4"])),
+            called("/m.0_1/MatMul", node("MatMul", &["x4", "onnx::MatMul_8"], &["x5"])),
+            called("/m.1/MatMul", node("MatMul", &["x5", "onnx::MatMul_9"], &["x6"])),
+            node("Add", &["x6", "c"], &["y"]),
+        ],
+        initializer: vec![ones("a.scale", &[300]), ones("onnx::MatMul_7", &[300, 300])],
+        input: vec![info("x", &[2, 300])],
+        output: vec![info("y", &[2, 300])],
+        ..GraphProto::default()
+    };
+    of_pytorch(graph)
+}
+
+#[test]
+fn parameters_of_equal_values_are_several_again() {
+    for from_file in [false, true] {
+        let bytes = with_identities().encode_to_vec();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        std::fs::write(&path, &bytes).unwrap();
+        let model = if from_file { read_file(&path) } else { read(&bytes, None) }.unwrap();
+        assert_eq!(read_at(&model, "Mul", 1), ["a.scale", "b.scale", "b.scale"]);
+        assert_eq!(read_at(&model, "MatMul", 1), ["onnx::MatMul_7", "onnx::MatMul_8", "onnx::MatMul_9"]);
+        assert_eq!(read_at(&model, "Identity", 0), ["onnx::MatMul_7"], "two calls of one module share its matrix");
+        let weights = model.trainable_graph().unwrap();
+        let trained = |name: &str| {
+            let id = weights.find(name).unwrap();
+            weights.initializers.contains_key(&id) && !weights.constants.contains(&id)
+        };
+        assert!(["a.scale", "b.scale", "onnx::MatMul_7", "onnx::MatMul_9"].iter().all(|name| trained(name)));
+        assert!(!weights.initializers.contains_key(&weights.find("onnx::MatMul_8").unwrap()));
+        let c = weights.initializers[&weights.find("c").unwrap()].to_tensor().unwrap();
+        assert_eq!(c.bytes(), 3.5_f32.to_le_bytes().repeat(600), "data of nodes is where it was");
+
+        // What is written has both, with contents of their own.
+        let new = Tensor::from_f32(&[300], &[2.0; 300]);
+        let written = write(&model, &BTreeMap::from([("b.scale".to_string(), new.clone())])).unwrap();
+        let again = read(&written, None).unwrap();
+        let contents = |name: &str| again.graph.initializers[&again.graph.find(name).unwrap()].to_tensor().unwrap();
+        assert_eq!(contents("b.scale"), new);
+        assert_eq!(contents("a.scale"), Tensor::from_f32(&[300], &[1.0; 300]));
+    }
+}
+
+#[test]
+fn an_identity_of_other_producers_stays() {
+    let proto = ModelProto { producer_name: Some("a test".to_string()), ..with_identities() };
+    let model = read(&proto.encode_to_vec(), None).unwrap();
+    assert_eq!(read_at(&model, "Identity", 0), ["a.scale", "onnx::MatMul_7", "onnx::MatMul_7"]);
+}
+
+/// Two normalisations have one scale and one bias, of which the second has the bias of the product, too; a product lost its bias of zeros, and
+/// a matrix and a scale were computed from parameters. The last two products share their bias, which was left out as well.
+fn with_calls() -> ModelProto {
+    let call = |target: &str, arguments: &str| {
+        format!("%y : [num_users=1] = call_function[target=torch.ops.aten.{target}.default](args = ({arguments}), kwargs = {{}})")
+    };
+    let of = |target: &str, arguments: &str, node: NodeProto| NodeProto {
+        metadata_props: metadata(&[
+            ("pkg.torch.onnx.fx_node", &call(target, arguments)),
+            ("pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm"),
+        ]),
+        ..node
+    };
+    let stated =
+        |name: &str, kind: &str| ValueInfoProto { metadata_props: metadata(&[(KIND, kind)]), ..info(name, &[4]) };
+    let folded = |name: &str, from: &str| ValueInfoProto {
+        metadata_props: metadata(&[("folded_from", from)]),
+        ..info(name, &[4])
+    };
+    let transposed = || AttributeProto { i: Some(1), ..named("transB", AttributeType::Int) };
+    let parameters =
+        ["a.weight", "a.bias", "b.weight", "b.bias", "c.weight", "c.bias", "d.weight", "e.weight", "e.bias"];
+    let lines = parameters.map(|name| format!("p_{}: PARAMETER target='{name}'", name.replace('.', "_")));
+    let signature =
+        format!("\n# inputs\n{}\nb_table: BUFFER target='table' persistent=True\nx: USER_INPUT\n", lines.join("\n"));
+    let graph = GraphProto {
+        node: vec![
+            of(
+                "layer_norm",
+                "%x, [4], %p_a_weight, %p_a_bias, 1e-05",
+                node("LayerNormalization", &["x", "a.weight", "a.bias"], &["x1"]),
+            ),
+            of(
+                "layer_norm",
+                "%x, [4], %p_b_weight, %p_b_bias, 1e-05",
+                node("LayerNormalization", &["x1", "a.weight", "a.bias"], &["x2"]),
+            ),
+            of(
+                "layer_norm",
+                "%x, [4], %p_b_weight, %p_b_bias, 1e-05",
+                node("LayerNormalization", &["x2", "a.weight", "a.bias"], &["x3"]),
+            ),
+            of("linear", "%x, %p_c_weight, %p_c_bias", node("MatMul", &["x3", "val_1"], &["x4"])),
+            of("linear", "%x, %p_c_weight, %p_c_bias", node("Add", &["x4", "a.bias"], &["x5"])),
+            of("mul", "%x, %p_d_weight", node("Mul", &["x5", "val_2"], &["x6"])),
+            node("Mul", &["x6", "val_3"], &["x7"]),
+            NodeProto {
+                attribute: vec![transposed()],
+                ..of("linear", "%x, %p_e_weight, %p_e_bias", node("Gemm", &["x7", "e.weight"], &["x8"]))
+            },
+            NodeProto {
+                attribute: vec![transposed()],
+                ..of("addmm", "%p_e_bias, %x, %p_e_weight", node("Gemm", &["x8", "e.weight"], &["x9"]))
+            },
+            node("Mul", &["x9", "table"], &["y"]),
+        ],
+        initializer: vec![
+            ones("a.weight", &[4]),
+            ones("a.bias", &[4]),
+            ones("val_1", &[4, 4]),
+            ones("val_2", &[1, 4]),
+            ones("val_3", &[1]),
+            ones("e.weight", &[4, 4]),
+            ones("table", &[4]),
+        ],
+        value_info: vec![
+            stated("a.weight", "PARAMETER"),
+            stated("a.bias", "PARAMETER"),
+            stated("e.weight", "PARAMETER"),
+            stated("table", "BUFFER"),
+            folded("val_1", "['c.weight']"),
+            folded("val_2", "['val_0', 'd.weight']"),
+            folded("val_3", "['d.weight']"),
+        ],
+        input: vec![info("x", &[4, 4])],
+        output: vec![info("y", &[4, 4])],
+        metadata_props: metadata(&[("pkg.torch.export.ExportedProgram.graph_signature", &signature)]),
+        ..GraphProto::default()
+    };
+    of_pytorch(graph)
+}
+
+#[test]
+fn calls_say_which_parameters_there_were() {
+    let model = read(&with_calls().encode_to_vec(), None).unwrap();
+    assert_eq!(read_at(&model, "LayerNormalization", 1), ["a.weight", "b.weight", "b.weight"]);
+    assert_eq!(read_at(&model, "LayerNormalization", 2), ["a.bias", "b.bias", "b.bias"]);
+    assert_eq!(read_at(&model, "Add", 1), ["c.bias"]);
+    assert_eq!(read_at(&model, "Gemm", 2), ["e.bias", "e.bias"], "what the module shares stays one tensor");
+    let bias = model.graph.initializers[&model.graph.find("e.bias").unwrap()].to_tensor().unwrap();
+    assert_eq!(bias, Tensor::from_f32(&[4], &[0.0; 4]));
+    let graph = model.trainable_graph().unwrap();
+    let trains = |id: &ValueId| !graph.constants.contains(id);
+    let mut trained: Vec<&str> =
+        graph.initializers.keys().filter(|id| trains(id)).map(|&id| &*graph.value(id).name).collect();
+    trained.sort_unstable();
+    assert_eq!(trained, ["a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "e.bias", "e.weight", "val_1", "val_2"]);
+    assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "table"]);
+}
