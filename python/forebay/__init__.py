@@ -30,6 +30,7 @@ from ._options import (
     SoftmaxCrossEntropy,
 )
 from ._plan import Machine, Offer, Plan, machines, plan
+from ._recipe import ParameterGroup, Schedule
 from ._session import RunTimes, Session
 from ._streams import (
     Context,
@@ -100,10 +101,12 @@ __all__ = [
     "Offer",
     "OutOfBudget",
     "OutputLoss",
+    "ParameterGroup",
     "Plan",
     "RaceError",
     "RunTimes",
     "SGD",
+    "Schedule",
     "Session",
     "SoftmaxCrossEntropy",
     "StepReport",

@@ -6,6 +6,7 @@
 //! | [`errors`] | Rust's errors as Python's exceptions |
 //! | [`arrays`] | tensors from arrays of NumPy, and back |
 //! | [`options`] | dictionaries of options |
+//! | [`recipe`] | schedules, limits of gradients, groups of parameters |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
 //! | [`eager`], [`device_tensor`] | streams and events; tensors on the device, and operations on them |
@@ -22,6 +23,7 @@ mod managed;
 mod model;
 mod options;
 mod plan;
+mod recipe;
 mod session;
 mod trainer;
 
