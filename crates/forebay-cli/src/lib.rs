@@ -16,9 +16,11 @@
 //! | [`keeping`] | where checkpoints go, and where else when they cannot |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
-//! | [`metrics`] | accuracy and Dice |
+//! | [`metrics`] | metrics of validation, as text and as JSON |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
-//! | [`training_options`] | flags as training options |
+//! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
+//! | [`numbers`] | numbers of flags |
+//! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
 //! | [`limits`] | the limit on the process that a run keeps to, in words |
 //! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
@@ -41,7 +43,12 @@ mod heap_arguments;
 mod interrupt;
 mod keeping;
 mod limits;
+mod loss_arguments;
+mod loss_options;
 mod metrics;
+mod numbers;
+mod optimizer_arguments;
+mod optimizer_options;
 mod output;
 mod place;
 mod plan;

@@ -261,6 +261,8 @@ pub struct Graph {
     pub(crate) absent: BTreeSet<ValueId>,
     /// Values from this one on belong to the backward pass; none where no gradient was taken.
     backward_from: Option<ValueId>,
+    /// Values from this one on are those of updates that are formulas; none where there are no such updates.
+    updates_from: Option<ValueId>,
     /// The value of every name.
     names: BTreeMap<String, ValueId>,
     /// The next suffix to try for a name that is taken.
@@ -287,6 +289,18 @@ impl Graph {
     /// Whether the backward pass, or an update behind it, computes a value.
     pub fn is_backward(&self, id: ValueId) -> bool {
         self.backward_from.is_some_and(|first| id >= first)
+    }
+
+    /// Notes that all values that are added from here on belong to updates.
+    pub(crate) fn begin_updates(&mut self) {
+        let next = ValueId(self.values.len() as u32);
+        self.updates_from.get_or_insert(next);
+    }
+
+    /// Whether a node computes an update, or something that only updates need.
+    pub(crate) fn is_update(&self, node: &Node) -> bool {
+        let is_later = |value: &ValueId| self.updates_from.is_some_and(|first| *value >= first);
+        self.updates_from.is_some() && node.outputs.iter().flatten().all(is_later)
     }
 
     /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.

@@ -13,7 +13,7 @@ use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
-use forebay_model::training::{Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -244,10 +244,7 @@ impl Trainer {
         let axes =
             |dimensions: &Vec<usize>| dimensions.iter().filter_map(|dimension| dimension.checked_sub(1)).collect();
         let axes = self.open.iter().map(|(name, dimensions)| (name.clone(), axes(dimensions)));
-        let label_padding = match self.options.loss {
-            Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
-            _ => None,
-        };
+        let label_padding = self.options.loss.ignore_index();
         FreeSizes { axes: axes.collect(), pad_to, label_padding }
     }
 

@@ -8,4 +8,4 @@
 //! assert!(options.freeze.is_empty());
 //! ```
 
-pub use forebay_model::training::{DecayRule, Loss, Optimizer, TrainingOptions};
+pub use forebay_model::training::{DecayRule, Loss, Optimizer, Region, Shares, TrainingOptions};
