@@ -17,16 +17,25 @@ from __future__ import annotations
 from typing import List
 
 from . import _forebay
-from ._model import Model, TensorInfo
-from ._options import (
-    SGD,
-    Adam,
-    AdamW,
-    EngineOptions,
+from ._losses import (
+    BinaryCrossEntropy,
+    BinaryFocal,
+    CosineEmbedding,
+    Dice,
+    DiceCrossEntropy,
+    Focal,
+    Huber,
+    KLDivergence,
+    MeanAbsoluteError,
     MeanSquaredError,
     OutputLoss,
+    SmoothL1,
     SoftmaxCrossEntropy,
+    Tversky,
 )
+from ._model import Model, TensorInfo
+from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, AdamW, Lion, RMSprop
+from ._options import EngineOptions
 from ._plan import Machine, Offer, Plan, machines, plan
 from ._session import RunTimes, Session
 from ._trainer import Evaluation, History, StepReport, Trainer
@@ -55,16 +64,29 @@ def devices() -> List[str]:
 
 
 __all__ = [
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "BinaryCrossEntropy",
+    "BinaryFocal",
+    "CosineEmbedding",
     "DeviceLost",
+    "Dice",
+    "DiceCrossEntropy",
     "EngineOptions",
     "Error",
     "Evaluation",
     "FileError",
+    "Focal",
     "History",
+    "Huber",
     "InvalidArgument",
+    "KLDivergence",
+    "LAMB",
+    "Lion",
     "Machine",
+    "MeanAbsoluteError",
     "MeanSquaredError",
     "Model",
     "NotFinite",
@@ -72,14 +94,17 @@ __all__ = [
     "OutOfBudget",
     "OutputLoss",
     "Plan",
+    "RMSprop",
     "RaceError",
     "RunTimes",
     "SGD",
     "Session",
+    "SmoothL1",
     "SoftmaxCrossEntropy",
     "StepReport",
     "TensorInfo",
     "Trainer",
+    "Tversky",
     "UnsupportedOperator",
     "devices",
     "machines",

@@ -13,7 +13,7 @@ import pytest
 
 import forebay
 
-MODULES = ["", ".errors", "._arrays", "._feed", "._model", "._options", "._plan", "._session", "._trainer", ".selftest", ".torch"]
+MODULES = ["", ".errors", "._arrays", "._feed", "._model", "._losses", "._optimizers", "._options", "._plan", "._session", "._trainer", ".selftest", ".torch"]
 
 
 @pytest.mark.parametrize("name", MODULES)

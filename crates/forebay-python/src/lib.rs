@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`errors`] | Rust's errors as Python's exceptions |
 //! | [`arrays`] | tensors from arrays of NumPy, and back |
-//! | [`options`] | dictionaries of options |
+//! | [`losses`], [`options`] | dictionaries of options |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
 //! | [`command_line`] | the program `forebay` |
@@ -14,6 +14,7 @@ mod arrays;
 mod command_line;
 mod errors;
 mod long_work;
+mod losses;
 mod model;
 mod options;
 mod plan;
