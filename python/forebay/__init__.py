@@ -19,16 +19,25 @@ from __future__ import annotations
 from typing import List
 
 from . import _forebay, managed
-from ._model import Model, TensorInfo
-from ._options import (
-    SGD,
-    Adam,
-    AdamW,
-    EngineOptions,
+from ._losses import (
+    BinaryCrossEntropy,
+    BinaryFocal,
+    CosineEmbedding,
+    Dice,
+    DiceCrossEntropy,
+    Focal,
+    Huber,
+    KLDivergence,
+    MeanAbsoluteError,
     MeanSquaredError,
     OutputLoss,
+    SmoothL1,
     SoftmaxCrossEntropy,
+    Tversky,
 )
+from ._model import Model, TensorInfo
+from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, AdamW, Lion, RMSprop
+from ._options import EngineOptions
 from ._plan import Machine, Offer, Plan, machines, plan
 from ._recipe import ParameterGroup, Schedule
 from ._session import RunTimes, Session
@@ -83,18 +92,31 @@ def devices() -> List[str]:
 
 
 __all__ = [
+    "Adafactor",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "BinaryCrossEntropy",
+    "BinaryFocal",
     "Context",
+    "CosineEmbedding",
     "DeviceLost",
+    "Dice",
+    "DiceCrossEntropy",
     "EngineOptions",
     "Error",
     "Evaluation",
     "Event",
     "FileError",
+    "Focal",
     "History",
+    "Huber",
     "InvalidArgument",
+    "KLDivergence",
+    "LAMB",
+    "Lion",
     "Machine",
+    "MeanAbsoluteError",
     "MeanSquaredError",
     "Model",
     "NotFinite",
@@ -103,11 +125,13 @@ __all__ = [
     "OutputLoss",
     "ParameterGroup",
     "Plan",
+    "RMSprop",
     "RaceError",
     "RunTimes",
     "SGD",
     "Schedule",
     "Session",
+    "SmoothL1",
     "SoftmaxCrossEntropy",
     "StepReport",
     "Stream",
@@ -115,6 +139,7 @@ __all__ = [
     "Tensor",
     "TensorInfo",
     "Trainer",
+    "Tversky",
     "UnsupportedOperator",
     "concatenate",
     "current_context",

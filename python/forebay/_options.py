@@ -1,12 +1,13 @@
-"""Losses, optimizers, and the options that sessions, trainers and plans share."""
+"""The options that sessions, trainers and plans share."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
+from ._losses import Loss, loss_given
+from ._optimizers import Optimizer, optimizer_given
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -16,99 +17,6 @@ if TYPE_CHECKING:
 Size: TypeAlias = Union[int, str]
 #: A path, as text or as :class:`os.PathLike`.
 PathLike: TypeAlias = "Union[str, os.PathLike[str]]"
-
-
-@dataclass(frozen=True)
-class SoftmaxCrossEntropy:
-    """Mean over all labels of ``-log softmax(logits)[label]``.
-
-    Labels are integers, of the logits' shape without the class axis.
-
-    >>> import forebay
-    >>> forebay.SoftmaxCrossEntropy(class_axis=1, ignore_index=255)
-    SoftmaxCrossEntropy(class_axis=1, ignore_index=255)
-    """
-
-    #: The class axis of the logits, from the end where negative; 1 where not given.
-    class_axis: Optional[int] = None
-    #: A label that does not count.
-    ignore_index: Optional[int] = None
-
-
-@dataclass(frozen=True)
-class MeanSquaredError:
-    """Mean of ``(prediction - target)**2``. Targets are of the prediction's type and shape."""
-
-
-@dataclass(frozen=True)
-class OutputLoss:
-    """The model's output itself, of one element: the model computes its loss, from one of its inputs as labels."""
-
-    #: The name of that input; ``labels``, ``label``, ``targets``, ``target`` or ``y`` where not given, the first that there is.
-    labels: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class SGD:
-    """Stochastic gradient descent. The first step's velocity is the gradient itself, as in PyTorch.
-
-    >>> import forebay
-    >>> forebay.SGD(0.05, momentum=0.9).learning_rate
-    0.05
-    """
-
-    #: Step size.
-    learning_rate: float = 0.01
-    #: Momentum; 0 for none.
-    momentum: float = 0.0
-    #: Nesterov's variant.
-    nesterov: bool = False
-    #: L2 penalty, added to the gradient.
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam with bias correction; epsilon is added outside the square root, and decay to the gradient."""
-
-    #: Step size.
-    learning_rate: float = 0.001
-    #: Decay of the first moment.
-    beta1: float = 0.9
-    #: Decay of the second moment.
-    beta2: float = 0.999
-    #: Added to the root of the second moment.
-    epsilon: float = 1e-8
-    #: Weight decay, added to the gradient.
-    weight_decay: float = 0.0
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """Adam with decay of the parameters themselves: by default of matrices alone (``decay="all"`` for all, as PyTorch does)."""
-
-    #: Step size.
-    learning_rate: float = 0.001
-    #: Decay of the first moment.
-    beta1: float = 0.9
-    #: Decay of the second moment.
-    beta2: float = 0.999
-    #: Added to the root of the second moment.
-    epsilon: float = 1e-8
-    #: Weight decay of the parameters.
-    weight_decay: float = 0.01
-
-
-Loss: TypeAlias = Union[SoftmaxCrossEntropy, MeanSquaredError, OutputLoss]
-Optimizer: TypeAlias = Union[SGD, Adam, AdamW]
-
-_LOSSES: Dict[str, Loss] = {
-    "softmax_cross_entropy": SoftmaxCrossEntropy(),
-    "cross_entropy": SoftmaxCrossEntropy(),
-    "mse": MeanSquaredError(),
-    "mean_squared_error": MeanSquaredError(),
-    "output": OutputLoss(),
-}
 
 
 class EngineOptions(TypedDict, total=False):
@@ -199,51 +107,6 @@ def open_sizes(batch_size: Optional[int], sizes: Optional[Mapping[str, int]]) ->
     return {"batch_size": batch_size, "sizes": dict(sizes or {})}
 
 
-def loss_named(loss: Union[str, Loss]) -> Loss:
-    """A loss, by its name or as it is."""
-    if not isinstance(loss, str):
-        return loss
-    found = _LOSSES.get(loss.lower())
-    if found is None:
-        raise InvalidArgument(f"there is no loss {loss!r}; there are {', '.join(_LOSSES)}")
-    return found
-
-
-def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optional[float]) -> Optimizer:
-    """An optimizer, by its name or as it is."""
-    if optimizer is not None and not isinstance(optimizer, str):
-        if learning_rate is not None:
-            raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
-        return optimizer
-    kind = (optimizer or "sgd").lower()
-    if kind == "sgd":
-        return SGD() if learning_rate is None else SGD(learning_rate)
-    if kind == "adam":
-        return Adam() if learning_rate is None else Adam(learning_rate)
-    if kind == "adamw":
-        return AdamW() if learning_rate is None else AdamW(learning_rate)
-    raise InvalidArgument(f"there is no optimizer {optimizer!r}; there are sgd, adam, adamw")
-
-
-def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
-    """An optimizer as the native module takes it."""
-    given: Dict[str, Any] = {
-        "kind": type(optimizer).__name__.lower(),
-        "learning_rate": optimizer.learning_rate,
-        "weight_decay": optimizer.weight_decay,
-        "momentum": 0.0,
-        "nesterov": False,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "epsilon": 1e-8,
-    }
-    if isinstance(optimizer, SGD):
-        given.update(momentum=optimizer.momentum, nesterov=optimizer.nesterov)
-    else:
-        given.update(beta1=optimizer.beta1, beta2=optimizer.beta2, epsilon=optimizer.epsilon)
-    return given
-
-
 def training(
     loss: Loss,
     optimizer: Optimizer,
@@ -256,16 +119,9 @@ def training(
     recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Options of training as the native module takes them."""
-    given: Dict[str, Any] = {"class_axis": None, "ignore_index": None, "labels": None}
-    if isinstance(loss, SoftmaxCrossEntropy):
-        given.update(kind="softmax_cross_entropy", class_axis=loss.class_axis, ignore_index=loss.ignore_index)
-    elif isinstance(loss, MeanSquaredError):
-        given.update(kind="mse")
-    else:
-        given.update(kind="output", labels=loss.labels)
     patterns: List[str] = [freeze] if isinstance(freeze, str) else list(freeze)
     return {
-        "loss": given,
+        "loss": loss_given(loss),
         "loss_output": loss_output,
         "optimizer": optimizer_given(optimizer),
         "decay": decay,

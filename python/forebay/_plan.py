@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, 
 
 from . import _forebay, _options
 from ._model import Model, ModelLike, as_model, native_model
-from ._options import EngineOptions, Loss, Optimizer, PathLike, Size
+from ._losses import Loss, loss_named
+from ._optimizers import Optimizer, optimizer_named
+from ._options import EngineOptions, PathLike, Size
 from .errors import InvalidArgument, OutOfBudget
 
 if TYPE_CHECKING:
@@ -384,8 +386,8 @@ def plan(
     training: Optional[Dict[str, Any]] = None
     if train or (train is None and (loss is not None or optimizer is not None)):
         training = _options.training(
-            _options.loss_named("softmax_cross_entropy" if loss is None else loss),
-            _options.optimizer_named(optimizer, None),
+            loss_named("softmax_cross_entropy" if loss is None else loss),
+            optimizer_named(optimizer, None),
             loss_output=loss_output,
             decay=decay,
             freeze=freeze if isinstance(freeze, str) else list(freeze),

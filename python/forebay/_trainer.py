@@ -12,7 +12,9 @@ from . import _forebay, _options
 from ._arrays import Native, all_from_native, from_native, labels_to_native, to_native
 from ._feed import Progress, read_ahead, split_batch
 from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
-from ._options import EngineOptions, Loss, Optimizer, PathLike, Size
+from ._losses import Loss, loss_named
+from ._optimizers import Optimizer, optimizer_given, optimizer_named
+from ._options import EngineOptions, PathLike, Size
 from ._plan import Plan
 from ._recipe import ParameterGroup, Schedule, recipe
 from ._session import by_name
@@ -86,9 +88,11 @@ class Trainer:
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
-        loss: ``"softmax_cross_entropy"``, ``"mse"``, ``"output"``, or :class:`forebay.SoftmaxCrossEntropy`,
-            :class:`forebay.MeanSquaredError`, :class:`forebay.OutputLoss`.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, or :class:`forebay.SGD`, :class:`forebay.Adam`, :class:`forebay.AdamW`.
+        loss: ``"softmax_cross_entropy"``, ``"mse"``, ``"bce"``, ``"l1"``, ``"huber"``, ``"smooth_l1"``, ``"kl"``, ``"cosine"``, ``"focal"``,
+            ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or one of their classes such as
+            :class:`forebay.SoftmaxCrossEntropy` and :class:`forebay.Dice`, which take numbers.
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"rmsprop"``, ``"adagrad"``, ``"lion"``, ``"lamb"``, ``"adafactor"``, or one of their
+            classes such as :class:`forebay.SGD` and :class:`forebay.AdamW`.
         learning_rate: The step size, where the optimizer is given by name.
         device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, computes nothing).
         device_memory: The budget: ``"192MiB"``, or ``"50%"`` of what a step takes without one. On the host it bounds the whole process,
@@ -150,13 +154,13 @@ class Trainer:
         **options: Unpack[EngineOptions],
     ) -> None:
         self._model: Model = as_model(model)
-        self._optimizer: Optimizer = _options.optimizer_named(optimizer, learning_rate)
+        self._optimizer: Optimizer = optimizer_named(optimizer, learning_rate)
         self._native = _forebay.Trainer(
             native_model(self._model),
             _options.engine(device, device_memory, options),
             _options.open_sizes(batch_size, sizes),
             _options.training(
-                _options.loss_named(loss),
+                loss_named(loss),
                 self._optimizer,
                 loss_output=loss_output,
                 decay=decay,
@@ -383,7 +387,7 @@ class Trainer:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        self._native.set_optimizer(_options.optimizer_given(optimizer))
+        self._native.set_optimizer(optimizer_given(optimizer))
         self._optimizer = optimizer
 
     def set_device_memory(self, size: Optional[Size]) -> None:

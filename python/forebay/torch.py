@@ -17,8 +17,10 @@ import torch
 from torch import nn
 
 from . import _plan
-from ._options import SGD, Adam, AdamW, EngineOptions, Loss, MeanSquaredError, Optimizer, OutputLoss, Size, SoftmaxCrossEntropy
-from ._options import loss_named, optimizer_named
+from . import _losses, _plan
+from ._losses import Loss, OutputLoss, loss_named
+from ._optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, optimizer_named
+from ._options import EngineOptions, Size
 from ._torch_module import CompiledModule, compile, refuse_mixed_modes
 from ._trainer import Callback, History, StepReport
 from ._trainer import Trainer as _Trainer
@@ -197,6 +199,14 @@ class Trainer(_Trainer):
         """State of the optimizer: the parameter that it belongs to, and PyTorch's name."""
         if isinstance(self.optimizer, SGD):
             suffixes = {"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {}
+        elif isinstance(self.optimizer, RMSprop):
+            suffixes = {"square_average": "square_avg"}
+            suffixes.update({"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {})
+            suffixes.update({"gradient_average": "grad_avg"} if self.optimizer.centered else {})
+        elif isinstance(self.optimizer, Adagrad):
+            suffixes = {"square_sum": "sum"}
+        elif not isinstance(self.optimizer, (Adam, AdamW)):
+            suffixes = {}
         else:
             suffixes = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
         return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in suffixes.items()}
@@ -289,11 +299,27 @@ class Trainer(_Trainer):
             made = torch.optim.SGD(
                 parameters, ours.learning_rate, ours.momentum, 0, ours.weight_decay, ours.nesterov
             )
-        else:
+        elif isinstance(ours, RMSprop):
+            made = torch.optim.RMSprop(
+                parameters,
+                ours.learning_rate,
+                ours.decay_rate,
+                ours.epsilon,
+                ours.weight_decay,
+                ours.momentum,
+                ours.centered,
+            )
+        elif isinstance(ours, Adagrad):
+            made = torch.optim.Adagrad(
+                parameters, ours.learning_rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon
+            )
+        elif isinstance(ours, (Adam, AdamW)):
             kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
             made = kind(
                 parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
             )
+        else:
+            raise InvalidArgument(f"PyTorch has no optimizer with the state of {type(ours).__name__}")
         self._write_state(made, self.state(), self.step_count)
         return made
 
@@ -398,8 +424,15 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
             beta1, beta2 = (float(beta) for beta in group["betas"])
             kind = AdamW if decoupled else Adam
             found.append(kind(rate, beta1, beta2, float(group["eps"]), decay))
+        elif type(optimizer) is torch.optim.RMSprop:
+            alpha, eps, momentum = float(group["alpha"]), float(group["eps"]), float(group["momentum"])
+            found.append(RMSprop(rate, alpha, eps, decay, momentum, bool(group["centered"])))
+        elif type(optimizer) is torch.optim.Adagrad:
+            found.append(Adagrad(rate, float(group["lr_decay"]), decay, float(group["eps"])))
         else:
-            raise InvalidArgument(f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam and AdamW")
+            raise InvalidArgument(
+                f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam, AdamW, RMSprop and Adagrad"
+            )
     if len(set(found)) != 1:
         raise InvalidArgument("the optimizer has groups of parameters with different settings; Forebay has one for all")
     return found[0]
@@ -528,14 +561,32 @@ def _input_names(module: nn.Module, count: int) -> List[str]:
 
 def _loss(loss: LossLike) -> Optional[Loss]:
     """Forebay's own loss that does the same; none where there is none."""
-    if isinstance(loss, (str, SoftmaxCrossEntropy, MeanSquaredError, OutputLoss)):
+    if isinstance(loss, (str, *_losses.KINDS)):
         return loss_named(loss)
-    if isinstance(loss, nn.CrossEntropyLoss):
-        is_plain = loss.weight is None and loss.label_smoothing == 0 and loss.reduction == "mean"
-        return SoftmaxCrossEntropy(class_axis=1, ignore_index=loss.ignore_index) if is_plain else None
-    if isinstance(loss, nn.MSELoss) and loss.reduction == "mean":
-        return MeanSquaredError()
+    if getattr(loss, "reduction", None) == "mean":
+        if isinstance(loss, nn.CrossEntropyLoss):
+            weights = _numbers(loss.weight)
+            return _losses.SoftmaxCrossEntropy(1, loss.ignore_index, weights, loss.label_smoothing)
+        if isinstance(loss, nn.MSELoss):
+            return _losses.MeanSquaredError()
+        if isinstance(loss, nn.L1Loss):
+            return _losses.MeanAbsoluteError()
+        if isinstance(loss, nn.HuberLoss):
+            return _losses.Huber(loss.delta)
+        if isinstance(loss, nn.SmoothL1Loss):
+            return _losses.SmoothL1(loss.beta)
+        if isinstance(loss, nn.BCEWithLogitsLoss) and loss.weight is None:
+            weight = loss.pos_weight
+            if weight is None or weight.numel() == 1:
+                return _losses.BinaryCrossEntropy(_numbers(weight))
+    if isinstance(loss, nn.KLDivLoss) and loss.reduction in ("mean", "batchmean"):
+        return _losses.KLDivergence(None, loss.log_target, loss.reduction == "mean")
     return None
+
+
+def _numbers(weights: Optional[torch.Tensor]) -> Tuple[float, ...]:
+    """Weights of classes."""
+    return () if weights is None else tuple(float(weight) for weight in weights.flatten().tolist())
 
 
 __all__ = ["CompiledModule", "Trainer", "compile", "plan"]

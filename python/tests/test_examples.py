@@ -13,7 +13,7 @@ import pytest
 
 import forebay
 
-NAMES = ["errors", "_arrays", "_feed", "_indexing", "_model", "_options", "_plan", "_session", "_streams", "_tensor", "_torch_module"]
+NAMES = ["errors", "_arrays", "_feed", "_indexing", "_losses", "_model", "_optimizers", "_options", "_plan", "_recipe", "_session", "_streams", "_tensor", "_torch_module"]
 MODULES = ["", *("." + name for name in [*NAMES, "_trainer", "managed", "selftest", "torch"])]
 
 

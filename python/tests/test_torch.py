@@ -36,6 +36,8 @@ OPTIMIZERS = {
     "plain sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-2),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, weight_decay=1e-1),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3, momentum=0.5, centered=True, weight_decay=1e-2, eps=1e-3),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=1e-2, lr_decay=0.1, weight_decay=1e-2, eps=1e-3),
 }
 
 
@@ -125,6 +127,32 @@ def test_any_loss_is_exported() -> None:
     close(module.state_dict(), theirs.state_dict())
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.L1Loss(),
+        nn.HuberLoss(delta=0.5),
+        nn.SmoothL1Loss(beta=0.3),
+        nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0)),
+        nn.KLDivLoss(reduction="batchmean"),
+        nn.CrossEntropyLoss(weight=torch.arange(1.0, 6.0), label_smoothing=0.1),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_losses_of_pytorch_become_ours(loss: Any) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5), nn.LogSoftmax(1))
+    theirs = copy.deepcopy(module)
+    x, y = torch.randn(16, 8), torch.softmax(torch.randn(16, 5), 1)
+    labels = torch.arange(16) % 5 if isinstance(loss, nn.CrossEntropyLoss) else y
+    # Without example labels: nothing is exported with the module.
+    with forebay.torch.Trainer(module, x, loss=loss, optimizer=torch.optim.SGD(module.parameters(), lr=0.1)) as trainer:
+        ours = trainer.step(x, labels).loss
+    expected = torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), x, labels, loss)
+    assert ours == pytest.approx(expected, rel=1e-5)
+    close(module.state_dict(), theirs.state_dict())
+
+
 def test_parts_that_do_not_train() -> None:
     torch.manual_seed(0)
     module = Net()
@@ -179,7 +207,7 @@ def test_what_cannot_be_is_refused() -> None:
     module = Net()
     x, _ = data()
     for optimizer, words in [
-        (torch.optim.RMSprop(module.parameters()), "RMSprop"),
+        (torch.optim.Rprop(module.parameters()), "Rprop"),
         (torch.optim.Adam(module.parameters(), amsgrad=True), "amsgrad"),
         (torch.optim.SGD(Net().parameters(), lr=0.1), "not the module's"),
     ]:

@@ -57,6 +57,56 @@ def test_optimizers_and_losses(digits: str, batch: Any) -> None:
         trainer(digits, loss="hinge")
 
 
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adagrad", "lion", "lamb", "adafactor"])
+def test_formulas_of_optimizers(digits: str, batch: Any, optimizer: str) -> None:
+    run = trainer(digits, optimizer=optimizer)
+    first = run.step(*batch).loss
+    assert [run.step(*batch).loss for _ in range(4)][-1] < first
+    assert run.state()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "bce",
+        "l1",
+        "huber",
+        "smooth_l1",
+        "cosine",
+        "binary_focal",
+        forebay.Dice(multi_label=True, activation="sigmoid"),
+        forebay.KLDivergence(class_axis=1),
+        forebay.BinaryCrossEntropy((2.0,)),
+    ],
+    ids=str,
+)
+def test_losses_of_numbers(digits: str, batch: Any, loss: Any) -> None:
+    x, labels = batch
+    run = trainer(digits, loss=loss, optimizer=forebay.SGD(0.05))
+    target = np.eye(10, dtype=np.float32)[labels]
+    first = run.step(x, target).loss
+    assert [run.step(x, target).loss for _ in range(4)][-1] < first
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        forebay.SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=tuple(range(1, 11))),
+        forebay.Focal(gamma=1.0),
+        forebay.Dice(),
+        forebay.DiceCrossEntropy(include_background=False),
+        forebay.Tversky(alpha=0.3, beta=0.7),
+    ],
+    ids=str,
+)
+def test_losses_of_classes(digits: str, batch: Any, loss: Any) -> None:
+    run = trainer(digits, loss=loss, optimizer=forebay.SGD(0.05))
+    first = run.step(*batch).loss
+    assert [run.step(*batch).loss for _ in range(4)][-1] < first
+    with pytest.raises(forebay.InvalidArgument, match="no activation"):
+        trainer(digits, loss=forebay.Dice(activation="relu"))
+
+
 def test_learning_rates_change_and_kinds_do_not(digits: str, batch: Any) -> None:
     run = trainer(digits)
     before = run.parameters()

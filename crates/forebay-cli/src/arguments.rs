@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay::metrics::Metric;
 use forebay::{DeviceName, MemorySize};
 
 use crate::device_arguments::positive_count;
@@ -10,6 +11,9 @@ pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, Pol
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::loss_arguments::{LossArguments, LossKind};
+use crate::numbers::{below_one, not_negative};
+use crate::optimizer_arguments::OptimizerArguments;
 use crate::record_arguments::RecordArguments;
 use crate::schedule_arguments::ScheduleArguments;
 
@@ -125,17 +129,6 @@ pub struct RunArguments {
     pub trace: TraceArguments,
 }
 
-/// What is minimised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LossKind {
-    /// Softmax cross-entropy with integer labels, mean over all label positions
-    SoftmaxCrossEntropy,
-    /// Mean squared error
-    Mse,
-    /// The model's output is the loss
-    Output,
-}
-
 /// How parameters follow their gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerKind {
@@ -145,6 +138,16 @@ pub enum OptimizerKind {
     Adam,
     /// Adam with decoupled weight decay
     Adamw,
+    /// The gradient by the root of the mean of its squares
+    Rmsprop,
+    /// The gradient by the root of the sum of its squares
+    Adagrad,
+    /// The sign of an averaged gradient; decoupled weight decay
+    Lion,
+    /// AdamW with steps relative to the size of each parameter
+    Lamb,
+    /// Little state: mean squares of rows and columns; steps relative to the size of each parameter
+    Adafactor,
 }
 
 /// Which parameters decay.
@@ -169,7 +172,7 @@ pub struct TrainingArguments {
     /// Of --loss output: the model's input that takes the labels [default: the first of labels, label, targets, target and y]
     #[arg(long, value_name = "NAME")]
     pub label_input: Option<String>,
-    /// The axis of that output along which the classes lie; negative counts from the end [default: 1]
+    /// The axis of that output along which the classes lie, or a vector of cosine; negative counts from the end [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub class_axis: Option<i64>,
     /// A label that does not count
@@ -178,30 +181,37 @@ pub struct TrainingArguments {
     /// How parameters follow their gradients
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
-    /// Step size [default: 0.01 for sgd, 0.001 for adam and adamw]
+    /// Step size [default: 0.001 for adam, adamw and lamb, 0.0001 for lion, 0.01 for others]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub learning_rate: Option<f32>,
-    /// Momentum of sgd [default: 0]
+    /// Momentum of sgd and rmsprop [default: 0]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub momentum: Option<f32>,
     /// Nesterov's variant of momentum
     #[arg(long, requires = "momentum")]
     pub nesterov: bool,
-    /// First decay rate of adam and adamw [default: 0.9]
+    /// First decay rate of adam, adamw, lion and lamb [default: 0.9]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta1: Option<f32>,
-    /// Second decay rate of adam and adamw [default: 0.999]
+    /// Second decay rate of adam, adamw, lion and lamb, and that of rmsprop's squares [default: 0.999; 0.99 for lion and rmsprop]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta2: Option<f32>,
-    /// Epsilon of adam and adamw [default: 1e-8]
+    /// Epsilon of adam, adamw, rmsprop, adagrad and lamb; least size of a parameter of adafactor
+    /// [default: 1e-8; 1e-10 for adagrad, 1e-6 for lamb, 1e-3 for adafactor]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub epsilon: Option<f32>,
-    /// Weight decay [default: 0; 0.01 for adamw]
+    /// Weight decay [default: 0; 0.01 for adamw and lamb]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub weight_decay: Option<f32>,
-    /// Which parameters decay [default: all; matrices for adamw]
+    /// Which parameters decay [default: all; matrices for adamw, lion, lamb and adafactor]
     #[arg(long, value_enum)]
     pub decay: Option<DecayKind>,
+    /// What single optimizers take.
+    #[command(flatten)]
+    pub of_optimizer: OptimizerArguments,
+    /// What single losses take.
+    #[command(flatten)]
+    pub of_loss: LossArguments,
     /// Do not train parameters whose names match (* and ? are wildcards); may be given several times
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
@@ -267,6 +277,10 @@ pub struct TrainArguments {
     /// What to validate on after training (and on the way: --validate-every): loss, accuracy, and Dice where labels have spatial axes
     #[arg(long, value_name = "DATA")]
     pub validate: Option<String>,
+    /// What to measure on it besides: accuracy, top5 (any number), f1, auc, iou, dice, perplexity and confusion of classes; of these
+    /// accuracy, f1, auc, iou and dice of decisions (bce); mae of numbers
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validate")]
+    pub metrics: Vec<Metric>,
     /// Multiply inputs that become floating-point numbers
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub input_scale: f64,
@@ -549,16 +563,8 @@ pub struct PlaceArguments {
     pub json: bool,
 }
 
-fn not_negative(text: &str) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
-        Ok(_) => Err("a finite number of at least 0 is needed".to_owned()),
-        Err(_) => Err("not a number".to_owned()),
-    }
-}
-
-fn below_one(text: &str) -> Result<f32, String> {
-    not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("it must be below 1".to_owned()) })
+fn metric(text: &str) -> Result<Metric, String> {
+    text.parse::<Metric>().map_err(|error| error.to_string())
 }
 
 /// NAME=N.

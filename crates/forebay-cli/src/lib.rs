@@ -23,9 +23,11 @@
 //! | [`log_file`] | a line for each step and each validation |
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
-//! | [`metrics`] | accuracy and Dice |
+//! | [`metrics`] | metrics of validation, as text and as JSON |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
-//! | [`training_options`] | flags as training options |
+//! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
+//! | [`numbers`] | numbers of flags |
+//! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
 //! | [`limits`] | the limit on the process that a run keeps to, in words |
 //! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
@@ -52,7 +54,12 @@ mod interrupt;
 mod keeping;
 mod limits;
 mod log_file;
+mod loss_arguments;
+mod loss_options;
 mod metrics;
+mod numbers;
+mod optimizer_arguments;
+mod optimizer_options;
 mod output;
 mod place;
 mod plan;

@@ -1,103 +1,50 @@
-//! How well a model does on labelled data: accuracy and Dice.
+//! Metrics of validation, as text and as JSON.
 
-/// Counts per class, over any number of batches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClassCounts {
-    /// Positions whose label and prediction are the class.
-    right: Vec<u64>,
-    /// Positions whose prediction is the class.
-    predicted: Vec<u64>,
-    /// Positions whose label is the class.
-    labelled: Vec<u64>,
+use forebay::metrics::{Metric, Metrics};
+use forebay::training::Loss;
+use serde_json::{json, Map, Value};
+
+use crate::failure::Failure;
+
+/// What validation measures: what was chosen, else what is usual for the loss.
+///
+/// # Errors
+/// A metric that does not fit the loss.
+pub fn of_validation(loss: &Loss, chosen: &[Metric]) -> Result<Metrics, Failure> {
+    let chosen = if chosen.is_empty() { Metrics::usual(loss) } else { chosen.to_vec() };
+    Metrics::new(loss, &chosen).map_err(|error| Failure::Usage(format!("--metrics: {error}")))
 }
 
-impl ClassCounts {
-    /// Adds a batch: `logits` is row-major of `shape`, with the classes along `class_axis`; `labels` has the other axes.
-    /// The prediction is the class of the largest logit, the first of equals. Labels that equal `ignored` do not count.
-    /// Returns the number of positions that did.
-    pub fn add(
-        &mut self,
-        logits: &[f32],
-        shape: &[u64],
-        class_axis: usize,
-        labels: &[i64],
-        ignored: Option<i64>,
-    ) -> u64 {
-        let classes = shape[class_axis] as usize;
-        let inner = shape[class_axis + 1..].iter().product::<u64>() as usize;
-        for counts in [&mut self.right, &mut self.predicted, &mut self.labelled] {
-            counts.resize(classes, 0);
-        }
-        let mut counted = 0;
-        for (position, &label) in labels.iter().enumerate() {
-            let Ok(class) = usize::try_from(label) else { continue };
-            if ignored == Some(label) || class >= classes {
-                continue;
-            }
-            let first = (position / inner) * classes * inner + position % inner;
-            let logit = |class: usize| logits[first + class * inner];
-            let best = (1..classes).fold(0, |best, class| if logit(class) > logit(best) { class } else { best });
-            counted += 1;
-            self.labelled[class] += 1;
-            self.predicted[best] += 1;
-            self.right[class] += u64::from(best == class);
-        }
-        counted
+/// Adds metrics to a report, by their names; nothing where there are none.
+pub fn add_to(report: &mut Value, metrics: &Metrics) {
+    if metrics.chosen().is_empty() {
+        return;
     }
-
-    /// Positions counted.
-    pub fn count(&self) -> u64 {
-        self.labelled.iter().sum()
-    }
-
-    /// Positions whose prediction is the label.
-    pub fn right(&self) -> u64 {
-        self.right.iter().sum()
-    }
-
-    /// Share of positions whose prediction is the label; none where nothing was counted.
-    pub fn accuracy(&self) -> Option<f64> {
-        (self.count() > 0).then(|| self.right() as f64 / self.count() as f64)
-    }
-
-    /// Dice of each class: twice the overlap of predictions and labels over their sum; none for a class that neither has.
-    pub fn dice(&self) -> Vec<Option<f64>> {
-        let sums = self.predicted.iter().zip(&self.labelled).map(|(predicted, labelled)| predicted + labelled);
-        self.right.iter().zip(sums).map(|(&right, sum)| (sum > 0).then(|| 2.0 * right as f64 / sum as f64)).collect()
-    }
-
-    /// Mean of the classes' Dice that are defined.
-    pub fn mean_dice(&self) -> Option<f64> {
-        let defined: Vec<f64> = self.dice().into_iter().flatten().collect();
-        (!defined.is_empty()).then(|| defined.iter().sum::<f64>() / defined.len() as f64)
-    }
+    let values = metrics.chosen().iter().map(|&metric| {
+        let value = match metric {
+            Metric::Confusion => json!(metrics.confusion()),
+            _ => json!(metrics.value(metric)),
+        };
+        (metric.to_string(), value)
+    });
+    let values: Map<String, Value> = values.collect();
+    report["metrics"] = Value::Object(values);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn classes_last_and_classes_first_agree() {
-        // Two positions, three classes: predictions 2 and 0.
-        let last = [0.0, 1.0, 2.0, 5.0, 1.0, 5.0];
-        let first = [0.0, 5.0, 1.0, 1.0, 2.0, 5.0];
-        let (mut a, mut b) = (ClassCounts::default(), ClassCounts::default());
-        assert_eq!(a.add(&last, &[1, 2, 3], 2, &[2, 1], None), 2);
-        assert_eq!(b.add(&first, &[1, 3, 2], 1, &[2, 1], None), 2);
-        assert_eq!(a, b);
-        assert_eq!(a.accuracy(), Some(0.5));
-        assert_eq!(a.dice(), [Some(0.0), Some(0.0), Some(1.0)]);
-        assert_eq!(a.mean_dice(), Some(1.0 / 3.0));
+/// A line for each metric; a confusion matrix has one for each label.
+pub fn lines(metrics: &Metrics) -> Vec<String> {
+    let mut lines = Vec::new();
+    for &metric in metrics.chosen() {
+        if metric == Metric::Confusion {
+            let rows = metrics.confusion().iter().enumerate().map(|(label, row)| {
+                let row: Vec<String> = row.iter().map(u64::to_string).collect();
+                format!("{:<16} label {label} predicted as {}", "", row.join(" "))
+            });
+            lines.extend(rows);
+            continue;
+        }
+        let value = metrics.value(metric).map_or("none".to_owned(), |value| format!("{value:.4}"));
+        lines.push(format!("{:<16} {metric} {value}", ""));
     }
-
-    #[test]
-    fn ignored_labels_and_absent_classes_do_not_count() {
-        let mut counts = ClassCounts::default();
-        assert_eq!(counts.accuracy(), None);
-        counts.add(&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0], &[2, 3], 1, &[0, -100], Some(-100));
-        assert_eq!((counts.count(), counts.right()), (1, 1));
-        assert_eq!(counts.dice(), [Some(1.0), None, None]);
-        assert_eq!(counts.mean_dice(), Some(1.0));
-    }
+    lines
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
-use forebay::training::Loss;
+use forebay::metrics::{ClassCounts, Metrics};
 use forebay::{
     documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
 };
@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::log_file::LogFile;
-use crate::metrics::ClassCounts;
+use crate::metrics;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
@@ -155,6 +155,7 @@ struct Validation {
     loss: f64,
     counts: Option<ClassCounts>,
     spatial: bool,
+    metrics: Metrics,
 }
 
 impl<'a> Run<'a> {
@@ -167,6 +168,7 @@ impl<'a> Run<'a> {
         let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
         let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
         let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
+        metrics::of_validation(&options.training.loss, &arguments.metrics)?;
         options.engine = arguments.device.options(arguments.trace.trace.is_some());
         options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
         let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
@@ -453,11 +455,9 @@ impl<'a> Run<'a> {
             Some(set) => set,
             None => feeding::open(data, &self.trainer, self.arguments)?,
         };
-        let ignored = match self.options.training.loss {
-            Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
-            Loss::MeanSquaredError | Loss::Output { .. } => None,
-            _ => None,
-        };
+        let loss = &self.options.training.loss;
+        let ignored = loss.ignore_index();
+        let mut metrics = metrics::of_validation(loss, &self.arguments.metrics)?;
         let class_axis = self.trainer.class_axis();
         let mut sampler = feeding::sampler(&set, &self.model, self.arguments, self.part_size(), None)?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
@@ -466,6 +466,7 @@ impl<'a> Run<'a> {
             let Batch { inputs, labels } = set.batch(&samples)?;
             let evaluation =
                 self.trainer.evaluate(inputs, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
+            metrics.add(&evaluation.logits, &labels);
             let weight = match (class_axis, evaluation.logits.to_f32(), labels.to_i64()) {
                 (Some(axis), Some(logits), Some(labels)) => {
                     counts.add(&logits, evaluation.logits.shape(), axis, &labels, ignored)
@@ -480,7 +481,7 @@ impl<'a> Run<'a> {
         }
         self.validation_data = Some(set);
         let spatial = self.trainer.labels().shape.len() > 1;
-        Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial })
+        Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial, metrics })
     }
 
     /// What the budget costs; none where there is none, or the user does not want to know.
@@ -584,19 +585,22 @@ fn replanned(step: u64, replan: &Replan) -> String {
 impl Validation {
     fn json(&self) -> Value {
         let counts = self.counts.as_ref();
-        json!({
+        let mut object = json!({
             "loss": self.loss,
             "accuracy": counts.and_then(ClassCounts::accuracy),
             "right": counts.map(ClassCounts::right),
             "count": counts.map(ClassCounts::count),
             "dice": counts.filter(|_| self.spatial).map(ClassCounts::dice),
             "dice_mean": counts.filter(|_| self.spatial).and_then(ClassCounts::mean_dice),
-        })
+        });
+        metrics::add_to(&mut object, &self.metrics);
+        object
     }
 
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("{:<16} loss {:.6}", "validation", self.loss)];
-        let Some(counts) = &self.counts else { return lines };
+        let own = metrics::lines(&self.metrics);
+        let Some(counts) = &self.counts else { return [lines, own].concat() };
         let share = |share: Option<f64>| share.map_or("none".to_owned(), |share| format!("{share:.4}"));
         let (right, count) = (counts.right(), counts.count());
         lines.push(format!("{:<16} accuracy {} ({right} of {count})", "", share(counts.accuracy())));
@@ -610,6 +614,6 @@ impl Validation {
             let mean = share(counts.mean_dice());
             lines.push(format!("{:<16} Dice {mean} (mean of classes {})", "", classes.join(", ")));
         }
-        lines
+        [lines, own].concat()
     }
 }

@@ -7,9 +7,11 @@
 //! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
 //! | [`matrices`] | a model whose matrices are larger than what its rows hold |
 //! | [`indices`] | a model that computes the indices of a table's rows |
+//! | [`losses`] | losses next to what PyTorch makes of them |
 
 pub mod case;
 pub mod indices;
+pub mod losses;
 pub mod matrices;
 pub mod reference;
 

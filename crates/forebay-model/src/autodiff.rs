@@ -34,7 +34,7 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
     keep_statistics(graph, &wanted);
     graph.begin_backward();
     let mut d_values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    let mut builder = GradientBuilder { graph, wanted: &wanted, infer: infer_node };
+    let mut builder = GradientBuilder { graph, wanted: &wanted, infer: infer_node, prefix: "gradient" };
     d_values[of.0 as usize] = Some(builder.constant(seed));
     for i in (0..builder.graph.nodes.len()).rev() {
         let node = builder.graph.nodes[i].clone();

@@ -263,6 +263,8 @@ pub struct Graph {
     backward_from: Option<ValueId>,
     /// Values from there on that belong to the forward pass all the same: copies of values before it.
     forward_copies: BTreeSet<ValueId>,
+    /// Values from this one on are those of updates that are formulas; none where there are no such updates.
+    updates_from: Option<ValueId>,
     /// The value of every name.
     names: BTreeMap<String, ValueId>,
     /// The next suffix to try for a name that is taken.
@@ -296,6 +298,18 @@ impl Graph {
         if !self.is_backward(of) {
             self.forward_copies.insert(copy);
         }
+    }
+
+    /// Notes that all values that are added from here on belong to updates.
+    pub(crate) fn begin_updates(&mut self) {
+        let next = ValueId(self.values.len() as u32);
+        self.updates_from.get_or_insert(next);
+    }
+
+    /// Whether a node computes an update, or something that only updates need.
+    pub(crate) fn is_update(&self, node: &Node) -> bool {
+        let is_later = |value: &ValueId| self.updates_from.is_some_and(|first| *value >= first);
+        self.updates_from.is_some() && node.outputs.iter().flatten().all(is_later)
     }
 
     /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.

@@ -6,12 +6,17 @@
 mod accumulation;
 mod averages;
 mod clipping;
+mod formula;
 mod groups;
+mod loss;
+mod losses;
 mod mode;
 mod open;
 mod pattern;
+mod regions;
 #[cfg(test)]
 mod tests;
+mod updates;
 
 use std::collections::BTreeSet;
 
@@ -24,51 +29,17 @@ use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueI
 use crate::infer::infer_node;
 use crate::tensor::Contents;
 
-pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 use averages::append_averages;
 pub use averages::{average_of, AVERAGE};
 use clipping::append_clipping;
 pub use clipping::Clipping;
 use groups::group_of;
 pub use groups::ParameterGroup;
-
-/// What is minimised.
-///
-/// ```
-/// use forebay_model::training::Loss;
-///
-/// let pixels = Loss::SoftmaxCrossEntropy { class_axis: Some(1), ignore_index: Some(255) };
-/// assert_ne!(pixels, Loss::default());
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// Mean over all label positions of -log softmax(logits)\[label]. Labels are int64, of the logits' shape without the
-    /// class axis.
-    SoftmaxCrossEntropy {
-        /// The class axis of the logits, from the end where negative. `None`: 1.
-        class_axis: Option<i64>,
-        /// Label that does not count.
-        ignore_index: Option<i64>,
-    },
-    /// Mean of (prediction - target)^2. Targets are of the prediction's type.
-    MeanSquaredError,
-    /// The output itself, of one element: the model computes its loss, from one of its inputs as labels.
-    Output {
-        /// The name of that input. `None`: `labels`, `label`, `targets`, `target` or `y`, the first that there is.
-        labels: Option<String>,
-    },
-}
+pub use loss::{Loss, Region, Shares};
+pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 
 /// Names of inputs that take labels, where none is given.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
-
-impl Default for Loss {
-    /// Softmax cross-entropy along axis 1; every label counts.
-    fn default() -> Loss {
-        Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None }
-    }
-}
 
 /// How parameters follow their gradients.
 ///
@@ -107,11 +78,82 @@ pub enum Optimizer {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
     },
+    /// RMSprop, as PyTorch has it: the gradient by the root of the mean of its squares, epsilon outside the root.
+    RmsProp {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the mean of squares (PyTorch's alpha), and of that of gradients.
+        decay_rate: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// Momentum; 0 for none.
+        momentum: f32,
+        /// Whether the mean of squares is that of the distances to the mean gradient.
+        centered: bool,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Adagrad, as PyTorch has it: the gradient by the root of the sum of its squares, epsilon outside the root.
+    Adagrad {
+        /// Step size.
+        learning_rate: f32,
+        /// Step number t has the step size divided by 1 + (t - 1) of this.
+        rate_decay: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Lion (Chen et al. 2023): the sign of an average of the gradient. Decay acts on the parameter.
+    Lion {
+        /// Step size.
+        learning_rate: f32,
+        /// Weight of the moment where it is averaged with the gradient for the step.
+        beta1: f32,
+        /// Decay of the moment.
+        beta2: f32,
+        /// Weight decay.
+        weight_decay: f32,
+    },
+    /// LAMB (You et al. 2020): AdamW whose step is scaled to the size of each parameter, by the ratio of their norms, and by 1 where
+    /// one of them is 0.
+    Lamb {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay, part of the step that is scaled.
+        weight_decay: f32,
+    },
+    /// Adafactor (Shazeer and Stern 2018), as PyTorch has it: mean squares of rows and columns instead of single elements, and a
+    /// step relative to the size of the parameter. Decay acts on the parameter.
+    Adafactor {
+        /// Largest relative step size; that of step t is at most 1 / sqrt(t).
+        learning_rate: f32,
+        /// Step t keeps 1 - t^this of the mean squares.
+        beta2_decay: f32,
+        /// Least size of a parameter, for the step relative to it.
+        epsilon: f32,
+        /// Largest root of the mean square of a step before it is scaled.
+        threshold: f32,
+        /// Weight decay.
+        weight_decay: f32,
+    },
 }
 
 impl Optimizer {
-    /// What a training step is fed as its hyperparameters: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read.
+    /// What training is fed as its hyperparameters in its first step: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read, or
+    /// numbers of a formula.
     pub fn hyperparameters(&self) -> Vec<f32> {
+        self.hyperparameters_of_step(1)
+    }
+
+    /// The same in step number `step`, from 1.
+    pub fn hyperparameters_of_step(&self, step: u64) -> Vec<f32> {
         match *self {
             Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
                 SgdHyperparameters { learning_rate, momentum, weight_decay }.elements().to_vec()
@@ -119,13 +161,20 @@ impl Optimizer {
             Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
                 AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec()
             }
+            _ => updates::numbers(self, step),
         }
     }
 
     /// The step size.
     pub fn learning_rate(&self) -> f32 {
         match *self {
-            Optimizer::Sgd { learning_rate, .. } | Optimizer::Adam { learning_rate, .. } => learning_rate,
+            Optimizer::Sgd { learning_rate, .. }
+            | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::RmsProp { learning_rate, .. }
+            | Optimizer::Adagrad { learning_rate, .. }
+            | Optimizer::Lion { learning_rate, .. }
+            | Optimizer::Lamb { learning_rate, .. }
+            | Optimizer::Adafactor { learning_rate, .. } => learning_rate,
         }
     }
 
@@ -133,7 +182,13 @@ impl Optimizer {
     #[must_use]
     pub fn with_learning_rate(mut self, rate: f32) -> Optimizer {
         match &mut self {
-            Optimizer::Sgd { learning_rate, .. } | Optimizer::Adam { learning_rate, .. } => *learning_rate = rate,
+            Optimizer::Sgd { learning_rate, .. }
+            | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::RmsProp { learning_rate, .. }
+            | Optimizer::Adagrad { learning_rate, .. }
+            | Optimizer::Lion { learning_rate, .. }
+            | Optimizer::Lamb { learning_rate, .. }
+            | Optimizer::Adafactor { learning_rate, .. } => *learning_rate = rate,
         }
         self
     }
@@ -142,7 +197,13 @@ impl Optimizer {
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f32) -> Optimizer {
         match &mut self {
-            Optimizer::Sgd { weight_decay, .. } | Optimizer::Adam { weight_decay, .. } => *weight_decay = decay,
+            Optimizer::Sgd { weight_decay, .. }
+            | Optimizer::Adam { weight_decay, .. }
+            | Optimizer::RmsProp { weight_decay, .. }
+            | Optimizer::Adagrad { weight_decay, .. }
+            | Optimizer::Lion { weight_decay, .. }
+            | Optimizer::Lamb { weight_decay, .. }
+            | Optimizer::Adafactor { weight_decay, .. } => *weight_decay = decay,
         }
         self
     }
@@ -156,7 +217,12 @@ impl Optimizer {
                 Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
             ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
             (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. }) => a == b,
-            _ => false,
+            (
+                Optimizer::RmsProp { momentum: a, centered: a_centered, .. },
+                Optimizer::RmsProp { momentum: b, centered: b_centered, .. },
+            ) => (*a == 0.0) == (*b == 0.0) && a_centered == b_centered,
+            (Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::RmsProp { .. }, _) => false,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
 
@@ -169,6 +235,42 @@ impl Optimizer {
     pub fn adam(learning_rate: f32) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// RMSprop with its usual constants (0.99, 1e-8), without momentum and decay.
+    pub fn rms_prop(learning_rate: f32) -> Optimizer {
+        let (decay_rate, epsilon, momentum, centered, weight_decay) = (0.99, 1e-8, 0.0, false, 0.0);
+        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay }
+    }
+
+    /// Adagrad with its usual constant (1e-10), without decay.
+    pub fn adagrad(learning_rate: f32) -> Optimizer {
+        Optimizer::Adagrad { learning_rate, rate_decay: 0.0, epsilon: 1e-10, weight_decay: 0.0 }
+    }
+
+    /// Lion with its usual constants (0.9, 0.99), without decay.
+    pub fn lion(learning_rate: f32) -> Optimizer {
+        Optimizer::Lion { learning_rate, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 }
+    }
+
+    /// LAMB with its usual constants (0.9, 0.999, 1e-6), and decay of 0.01.
+    pub fn lamb(learning_rate: f32) -> Optimizer {
+        Optimizer::Lamb { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-6, weight_decay: 0.01 }
+    }
+
+    /// Adafactor with its usual constants (-0.8, 1e-3, 1), without decay.
+    pub fn adafactor(learning_rate: f32) -> Optimizer {
+        let (beta2_decay, epsilon, threshold) = (-0.8, 1e-3, 1.0);
+        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay: 0.0 }
+    }
+
+    /// Whether decay acts on parameters instead of gradients.
+    fn is_decoupled(&self) -> bool {
+        match self {
+            Optimizer::Adam { decoupled, .. } => *decoupled,
+            Optimizer::Lion { .. } | Optimizer::Lamb { .. } | Optimizer::Adafactor { .. } => true,
+            Optimizer::Sgd { .. } | Optimizer::RmsProp { .. } | Optimizer::Adagrad { .. } => false,
+        }
     }
 
     /// AdamW: Adam with its usual constants, and decoupled decay of 0.01.
@@ -247,13 +349,14 @@ impl TrainingOptions {
         TrainingOptions { loss, optimizer, ..TrainingOptions::default() }
     }
 
-    /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`].
-    pub fn hyperparameters(&self, learning_rate: f32) -> Vec<Vec<f32>> {
+    /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`]; `update` is the number of its update,
+    /// from 1.
+    pub fn hyperparameters(&self, learning_rate: f32, update: u64) -> Vec<Vec<f32>> {
         let of = |factor: f32, decay: Option<f32>| {
             let optimizer = self.optimizer.clone().with_learning_rate(learning_rate * factor);
             match decay {
-                Some(decay) => optimizer.with_weight_decay(decay).hyperparameters(),
-                None => optimizer.hyperparameters(),
+                Some(decay) => optimizer.with_weight_decay(decay).hyperparameters_of_step(update),
+                None => optimizer.hyperparameters_of_step(update),
             }
         };
         let groups = self.groups.iter().filter(|group| !group.is_frozen);
@@ -316,7 +419,8 @@ pub struct LossGraph {
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
     let mut graph = graph.clone();
     let prediction = prediction(&graph, options.loss_output.as_deref())?;
-    graph.outputs = vec![prediction];
+    let other = options.loss.other_output().map(|name| self::prediction(&graph, Some(name))).transpose()?;
+    graph.outputs = [prediction].into_iter().chain(other).collect();
     graph.drop_dead_nodes();
     let mut mode = mode::enter(&mut graph)?;
     let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
@@ -397,23 +501,15 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
         Loss::Output { labels } => return own_loss(graph, prediction, &ty, labels.as_deref()),
         Loss::MeanSquaredError => (Kernel::MeanSquaredError, ty.clone()),
         &Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
-            let (given, rank) = (class_axis.unwrap_or(1), ty.shape.len() as i64);
-            let axis = if given < 0 { given.saturating_add(rank) } else { given };
-            if !(0..rank).contains(&axis) || rank < 2 {
-                let reason = format!("class axis {given} is out of range for output '{name}', {ty} (--class-axis)");
-                return Err(request(reason));
-            }
-            let axis = axis as usize;
-            let mut shape = ty.shape.clone();
-            shape.remove(axis);
-            (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, TensorType { data_type: DataType::Int64, shape })
+            let axis = losses::axis_of(class_axis, &ty, &name)?;
+            (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, losses::classes_type(&ty, axis))
+        }
+        other => {
+            let pair = other.other_output().map(|name| self::prediction(graph, Some(name))).transpose()?;
+            return losses::append(graph, prediction, pair, other);
         }
     };
-    let free = ["labels", "y"].into_iter().find(|name| graph.find(name).is_none());
-    let input = graph.add_value(free.unwrap_or("labels"), Some(labels.clone()));
-    let dimensions = labels.shape.iter().map(|&size| Dimension::Known(size)).collect();
-    graph.value_mut(input).declared = Some((labels.data_type, dimensions));
-    graph.inputs.push(input);
+    let input = losses::labels_input(graph, &labels);
     let output = graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
     graph.nodes.push(Node {
         name: "loss".to_string(),
@@ -536,12 +632,29 @@ fn append_optimizer(
     options: &TrainingOptions,
 ) -> (Vec<(ValueId, ValueId)>, Vec<ValueId>) {
     let hyperparameters = append_hyperparameters(graph, options);
-    let is_decoupled = matches!(options.optimizer, Optimizer::Adam { decoupled: true, .. });
-    let rule = options.decay.unwrap_or(if is_decoupled { DecayRule::MatricesOnly } else { DecayRule::All });
+    let rule = options.decay.unwrap_or(if options.optimizer.is_decoupled() {
+        DecayRule::MatricesOnly
+    } else {
+        DecayRule::All
+    });
     let mut states = Vec::new();
+    let is_formula = updates::is_formula(&options.optimizer);
+    let mut numbers = Vec::new();
+    if is_formula {
+        graph.begin_updates();
+        numbers = hyperparameters.iter().map(|&own| updates::scalars(graph, own)).collect();
+    }
     for &(parameter, d) in trained {
         let ty = graph.ty(parameter).cloned().expect("initializers have types");
         let decays = rule == DecayRule::All || ty.shape.len() >= 2;
+        let group = group_of(&options.groups, &graph.value(parameter).name);
+        let trains_before = |group: usize| options.groups[..group].iter().filter(|group| !group.is_frozen).count();
+        let group = group.map_or(0, |group| 1 + trains_before(group));
+        if is_formula {
+            let own = updates::append(graph, (parameter, d), &options.optimizer, &numbers[group], decays);
+            states.extend(own.into_iter().map(|state| (state, parameter)));
+            continue;
+        }
         let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
         let name = graph.value(parameter).name.clone();
         let mut in_place = vec![parameter];
@@ -555,9 +668,7 @@ fn append_optimizer(
         if matches!(kernel, Kernel::Adam { .. }) {
             inputs.push(Some(mode.step(graph)));
         }
-        let group = group_of(&options.groups, &name);
-        let trains_before = |group: usize| options.groups[..group].iter().filter(|group| !group.is_frozen).count();
-        inputs.push(Some(hyperparameters[group.map_or(0, |group| 1 + trains_before(group))]));
+        inputs.push(Some(hyperparameters[group]));
         let mut outputs = Vec::with_capacity(in_place.len());
         for state in in_place {
             let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
@@ -570,7 +681,17 @@ fn append_optimizer(
 }
 
 /// Names of the state that optimizers keep per parameter.
-const STATES: [&str; 3] = ["velocity", "first_moment", "second_moment"];
+const STATES: [&str; 9] = [
+    "velocity",
+    "first_moment",
+    "second_moment",
+    "square_average",
+    "gradient_average",
+    "square_sum",
+    "row_squares",
+    "column_squares",
+    "squares",
+];
 
 /// The parameter of which a tensor with this name is an optimizer's state, or the moving average; none for names of another kind.
 pub fn state_of(name: &str) -> Option<&str> {
@@ -585,6 +706,7 @@ fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&
             let state: &[&str] = if momentum == 0.0 { &[] } else { &STATES[..1] };
             (Kernel::Sgd { nesterov, decays }, state)
         }
-        Optimizer::Adam { decoupled, .. } => (Kernel::Adam { decoupled, decays }, &STATES[1..]),
+        Optimizer::Adam { decoupled, .. } => (Kernel::Adam { decoupled, decays }, &STATES[1..3]),
+        _ => unreachable!("updates that are formulas have no kernel"),
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`errors`] | Rust's errors as Python's exceptions |
 //! | [`arrays`] | tensors from arrays of NumPy, and back |
-//! | [`options`] | dictionaries of options |
+//! | [`losses`], [`options`] | dictionaries of options |
 //! | [`recipe`] | schedules, limits of gradients, groups of parameters |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
@@ -19,6 +19,7 @@ mod device_tensor;
 mod eager;
 mod errors;
 mod long_work;
+mod losses;
 mod managed;
 mod model;
 mod options;

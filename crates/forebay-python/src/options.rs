@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::managed::Policy;
-use forebay::training::{DecayRule, Loss, Optimizer, TrainingOptions};
+use forebay::training::{DecayRule, Optimizer, TrainingOptions};
 use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, TrainerOptions};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::losses::{loss, LossGiven};
 use crate::recipe::Recipe;
 
 /// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
@@ -59,16 +60,6 @@ pub struct Training {
     recipe: Recipe,
 }
 
-/// A loss by its name, with all that any loss takes.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct LossGiven {
-    kind: String,
-    class_axis: Option<i64>,
-    ignore_index: Option<i64>,
-    labels: Option<String>,
-}
-
 /// An optimizer by its name, with all that any optimizer takes.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -81,6 +72,11 @@ pub struct OptimizerGiven {
     beta2: f32,
     epsilon: f32,
     weight_decay: f32,
+    decay_rate: f32,
+    centered: bool,
+    rate_decay: f32,
+    beta2_decay: f32,
+    threshold: f32,
 }
 
 /// The row of a table that a text names.
@@ -169,25 +165,25 @@ pub fn trainer_options(py: Python<'_>, engine: Engine, sizes: Sizes, given: Trai
     Ok(options)
 }
 
-fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
-    let LossGiven { kind, class_axis, ignore_index, labels } = given;
-    match kind.as_str() {
-        "softmax_cross_entropy" => Ok(Loss::SoftmaxCrossEntropy { class_axis, ignore_index }),
-        "mse" => Ok(Loss::MeanSquaredError),
-        "output" => Ok(Loss::Output { labels }),
-        other => choice(py, "loss", other, &[("softmax_cross_entropy", ()), ("mse", ()), ("output", ())])
-            .map(|()| Loss::default()),
-    }
-}
-
 /// An optimizer.
 ///
 /// # Errors
 /// A name that no optimizer has.
 pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> {
     let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
+    let OptimizerGiven { decay_rate, centered, rate_decay, beta2_decay, threshold, .. } = *given;
     let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
-    let sgd = Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay };
-    let kinds = [("sgd", 0), ("adam", 1), ("adamw", 2)];
-    Ok([sgd, adam(false), adam(true)][choice(py, "optimizer", &given.kind, &kinds)?].clone())
+    let kinds = [
+        Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay },
+        adam(false),
+        adam(true),
+        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay },
+        Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay },
+        Optimizer::Lion { learning_rate, beta1, beta2, weight_decay },
+        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay },
+        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay },
+    ];
+    let names = ["sgd", "adam", "adamw", "rmsprop", "adagrad", "lion", "lamb", "adafactor"];
+    let names: Vec<(&str, usize)> = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
+    Ok(kinds[choice(py, "optimizer", &given.kind, &names)?].clone())
 }

@@ -55,8 +55,8 @@ impl Recipe {
             }),
         };
         options.gradient_norm = self.gradient_norm;
-        let group = |(pattern, factor, decay, frozen)| {
-            let mut group = ParameterGroup::new::<String>(pattern);
+        let group = |(pattern, factor, decay, frozen): (String, f32, Option<f32>, bool)| {
+            let mut group = ParameterGroup::new(pattern);
             (group.rate_factor, group.weight_decay, group.is_frozen) = (factor, decay, frozen);
             group
         };

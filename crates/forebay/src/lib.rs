@@ -105,6 +105,7 @@ mod layers;
 mod loss_plan;
 mod machine;
 pub mod managed;
+pub mod metrics;
 pub mod model;
 pub mod options;
 mod pieces;

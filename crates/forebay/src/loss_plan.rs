@@ -184,10 +184,8 @@ pub(crate) fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (Training
 
 /// The class axis of the logits, from the front, and the classes along it.
 fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>) {
-    let Loss::SoftmaxCrossEntropy { class_axis, ignore_index } = *loss else {
-        return (None, None);
-    };
-    let axis = class_axis.unwrap_or(1);
+    let Some(axis) = loss.class_axis() else { return (None, None) };
+    let ignore_index = loss.ignore_index();
     let axis = if axis < 0 { axis + logits.shape.len() as i64 } else { axis };
     let axis = usize::try_from(axis).ok().filter(|&axis| axis < logits.shape.len());
     (axis, axis.map(|axis| Classes { count: logits.shape[axis], ignore_index }))

@@ -13,7 +13,7 @@ use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
-use forebay_model::training::{average_of, Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{average_of, Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
@@ -185,10 +185,7 @@ impl Trainer {
         let axes =
             |dimensions: &Vec<usize>| dimensions.iter().filter_map(|dimension| dimension.checked_sub(1)).collect();
         let axes = self.open.iter().map(|(name, dimensions)| (name.clone(), axes(dimensions)));
-        let label_padding = match self.options.loss {
-            Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
-            _ => None,
-        };
+        let label_padding = self.options.loss.ignore_index();
         FreeSizes { axes: axes.collect(), pad_to, label_padding }
     }
 
@@ -226,8 +223,9 @@ impl Trainer {
         let step = self.step_count + 1;
         let base = self.options.optimizer.learning_rate();
         let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
-        let hyperparameters = self.options.hyperparameters(learning_rate);
-        let numbers = StepNumbers { update: step - self.progress.skipped, seed: self.options.seed, hyperparameters };
+        let update = step - self.progress.skipped;
+        let hyperparameters = self.options.hyperparameters(learning_rate, update);
+        let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
         let runner = self.engine.activate((Purpose::Training, number), &plan.compiled)?;

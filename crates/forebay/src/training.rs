@@ -8,7 +8,9 @@
 //! assert!(options.freeze.is_empty());
 //! ```
 
-pub use forebay_model::training::{Clipping, DecayRule, Loss, Optimizer, ParameterGroup, TrainingOptions};
+pub use forebay_model::training::{
+    Clipping, DecayRule, Loss, Optimizer, ParameterGroup, Region, Shares, TrainingOptions,
+};
 
 pub use crate::schedule::{Curve, Plateau, Schedule};
 

@@ -240,3 +240,14 @@ macro_rules! classifiers {
 }
 
 classifiers! { bvlc_alexnet inception_v1 resnet50 squeezenet vgg19 }
+
+/// Losses are made of kernels, and all of these have shaders.
+#[test]
+fn losses_are_those_of_pytorch() {
+    if !present() {
+        return;
+    }
+    for case in forebay_golden::losses::cases() {
+        case.check(vulkan());
+    }
+}

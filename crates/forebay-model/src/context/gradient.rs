@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::precision::{takes_16_bit, widened};
 
-/// Builds gradient nodes at the end of a graph. Every value it makes has its type.
+/// Builds nodes at the end of a graph: gradients, losses, updates. Every value it makes has its type.
 pub struct GradientBuilder<'a> {
     /// The graph that grows.
     pub graph: &'a mut Graph,
@@ -16,6 +16,8 @@ pub struct GradientBuilder<'a> {
     pub wanted: &'a [bool],
     /// Gives the outputs of an appended operator their types: inference, which stands above and looks operators up.
     pub infer: fn(&mut Graph, usize) -> Result<(), ModelError>,
+    /// What the names of new values begin with.
+    pub prefix: &'a str,
 }
 
 impl GradientBuilder<'_> {
@@ -42,7 +44,7 @@ impl GradientBuilder<'_> {
         inputs: &[ValueId],
         attributes: &[(&str, Attribute)],
     ) -> Result<ValueId, ModelError> {
-        let output = self.graph.add_value(&format!("gradient.{op_type}"), None);
+        let output = self.graph.add_value(&format!("{}.{op_type}", self.prefix), None);
         self.graph.nodes.push(Node {
             name: self.graph.value(output).name.clone(),
             operation: Operation::onnx(op_type, attributes),
@@ -76,10 +78,10 @@ impl GradientBuilder<'_> {
     }
 
     fn append(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
-        let outputs: Vec<ValueId> =
-            outputs.iter().map(|ty| self.graph.add_value(&format!("gradient.{name}"), Some(ty.clone()))).collect();
+        let name = format!("{}.{name}", self.prefix);
+        let outputs: Vec<ValueId> = outputs.iter().map(|ty| self.graph.add_value(&name, Some(ty.clone()))).collect();
         self.graph.nodes.push(Node {
-            name: format!("gradient.{name}"),
+            name,
             operation: Operation::Kernel(kernel),
             inputs: inputs.iter().copied().map(Some).collect(),
             outputs: outputs.iter().copied().map(Some).collect(),
@@ -89,7 +91,8 @@ impl GradientBuilder<'_> {
 
     /// A constant of int64.
     pub fn ints(&mut self, values: &[i64]) -> ValueId {
-        self.graph.add_initializer("gradient.constant", Tensor::from_i64(&[values.len() as u64], values))
+        self.graph
+            .add_initializer(&format!("{}.constant", self.prefix), Tensor::from_i64(&[values.len() as u64], values))
     }
 
     /// A scalar constant of a floating type.
@@ -103,6 +106,6 @@ impl GradientBuilder<'_> {
             other => panic!("gradients are float32 or float64, not {other}"),
         };
         let tensor = Tensor::new(data_type, &[], bytes).expect("one element");
-        self.graph.add_initializer("gradient.constant", tensor)
+        self.graph.add_initializer(&format!("{}.constant", self.prefix), tensor)
     }
 }

@@ -9,11 +9,11 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::program::{NamedOperand, Operand, Role};
 
-/// Nodes that update states in place, with the states by the node's outputs.
+/// Nodes of the update phase, with the states that they update in place by the node's outputs.
 pub(super) type InPlaceNodes = BTreeMap<usize, BTreeMap<usize, ValueId>>;
 
-/// Finds the update kernels whose outputs may be written over the states that they read: nothing but later ones of them uses the new
-/// values within the step, and no later update reads the old ones.
+/// Finds the nodes of the update phase: the update kernels whose outputs may be written over the states that they read (nothing but later
+/// ones of them uses the new values within the step, and no later update reads the old ones), and the nodes of updates that are formulas.
 pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     let mut states: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for update in &graph.updates {
@@ -27,7 +27,7 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     let others = graph.nodes.iter().filter(|node| !updates_state(node));
     used.extend(others.flat_map(|node| node.inputs.iter().flatten().copied()));
 
-    let mut nodes = InPlaceNodes::new();
+    let mut nodes = formulas(graph, &states);
     // From the last node to the first, so that it is known what later updates read.
     let mut read_later = BTreeSet::new();
     for (i, node) in graph.nodes.iter().enumerate().rev() {
@@ -52,6 +52,29 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
             read_later.extend(node.inputs.iter().flatten().copied());
             nodes.insert(i, targets);
         }
+    }
+    nodes
+}
+
+/// The nodes of updates that are formulas. One that makes a state's new value of the old one does so in place, where no later node
+/// reads the old one. Later nodes may read the new one: it is the state, then.
+fn formulas(graph: &Graph, states: &BTreeMap<ValueId, Vec<ValueId>>) -> InPlaceNodes {
+    let mut nodes = InPlaceNodes::new();
+    let mut read_later = BTreeSet::new();
+    for (i, node) in graph.nodes.iter().enumerate().rev().filter(|(_, node)| graph.is_update(node)) {
+        let mut targets = BTreeMap::new();
+        if let (Operation::Kernel(kernel), [Some(value)]) = (&node.operation, node.outputs.as_slice()) {
+            let operands = kernel.in_place().iter().filter(|(write, _)| *write == 0);
+            let olds: Vec<ValueId> =
+                operands.filter_map(|&(_, read)| node.inputs.get(read).copied().flatten()).collect();
+            if let Some([state]) = states.get(value).map(Vec::as_slice) {
+                if olds.contains(state) && !read_later.contains(state) {
+                    targets.insert(0, *state);
+                }
+            }
+        }
+        read_later.extend(node.inputs.iter().flatten().copied());
+        nodes.insert(i, targets);
     }
     nodes
 }

@@ -12,7 +12,7 @@ use crate::graph::{Attribute, Node, Operation, TensorType, ValueId, NEWEST_OPSET
 impl GradientBuilder<'_> {
     /// A constant: it never trains.
     pub fn constant(&mut self, tensor: Tensor) -> ValueId {
-        let value = self.graph.add_initializer("gradient.constant", tensor);
+        let value = self.graph.add_initializer(&format!("{}.constant", self.prefix), tensor);
         self.graph.constants.insert(value);
         value
     }
@@ -135,14 +135,15 @@ impl GradientBuilder<'_> {
     pub fn split(&mut self, x: ValueId, axis: usize, sizes: &[u64], wanted: &[bool]) -> Vec<Option<ValueId>> {
         let ty = self.ty(x);
         let target = self.ints(&sizes.iter().map(|&size| size as i64).collect::<Vec<_>>());
+        let name = format!("{}.Split", self.prefix);
         let mut parts = Vec::with_capacity(sizes.len());
         for (&size, &is_wanted) in sizes.iter().zip(wanted) {
             let mut part = ty.clone();
             part.shape[axis] = size;
-            parts.push(is_wanted.then(|| self.graph.add_value("gradient.Split", Some(part))));
+            parts.push(is_wanted.then(|| self.graph.add_value(&name, Some(part))));
         }
         self.graph.nodes.push(Node {
-            name: "gradient.Split".to_string(),
+            name,
             operation: Operation::onnx("Split", &[("axis", Attribute::Int(axis as i64))]),
             inputs: vec![Some(x), Some(target)],
             outputs: parts.clone(),
@@ -177,7 +178,7 @@ impl GradientBuilder<'_> {
         attributes: &[(&str, Attribute)],
         ty: TensorType,
     ) -> ValueId {
-        let name = format!("gradient.{op_type}");
+        let name = format!("{}.{op_type}", self.prefix);
         let output = self.graph.add_value(&name, Some(ty));
         let attributes: BTreeMap<String, Attribute> =
             attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();

@@ -1,0 +1,105 @@
+//! Flags as an optimizer.
+
+use forebay::training::Optimizer;
+
+use crate::arguments::{OptimizerKind, TrainingArguments};
+use crate::failure::Failure;
+
+/// The optimizer that the flags name.
+///
+/// # Errors
+/// Flags that mean nothing for it, or numbers out of range.
+pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
+    refuse_foreign(arguments)?;
+    let given = &arguments.of_optimizer;
+    let rate = |usual: f32| arguments.learning_rate.unwrap_or(usual);
+    let decay = |usual: f32| arguments.weight_decay.unwrap_or(usual);
+    let beta1 = arguments.beta1.unwrap_or(0.9);
+    let beta2 = |usual: f32| arguments.beta2.unwrap_or(usual);
+    let epsilon = |usual: f32| arguments.epsilon.unwrap_or(usual);
+    let momentum = arguments.momentum.unwrap_or(0.0);
+    let adam = |decoupled: bool| Optimizer::Adam {
+        learning_rate: rate(0.001),
+        beta1,
+        beta2: beta2(0.999),
+        epsilon: epsilon(1e-8),
+        weight_decay: decay(if decoupled { 0.01 } else { 0.0 }),
+        decoupled,
+    };
+    Ok(match arguments.optimizer {
+        OptimizerKind::Sgd => Optimizer::Sgd {
+            learning_rate: rate(0.01),
+            momentum,
+            nesterov: arguments.nesterov,
+            weight_decay: decay(0.0),
+        },
+        OptimizerKind::Adam => adam(false),
+        OptimizerKind::Adamw => adam(true),
+        OptimizerKind::Rmsprop => Optimizer::RmsProp {
+            learning_rate: rate(0.01),
+            decay_rate: beta2(0.99),
+            epsilon: epsilon(1e-8),
+            momentum,
+            centered: given.centered,
+            weight_decay: decay(0.0),
+        },
+        OptimizerKind::Adagrad => Optimizer::Adagrad {
+            learning_rate: rate(0.01),
+            rate_decay: given.rate_decay.unwrap_or(0.0),
+            epsilon: epsilon(1e-10),
+            weight_decay: decay(0.0),
+        },
+        OptimizerKind::Lion => {
+            Optimizer::Lion { learning_rate: rate(1e-4), beta1, beta2: beta2(0.99), weight_decay: decay(0.0) }
+        }
+        OptimizerKind::Lamb => Optimizer::Lamb {
+            learning_rate: rate(0.001),
+            beta1,
+            beta2: beta2(0.999),
+            epsilon: epsilon(1e-6),
+            weight_decay: decay(0.01),
+        },
+        OptimizerKind::Adafactor => {
+            let (beta2_decay, threshold) = (given.beta2_decay.unwrap_or(-0.8), given.update_threshold.unwrap_or(1.0));
+            if beta2_decay > 0.0 || threshold < 1.0 {
+                let reason = "--beta2-decay must be at most 0, and --update-threshold at least 1";
+                return Err(Failure::Usage(reason.to_owned()));
+            }
+            Optimizer::Adafactor {
+                learning_rate: rate(0.01),
+                beta2_decay,
+                epsilon: epsilon(1e-3),
+                threshold,
+                weight_decay: decay(0.0),
+            }
+        }
+    })
+}
+
+/// Refuses flags that mean nothing for the optimizer.
+fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
+    use OptimizerKind::{Adafactor, Adagrad, Adam, Adamw, Lamb, Lion, Rmsprop, Sgd};
+    let given = &arguments.of_optimizer;
+    let (kind, flags): (_, [(bool, &str, &[OptimizerKind]); 8]) = (
+        arguments.optimizer,
+        [
+            (arguments.beta1.is_some(), "--beta1", &[Adam, Adamw, Lion, Lamb]),
+            (arguments.beta2.is_some(), "--beta2", &[Adam, Adamw, Lion, Lamb, Rmsprop]),
+            (arguments.epsilon.is_some(), "--epsilon", &[Adam, Adamw, Rmsprop, Adagrad, Lamb, Adafactor]),
+            (arguments.nesterov, "--nesterov", &[Sgd]),
+            (given.centered, "--centered", &[Rmsprop]),
+            (given.rate_decay.is_some(), "--rate-decay", &[Adagrad]),
+            (given.beta2_decay.is_some(), "--beta2-decay", &[Adafactor]),
+            (given.update_threshold.is_some(), "--update-threshold", &[Adafactor]),
+        ],
+    );
+    let name = format!("{kind:?}").to_lowercase();
+    if arguments.momentum.is_some() && !matches!(kind, Sgd | Rmsprop) {
+        let what = if matches!(kind, Adam | Adamw) { "Adam, which has --beta1".to_owned() } else { name };
+        return Err(Failure::Usage(format!("--momentum has no meaning for {what}")));
+    }
+    match flags.iter().find(|(is_given, _, kinds)| *is_given && !kinds.contains(&kind)) {
+        Some((_, flag, _)) => Err(Failure::Usage(format!("{flag} has no meaning for --optimizer {name}"))),
+        None => Ok(()),
+    }
+}

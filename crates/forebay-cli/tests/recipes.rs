@@ -1,0 +1,83 @@
+//! Losses, optimizers and metrics from the command line.
+
+mod common;
+
+use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use forebay::data::npz;
+use forebay::Tensor;
+
+fn losses(report: &serde_json::Value) -> Vec<f64> {
+    report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {
+    let (model, data) = (digits_model(), digits_data());
+    let (all, held_out) = (format!("{data}#0..1500"), format!("{data}#1500..1797"));
+    let flags = ["train", &model, "--data", &all, "--batch-size", "50", "--input-scale", "0.0625", "--steps", "30"];
+    let loss = ["--loss", "focal", "--gamma", "1", "--class-weights", "1,1,1,1,1,2,2,2,2,2"];
+    let optimizer = ["--optimizer", "lion", "--learning-rate", "0.001", "--weight-decay", "0.1"];
+    let metrics = ["--validate", &held_out, "--metrics", "top3,f1,auc,perplexity,confusion"];
+    let flags = [flags.as_slice(), &loss, &optimizer, &metrics].concat();
+    let report = json(&flags);
+    let losses = losses(&report);
+    assert!(losses[29] < losses[0] / 2.0, "{losses:?}");
+    let (validation, found) = (&report["validation"], &report["validation"]["metrics"]);
+    let number = |name: &str| found[name].as_f64().unwrap();
+    let accuracy = validation["accuracy"].as_f64().unwrap();
+    assert!(number("top3") >= accuracy && number("auc") > 0.8 && number("f1") > 0.5, "{validation}");
+    assert!(number("perplexity") > 1.0);
+    let rows = found["confusion"].as_array().unwrap();
+    let count: u64 = rows.iter().flat_map(|row| row.as_array().unwrap()).map(|count| count.as_u64().unwrap()).sum();
+    assert_eq!((rows.len(), count), (10, 297));
+    let text = success(&flags);
+    assert!(text.contains("top3 ") && text.contains("label 9 predicted as "), "{text}");
+}
+
+/// The ten classes as ten numbers each.
+#[test]
+fn targets_have_the_shape_of_the_output() {
+    let folder = Folder::new();
+    let mut archive = npz::Archive::open(digits_data().as_ref()).unwrap();
+    let (x, y) = (archive.read("x").unwrap(), archive.read("y").unwrap().to_i64().unwrap());
+    let hot: Vec<f32> =
+        y.iter().flat_map(|&label| (0..10).map(move |class| f32::from(u8::from(class == label)))).collect();
+    let targets = Tensor::from_f32(&[y.len() as u64, 10], &hot);
+    let data = folder.archive("targets.npz", &[("x", &x), ("y", &targets)]);
+    let model = digits_model();
+    let flags = ["train", &model, "--data", &data, "--batch-size", "50", "--input-scale", "0.0625", "--steps", "20"];
+    for (loss, metric, optimizer) in [
+        (&["--loss", "bce", "--pos-weight", "2"][..], "accuracy", "adafactor"),
+        (&["--loss", "binary-focal"], "auc", "rmsprop"),
+        (&["--loss", "huber", "--delta", "0.5"], "mae", "adagrad"),
+        (&["--loss", "dice", "--multi-label"], "f1", "lamb"),
+    ] {
+        let rest = ["--learning-rate", "0.01", "--optimizer", optimizer, "--validate", &data, "--metrics", metric];
+        let report = json(&[&flags, loss, &rest].concat());
+        let losses = losses(&report);
+        assert!(losses[19] < losses[0], "{loss:?}: {losses:?}");
+        assert!(report["validation"]["metrics"][metric].as_f64().is_some(), "{loss:?}: {}", report["validation"]);
+    }
+}
+
+#[test]
+fn flags_that_mean_nothing_are_refused() {
+    let (model, data) = (digits_model(), digits_data());
+    let refused = |flags: &[&str]| failure(2, &[&["train", &model, "--data", &data], flags].concat());
+    for (flags, words) in [
+        (&["--loss", "mse", "--delta", "2"][..], &["--delta has no meaning for --loss mse", "huber"][..]),
+        (&["--loss", "l1", "--class-axis", "1"], &["--class-axis has no meaning for --loss l1"]),
+        (&["--gamma", "2"], &["--gamma", "softmax-cross-entropy"]),
+        (&["--loss", "cosine", "--margin", "0.5"], &["--margin", "--pair-output"]),
+        (&["--loss", "dice-ce", "--parts", "1,2,3"], &["--parts takes two factors"]),
+        (&["--optimizer", "lion", "--epsilon", "1"], &["--epsilon has no meaning for --optimizer lion"]),
+        (&["--optimizer", "sgd", "--centered"], &["--centered has no meaning for --optimizer sgd"]),
+        (&["--optimizer", "adafactor", "--update-threshold", "0.5"], &["--update-threshold at least 1"]),
+        (&["--validate", &data, "--metrics", "mae"], &["'mae' does not fit", "accuracy"]),
+        (&["--validate", &data, "--metrics", "best"], &["no metric 'best'"]),
+    ] {
+        assert_says(&refused(flags), words);
+    }
+    let weights = failure(1, &["train", &model, "--data", &data, "--class-weights", "1,2"]);
+    assert_says(&weights, &["2 weights were given for 10 classes", "--class-weights"]);
+}

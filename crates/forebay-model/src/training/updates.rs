@@ -1,0 +1,309 @@
+//! Optimizers as formulas of kernels: the nodes of one parameter's update, which lowering puts into the update phase.
+//!
+//! The last node of each new value takes the old one's place (`lower/update.rs`). So an average old weight + new (1 - weight) is
+//! written as old + (new - old) (1 - weight), and a step as the parameter minus all that leaves it.
+
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::Kernel;
+
+use super::formula::Formula;
+use super::Optimizer;
+use crate::graph::{Graph, TensorType, Update, ValueId};
+use crate::tensor::Contents;
+
+/// Whether an optimizer is a formula instead of a kernel.
+pub(super) fn is_formula(optimizer: &Optimizer) -> bool {
+    !matches!(optimizer, Optimizer::Sgd { .. } | Optimizer::Adam { .. })
+}
+
+/// The hyperparameters that a formula reads in a step, in the order in which it takes them apart. What needs float64 or the number of
+/// the step is computed here, so that no device has to.
+pub(super) fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
+    let t = step.max(1) as f64;
+    let numbers: Vec<f64> = match *optimizer {
+        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, weight_decay, .. } => {
+            let [rate, decay_rate, epsilon, momentum, decay] =
+                [learning_rate, decay_rate, epsilon, momentum, weight_decay].map(f64::from);
+            vec![rate, 1.0 - decay_rate, epsilon, decay, 1.0 - momentum]
+        }
+        Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay } => {
+            let [rate, rate_decay, epsilon, decay] = [learning_rate, rate_decay, epsilon, weight_decay].map(f64::from);
+            vec![rate / (1.0 + (t - 1.0) * rate_decay), epsilon, decay]
+        }
+        Optimizer::Lion { learning_rate, beta1, beta2, weight_decay } => {
+            let [rate, beta1, beta2, decay] = [learning_rate, beta1, beta2, weight_decay].map(f64::from);
+            vec![rate, 1.0 - beta1, 1.0 - beta2, decay]
+        }
+        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
+            let [rate, beta1, beta2, epsilon, decay] =
+                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
+            let correction = |beta: f64| 1.0 / (1.0 - beta.powf(t));
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1), correction(beta2)]
+        }
+        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
+            let [rate, beta2_decay, least, threshold, decay] =
+                [learning_rate, beta2_decay, epsilon, threshold, weight_decay].map(f64::from);
+            let epsilon = f64::from(f32::EPSILON);
+            let relative = rate.min(1.0 / t.sqrt());
+            vec![relative, t.powf(beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
+        }
+        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
+    };
+    numbers.into_iter().map(|number| number as f32).collect()
+}
+
+/// One parameter's update.
+struct Rule<'f, 'g, 'h> {
+    f: &'f mut Formula<'g>,
+    parameter: ValueId,
+    gradient: ValueId,
+    /// The optimizer's hyperparameters, scalars in their order.
+    numbers: &'h [ValueId],
+    /// Whether the parameter decays.
+    decays: bool,
+    states: Vec<ValueId>,
+}
+
+/// The hyperparameters as scalars.
+pub(super) fn scalars(graph: &mut Graph, hyperparameters: ValueId) -> Vec<ValueId> {
+    let mut f = Formula::new(graph, "update");
+    let ty = f.ty(hyperparameters);
+    let mut scalar = |i| {
+        let kernel = Kernel::Slice { starts: vec![i], steps: vec![1] };
+        let one = f.one(kernel, &[hyperparameters], TensorType::new(ty.data_type, &[1]));
+        f.reshape(one, &[])
+    };
+    (0..ty.shape[0]).map(&mut scalar).collect()
+}
+
+/// Appends the update of a parameter; its states.
+pub(super) fn append(
+    graph: &mut Graph,
+    (parameter, gradient): (ValueId, ValueId),
+    optimizer: &Optimizer,
+    numbers: &[ValueId],
+    decays: bool,
+) -> Vec<ValueId> {
+    let start = graph.nodes.len();
+    let mut f = Formula::new(graph, "update");
+    let mut rule = Rule { f: &mut f, parameter, gradient, numbers, decays, states: Vec::new() };
+    match *optimizer {
+        Optimizer::RmsProp { momentum, centered, .. } => rule.rms_prop(momentum != 0.0, centered),
+        Optimizer::Adagrad { .. } => rule.adagrad(),
+        Optimizer::Lion { .. } => rule.lion(),
+        Optimizer::Lamb { .. } => rule.lamb(),
+        Optimizer::Adafactor { .. } => rule.adafactor(),
+        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
+    }
+    let states = rule.states;
+    let name = graph.value(parameter).name.clone();
+    for node in &mut graph.nodes[start..] {
+        node.name.clone_from(&name);
+    }
+    states
+}
+
+impl Rule<'_, '_, '_> {
+    /// A state that begins with zeros.
+    fn state(&mut self, suffix: &str, shape: &[u64]) -> ValueId {
+        let parameter = self.f.graph.value(self.parameter).name.clone();
+        let contents = Contents::zeros(TensorType::new(self.f.ty(self.parameter).data_type, shape));
+        let state = self.f.graph.add_initializer(&format!("{parameter}.{suffix}"), contents);
+        self.states.push(state);
+        state
+    }
+
+    fn shape(&self) -> Vec<u64> {
+        self.f.ty(self.parameter).shape
+    }
+
+    /// A state takes a value.
+    fn take(&mut self, state: ValueId, value: ValueId) {
+        self.f.graph.updates.push(Update { state, value });
+    }
+
+    /// old weight + new (1 - weight), given 1 - weight; the state takes it.
+    fn average(&mut self, old: ValueId, new: ValueId, rest: ValueId) -> ValueId {
+        let value = self.moved(old, new, rest);
+        self.take(old, value);
+        value
+    }
+
+    /// The same without a state.
+    fn moved(&mut self, old: ValueId, new: ValueId, rest: ValueId) -> ValueId {
+        let distance = self.f.subtract(new, old);
+        let distance = self.f.multiply(distance, rest);
+        self.f.add(old, distance)
+    }
+
+    /// The gradient with that of the L2 penalty.
+    fn penalized(&mut self, decay: ValueId) -> ValueId {
+        match self.decays {
+            true => {
+                let penalty = self.f.multiply(self.parameter, decay);
+                self.f.add(self.gradient, penalty)
+            }
+            false => self.gradient,
+        }
+    }
+
+    /// The parameter leaves along a direction.
+    fn step(&mut self, direction: ValueId, size: ValueId) {
+        let step = self.f.multiply(direction, size);
+        self.leave(step);
+    }
+
+    fn leave(&mut self, step: ValueId) {
+        let value = self.f.subtract(self.parameter, step);
+        self.take(self.parameter, value);
+    }
+
+    /// x / (sqrt(squares) + epsilon).
+    fn by_root(&mut self, x: ValueId, squares: ValueId, epsilon: ValueId) -> ValueId {
+        let root = self.f.unary(UnaryOp::Sqrt, squares);
+        let divisor = self.f.add(root, epsilon);
+        self.f.divide(x, divisor)
+    }
+
+    /// The square root of the sum of squares.
+    fn norm(&mut self, x: ValueId) -> ValueId {
+        let squares = self.f.multiply(x, x);
+        let sum = self.f.total(squares);
+        self.f.unary(UnaryOp::Sqrt, sum)
+    }
+
+    fn rms_prop(&mut self, has_momentum: bool, centered: bool) {
+        let &[rate, rest, epsilon, decay, momentum_rest] = self.numbers else { unreachable!("five numbers") };
+        let shape = self.shape();
+        let squares = self.state("square_average", &shape);
+        let mean = centered.then(|| self.state("gradient_average", &shape));
+        let velocity = has_momentum.then(|| self.state("velocity", &shape));
+        let gradient = self.penalized(decay);
+        let square = self.f.multiply(gradient, gradient);
+        let mut squares = self.average(squares, square, rest);
+        if let Some(mean) = mean {
+            let mean = self.average(mean, gradient, rest);
+            let square = self.f.multiply(mean, mean);
+            squares = self.f.subtract(squares, square);
+        }
+        let mut direction = self.by_root(gradient, squares, epsilon);
+        if let Some(velocity) = velocity {
+            // momentum velocity + direction.
+            let lost = self.f.multiply(velocity, momentum_rest);
+            let change = self.f.subtract(direction, lost);
+            direction = self.f.add(velocity, change);
+            self.take(velocity, direction);
+        }
+        self.step(direction, rate);
+    }
+
+    fn adagrad(&mut self) {
+        let &[rate, epsilon, decay] = self.numbers else { unreachable!("three numbers") };
+        let shape = self.shape();
+        let squares = self.state("square_sum", &shape);
+        let gradient = self.penalized(decay);
+        let square = self.f.multiply(gradient, gradient);
+        let sum = self.f.add(squares, square);
+        self.take(squares, sum);
+        let direction = self.by_root(gradient, sum, epsilon);
+        self.step(direction, rate);
+    }
+
+    /// A direction with what the parameter loses by decay at the same rate.
+    fn decayed(&mut self, direction: ValueId, decay: ValueId) -> ValueId {
+        match self.decays {
+            true => {
+                let lost = self.f.multiply(self.parameter, decay);
+                self.f.add(direction, lost)
+            }
+            false => direction,
+        }
+    }
+
+    fn lion(&mut self) {
+        let &[rate, rest1, rest2, decay] = self.numbers else { unreachable!("four numbers") };
+        let shape = self.shape();
+        let moment = self.state("first_moment", &shape);
+        let ahead = self.moved(moment, self.gradient, rest1);
+        let sign = self.f.unary(UnaryOp::Sign, ahead);
+        let direction = self.decayed(sign, decay);
+        self.average(moment, self.gradient, rest2);
+        self.step(direction, rate);
+    }
+
+    fn lamb(&mut self) {
+        let &[rate, rest1, rest2, epsilon, decay, correction1, correction2] = self.numbers else {
+            unreachable!("seven numbers")
+        };
+        let shape = self.shape();
+        let (first, second) = (self.state("first_moment", &shape), self.state("second_moment", &shape));
+        let first = self.average(first, self.gradient, rest1);
+        let square = self.f.multiply(self.gradient, self.gradient);
+        let second = self.average(second, square, rest2);
+        let (first, second) = (self.f.multiply(first, correction1), self.f.multiply(second, correction2));
+        let direction = self.by_root(first, second, epsilon);
+        let direction = self.decayed(direction, decay);
+        let (size, length) = (self.norm(self.parameter), self.norm(direction));
+        // Where either is 0, the rate stays as it is.
+        let product = self.f.multiply(size, length);
+        let (zero, one) = (self.f.number(0.0), self.f.number(1.0));
+        let is_known = self.f.binary(BinaryOp::Greater, product, zero);
+        let trust = self.f.divide(size, length);
+        let trust = self.f.select(is_known, trust, one);
+        let size = self.f.multiply(trust, rate);
+        self.step(direction, size);
+    }
+
+    /// The mean along an axis, which stays.
+    fn mean_along(&mut self, x: ValueId, axis: usize) -> ValueId {
+        let size = self.f.ty(x).shape[axis];
+        let sum = self.f.sum(x, &[axis]);
+        self.f.scaled(sum, (1.0 / size as f64) as f32)
+    }
+
+    fn root_mean_square(&mut self, x: ValueId) -> ValueId {
+        let count = self.f.ty(x).count();
+        let norm = self.norm(x);
+        self.f.scaled(norm, (1.0 / (count as f64).sqrt()) as f32)
+    }
+
+    fn adafactor(&mut self) {
+        let &[rate, rest, epsilon, epsilon_squared, least, lost, threshold_rest] = self.numbers else {
+            unreachable!("seven numbers")
+        };
+        let shape = self.shape();
+        let square = self.f.multiply(self.gradient, self.gradient);
+        let squares = if let [.., rows, columns] = *shape.as_slice() {
+            let outer = &shape[..shape.len() - 2];
+            let rows_state = self.state("row_squares", &[outer, &[rows, 1]].concat());
+            let columns_state = self.state("column_squares", &[outer, &[1, columns]].concat());
+            let (of_rows, of_columns) =
+                (self.mean_along(square, shape.len() - 1), self.mean_along(square, shape.len() - 2));
+            let of_rows = self.average(rows_state, of_rows, rest);
+            let of_columns = self.average(columns_state, of_columns, rest);
+            let product = self.f.multiply(of_rows, of_columns);
+            let mean = self.mean_along(of_rows, shape.len() - 2);
+            let mean = self.f.binary(BinaryOp::Maximum, mean, epsilon);
+            self.f.divide(product, mean)
+        } else {
+            let state = self.state("squares", &shape);
+            self.average(state, square, rest)
+        };
+        let squares = self.f.binary(BinaryOp::Maximum, squares, epsilon_squared);
+        let root = self.f.unary(UnaryOp::Sqrt, squares);
+        let direction = self.f.divide(self.gradient, root);
+        let (size, length) = (self.root_mean_square(self.parameter), self.root_mean_square(direction));
+        let size = self.f.binary(BinaryOp::Maximum, size, least);
+        let size = self.f.multiply(size, rate);
+        let over = self.f.multiply(length, threshold_rest);
+        let one = self.f.number(1.0);
+        let over = self.f.binary(BinaryOp::Maximum, over, one);
+        let size = self.f.divide(size, over);
+        let mut step = self.f.multiply(direction, size);
+        if self.decays {
+            let decay = self.f.multiply(self.parameter, lost);
+            step = self.f.add(step, decay);
+        }
+        self.leave(step);
+    }
+}
