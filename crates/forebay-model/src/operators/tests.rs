@@ -570,7 +570,6 @@ fn every_gradient_has_the_type_of_its_input_and_lowers() {
     let is_refused = |op_type: &str, attributes: &[(&str, Attribute)]| match op_type {
         "DynamicQuantizeLSTM" => true,
         "ReduceProd" => !attributes.iter().any(|(name, _)| *name == "noop_with_empty_axes"),
-        "DynamicQuantizeLSTM" => true,
         _ => false,
     };
     let is_zero = |op_type: &str, i: usize, attributes: &[(&str, Attribute)]| match op_type {
