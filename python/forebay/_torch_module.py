@@ -51,6 +51,10 @@ class CompiledModule(nn.Module):
         self._calls = 0
         self._passes: Dict[Any, _Passes] = {}
 
+    def __getstate__(self) -> Dict[str, Any]:
+        """What copies and files have of it: all but the plans, which are made again."""
+        return {**self.__dict__, "_passes": {}}
+
     def forward(self, *inputs: Any) -> Any:
         """Runs the module."""
         for value in inputs:

@@ -94,6 +94,8 @@ def test_it_is_a_layer_like_others() -> None:
     with torch.no_grad():
         assert torch.allclose(ours(x), theirs(x), rtol=1e-3, atol=1e-4)
     assert ours(x[:3]).shape == (3, 2), "other sizes get a plan of their own"
+    again = copy.deepcopy(ours)
+    assert torch.equal(again(x), ours(x)) and again.state_dict().keys() == ours.state_dict().keys()
 
 
 def test_a_budget_changes_no_bit() -> None:
