@@ -126,7 +126,7 @@ def main():
     columns = [recording.column("network"), recording.column("sequences"), recording.column("run", "s", 5, "median"),
                recording.column("ONNX Runtime", "s", 5, "median"), recording.column("over it", digits=2),
                recording.column("training step", "s", 5, "median"), recording.column("PyTorch", "s", 5, "median"),
-               recording.column("over it", digits=2)]
+               recording.column("over PyTorch", digits=2)]
     recording.save(arguments.output, "recurrent", "LSTM and GRU next to ONNX Runtime and PyTorch",
                    [recording.table("networks", columns, rows)],
                    software={"ONNX Runtime": onnxruntime.__version__, "PyTorch": torch.__version__},

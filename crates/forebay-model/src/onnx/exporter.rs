@@ -24,21 +24,21 @@ const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
 /// Begins the name of the rules that leave out biases of zeros.
 const WITHOUT_BIAS: &str = "RemoveOptionalBias";
 
-/// By value: whether PyTorch's exporter says that it is a parameter, or computed from some. Scalars that were computed are numbers of
-/// formulas.
+/// By value: whether PyTorch's exporter says that it is a parameter, or computed from some. Computed values without dimensions are numbers
+/// of formulas.
 pub(super) fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
     let Some(graph) = &proto.graph else { return BTreeMap::new() };
     let signature = Signature::of(graph);
-    let has_elements = |name: &str| {
+    let has_dimensions = |name: &str| {
         let found = graph.initializer.iter().find(|initializer| initializer.name() == name);
-        found.is_some_and(|initializer| initializer.dims.iter().product::<i64>() > 1)
+        found.is_some_and(|initializer| !initializer.dims.is_empty())
     };
     let kind = |info: &ValueInfoProto| {
         let is_parameter = match entry(&info.metadata_props, KIND) {
             Some(kind) => kind == "PARAMETER",
             None => {
                 let folded_from = entry(&info.metadata_props, FOLDED_FROM)?;
-                signature.is_parameter_in(folded_from).then(|| has_elements(info.name()))?
+                signature.is_parameter_in(folded_from).then(|| has_dimensions(info.name()))?
             }
         };
         Some((info.name().to_string(), is_parameter))

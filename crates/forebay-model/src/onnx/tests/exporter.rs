@@ -159,7 +159,7 @@ fn with_calls() -> ModelProto {
             ones("a.bias", &[4]),
             ones("val_1", &[4, 4]),
             ones("val_2", &[1, 4]),
-            ones("val_3", &[1]),
+            ones("val_3", &[]),
             ones("e.weight", &[4, 4]),
             ones("table", &[4]),
         ],
