@@ -157,6 +157,24 @@ impl Tensor {
         Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| (*shared).clone())
     }
 
+    /// The same where no other tensor shares the bytes; else the tensor.
+    ///
+    /// # Errors
+    /// The tensor, whose bytes others share.
+    ///
+    /// ```
+    /// use forebay_base::Tensor;
+    ///
+    /// let x = Tensor::from_f32(&[1], &[0.5]);
+    /// let y = x.clone();
+    /// assert_eq!(x.try_into_bytes().unwrap_err(), y);
+    /// assert_eq!(y.try_into_bytes(), Ok(0.5f32.to_le_bytes().to_vec()));
+    /// ```
+    pub fn try_into_bytes(self) -> Result<Vec<u8>, Tensor> {
+        let Tensor { data_type, shape, bytes } = self;
+        Arc::try_unwrap(bytes).map_err(|bytes| Tensor { data_type, shape, bytes })
+    }
+
     /// Element type and sizes.
     pub fn ty(&self) -> TensorType {
         TensorType { data_type: self.data_type, shape: self.shape.clone() }

@@ -20,6 +20,34 @@ use forebay_base::Tensor;
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
 
+/// A sample as it is kept.
+struct Sample {
+    image: Tensor,
+    labels: Labels,
+}
+
+/// Labels of a sample, in as few bytes as they need.
+enum Labels {
+    /// Each in a byte.
+    Bytes(Vec<u8>),
+    /// As batches have them.
+    Whole(Tensor),
+}
+
+impl Labels {
+    fn new(labels: Tensor) -> Labels {
+        let bytes = labels.integers().and_then(|values| values.map(|value| u8::try_from(value).ok()).collect());
+        bytes.map_or_else(|| Labels::Whole(labels), Labels::Bytes)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Labels::Bytes(bytes) => bytes.len() as u64,
+            Labels::Whole(labels) => labels.bytes().len() as u64,
+        }
+    }
+}
+
 /// A folder of pairs.
 struct VolumeSet {
     pairs: Vec<Pair>,
@@ -27,8 +55,8 @@ struct VolumeSet {
     input_scale: f64,
     channels: u64,
     spatial: Vec<u64>,
-    /// Image and labels of samples that were read before.
-    cache: BTreeMap<u64, Arc<(Tensor, Tensor)>>,
+    /// Samples that were read before.
+    cache: BTreeMap<u64, Arc<Sample>>,
     cached_bytes: u64,
     /// The most that is kept.
     cache_bytes_max: u64,
@@ -128,6 +156,23 @@ impl VolumeSet {
         Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
+    /// The labels of samples as a batch.
+    fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
+        if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
+        {
+            return Ok(Tensor::stack(&[labels]).expect("one is enough"));
+        }
+        let mut bytes = self.buffer(DataType::Int64, samples.len() as u64, "a batch")?;
+        for sample in samples {
+            match &sample.labels {
+                Labels::Bytes(labels) => bytes.extend(labels.iter().flat_map(|&label| i64::from(label).to_le_bytes())),
+                Labels::Whole(labels) => bytes.extend_from_slice(labels.bytes()),
+            }
+        }
+        let shape = [&[samples.len() as u64], self.spatial.as_slice()].concat();
+        Ok(Tensor::new(DataType::Int64, &shape, bytes).expect("labels of one shape"))
+    }
+
     /// Spatial sizes of a file's axes, and how many channels its further axes make.
     fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
         let rank = self.spatial.len();
@@ -153,32 +198,33 @@ impl Source for VolumeSet {
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
         let mut read = Vec::new();
         for sample in samples {
-            let pair = match self.cache.get(sample) {
-                Some(pair) => pair.clone(),
+            let found = match self.cache.get(sample) {
+                Some(found) => found.clone(),
                 None => {
-                    let pair = Arc::new(self.read(&self.pairs[*sample as usize])?);
-                    let size_bytes = (pair.0.bytes().len() + pair.1.bytes().len()) as u64;
+                    let (image, labels) = self.read(&self.pairs[*sample as usize])?;
+                    let found = Arc::new(Sample { image, labels: Labels::new(labels) });
+                    let size_bytes = found.image.bytes().len() as u64 + found.labels.size_bytes();
                     // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
                     let is_room = forebay_limits::check(2 * size_bytes, forebay_limits::Use::Private).is_ok();
                     if self.cached_bytes + size_bytes <= self.cache_bytes_max && is_room {
                         self.cached_bytes += size_bytes;
-                        self.cache.insert(*sample, pair.clone());
+                        self.cache.insert(*sample, found.clone());
                     }
-                    pair
+                    found
                 }
             };
-            read.push(pair);
+            read.push(found);
         }
-        let images: Vec<&Tensor> = read.iter().map(|pair| &pair.0).collect();
-        let labels: Vec<&Tensor> = read.iter().map(|pair| &pair.1).collect();
+        let images: Vec<&Tensor> = read.iter().map(|sample| &sample.image).collect();
         let inputs = BTreeMap::from([(self.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
-        Ok(Batch { inputs, labels: Tensor::stack(&labels).expect("labels of one shape") })
+        Ok(Batch { inputs, labels: self.labels(&read)? })
     }
 
     fn keep_at_most(&mut self, bytes: u64, count: u64) {
         let voxels = self.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let values = voxels.saturating_mul(self.channels * self.input.data_type.size_bytes());
-        let sample_bytes = values.saturating_add(voxels.saturating_mul(DataType::Int64.size_bytes()));
+        // Labels take a byte each; where one of a sample needs more, that sample may not be kept.
+        let sample_bytes = values.saturating_add(voxels);
         // A part of a set would be kept for nothing: samples come in turn.
         let fits = sample_bytes.saturating_mul(count) <= bytes;
         self.cache_bytes_max = if fits { bytes.min(CACHE_BYTES_MAX) } else { 0 };
@@ -245,16 +291,34 @@ mod tests {
         }
         let mut set = open(folder.path(), &requirements(1)).unwrap();
         let first = set.batch(&[0, 1]).unwrap();
-        // Two samples of 16 voxels with 12 bytes each. What is kept is not read again.
-        set.keep_at_most(384, 2);
+        // Two samples of 16 voxels with 5 bytes each. What is kept is not read again.
+        set.keep_at_most(160, 2);
         std::fs::rename(folder.path().join("a.nii"), folder.path().join("away")).unwrap();
         assert_eq!(set.batch(&[0, 1]).unwrap(), first);
-        set.keep_at_most(383, 2);
+        set.keep_at_most(159, 2);
         assert!(set.batch(&[0]).is_err());
         std::fs::rename(folder.path().join("away"), folder.path().join("a.nii")).unwrap();
         assert_eq!(set.batch(&[0, 1]).unwrap(), first);
         std::fs::remove_file(folder.path().join("a.nii")).unwrap();
         assert!(set.batch(&[0]).is_err(), "it was not kept");
+    }
+
+    #[test]
+    fn labels_that_a_byte_does_not_hold_are_kept_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, label) in [("a", 7u16), ("b", 300)] {
+            let file = folder.path().join(format!("{name}.nii"));
+            std::fs::write(file, samples::file(2, &[2, 2, 4], &[0; 16], 0.0, 0.0)).unwrap();
+            let labels: Vec<u8> = std::iter::repeat_n(label.to_le_bytes(), 16).flatten().collect();
+            let file = folder.path().join(format!("{name}_seg.nii"));
+            std::fs::write(file, samples::file(512, &[2, 2, 4], &labels, 0.0, 0.0)).unwrap();
+        }
+        let mut set = open(folder.path(), &requirements(1)).unwrap();
+        let expected = Tensor::from_i64(&[2, 2, 2, 4], &[[7; 16], [300; 16]].concat());
+        for _ in 0..2 {
+            assert_eq!(set.batch(&[0, 1]).unwrap().labels, expected);
+            assert_eq!(set.batch(&[1]).unwrap().labels, Tensor::from_i64(&[1, 2, 2, 4], &[300; 16]));
+        }
     }
 
     #[test]

@@ -215,7 +215,8 @@ pub trait Device: Send + Sync {
     }
 
     /// Says that what a part of a host block holds is not needed any longer: a device may give its memory back to the system. It
-    /// holds anything afterwards.
+    /// holds anything afterwards. Where device memory is the host's, so may be what holds a part of that; it comes back as commands write
+    /// there. No submitted command may still use the part.
     fn release_host(&self, _region: Region) {}
 
     /// Takes the memory of a host block that it does not have, because it was released or never written.

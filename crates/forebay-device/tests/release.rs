@@ -1,7 +1,7 @@
-//! Memory of host blocks that is given back. Alone in its process, whose memory it measures.
+//! Memory of host blocks and of device memory that is given back. Alone in its process, whose memory it measures.
 #![cfg(target_os = "linux")]
 
-use forebay_base::Region;
+use forebay_base::{Command, Region};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
 
@@ -34,4 +34,20 @@ fn what_is_released_goes_back_to_the_system() {
     device.fill_host(empty).unwrap();
     grown_by(64, 80, "the second block, whole");
     assert!(device.fill_host(full).is_err(), "a block that is gone");
+    let heap = device.create_placed(64 * MIB).unwrap();
+    grown_by(128, 144, "device memory");
+    device.release_host(Region::new(heap, 16 * MIB + 1, 40 * MIB));
+    grown_by(87, 105, "device memory without 40 MiB");
+    let (ones, found) = (Region::new(empty, 0, 8 * MIB), Region::new(empty, 8 * MIB, 8 * MIB));
+    device.write_host(ones, &vec![1; 8 * MIB as usize]);
+    let (stream, part) = (device.create_stream("copy", 0).unwrap(), Region::new(heap, 20 * MIB, 8 * MIB));
+    for (from, to) in [(ones, part), (part, found)] {
+        device.submit(&[Command::Copy { stream, from, to }]).unwrap();
+        device.synchronize(stream).unwrap();
+    }
+    let mut bytes = vec![0; 8 * MIB as usize];
+    device.read_host(found, &mut bytes);
+    assert!(bytes.iter().all(|&byte| byte == 1), "what was released can be written");
+    drop(bytes);
+    grown_by(95, 123, "device memory without 32 MiB");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::program::{BufferId, Operand, Program};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 /// The program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer named stay listed,
 /// so that identifiers keep their meaning.
@@ -100,10 +100,23 @@ fn takes_over(
     read: usize,
 ) -> Option<(BufferId, BufferId)> {
     let launch = &program.launches[index];
+    let (output, input) = may_take_over(program, launch, write, read)?;
+    // Another output of this launch may have taken the input over already.
+    let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input));
+    let fits = !renamed.contains_key(&output) && !taken;
+    let free = life.get(&output)?.first == index && dies(life.get(&input)?, index);
+    (fits && free).then_some((output, input))
+}
+
+/// Whether the launch's output `write` may take over its input `read`, as far as the launch alone decides: the pair (buffer that goes,
+/// buffer that stays).
+pub(crate) fn may_take_over(
+    program: &Program,
+    launch: &ProgramLaunch,
+    write: usize,
+    read: usize,
+) -> Option<(BufferId, BufferId)> {
     let (output, input) = (launch.writes.get(write)?, launch.reads.get(read)?);
-    if renamed.contains_key(&output.buffer) {
-        return None;
-    }
     let whole = |operand: &Operand| {
         let buffer = program.buffer(operand.buffer);
         buffer.role.is_temporary()
@@ -115,11 +128,8 @@ fn takes_over(
         && output.desc.data_type().size_bytes() == input.desc.data_type().size_bytes();
     let read_once = launch.reads.iter().filter(|operand| operand.buffer == input.buffer).count() == 1;
     let not_written = launch.writes.iter().all(|operand| operand.buffer != input.buffer);
-    // Another output of this launch may have taken the input over already.
-    let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input.buffer));
-    let fits = whole(output) && whole(input) && same_layout && read_once && not_written && !taken;
-    let free = life.get(&output.buffer)?.first == index && dies(life.get(&input.buffer)?, index);
-    (fits && free).then_some((output.buffer, input.buffer))
+    let fits = whole(output) && whole(input) && same_layout && read_once && not_written;
+    fits.then_some((output.buffer, input.buffer))
 }
 
 #[cfg(test)]

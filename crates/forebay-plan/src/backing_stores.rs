@@ -137,7 +137,7 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
         let persistent = program.buffer(buffer).role.is_persistent();
-        if fed_or_read.contains(&buffer) || (persistent && !residency.backing_on_device[index]) {
+        if (fed_or_read.contains(&buffer) || persistent) && !residency.backing_on_device[index] {
             times[index] = Some(whole.clone());
         }
     }

@@ -240,7 +240,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The backing location of an input or output: in the host block; none for an input that no launch reads.
+    /// The backing location of an input or output: in the host block, or on the device where the caller writes or reads it there; none
+    /// for an input that no launch reads.
     fn host_backing(&self, named: &NamedOperand) -> Option<BackingLocation> {
         let backing = self.backing(named);
         (!backing.pieces.is_empty()).then_some(backing)

@@ -169,9 +169,10 @@ pub struct Plan {
     pub cut_bytes: Option<u64>,
     /// By label, where launches were cut into parts: of which launch of the given program it is a part. Else empty.
     pub shares: Vec<Share>,
-    /// Where the caller writes inputs before a step: always whole, in host blocks.
+    /// Where the caller writes inputs before a step: whole in host blocks, or where launches read them if device and host are one memory.
     pub inputs: Vec<BackingLocation>,
-    /// Where the caller reads outputs once the commands before `update_start` are complete: always whole, in host blocks.
+    /// Where the caller reads outputs once the commands before `update_start` are complete: whole in host blocks, or where launches write
+    /// them if device and host are one memory and there are no updates.
     pub outputs: Vec<BackingLocation>,
     /// Parameters, state and constants: where their bytes are before and after each step.
     pub persistent: Vec<BackingLocation>,

@@ -52,7 +52,8 @@ pub struct PlanOptions {
     /// In which order launches are planned.
     pub order: LaunchOrder,
     /// Whether host and device are one memory: then a copy from one to the other frees nothing, and what the device budget does not
-    /// hold is recomputed. Inputs and outputs are copied all the same.
+    /// hold is recomputed. Inputs are written where launches read them, and outputs are read where launches write
+    /// them if no update comes after.
     pub one_pool: bool,
     /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
     /// plans. Without, what the largest launch needs is named.
@@ -89,7 +90,7 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None, shared: None };
+            let planner = Planner::new(program, limits, costs);
             planner.fewest_barriers(&planner.in_core(&file)?)
         }
     }
@@ -109,7 +110,7 @@ pub fn plan_in_groups(
     let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
     let shared = options.shared.as_ref();
-    let planner = Planner { program, limits, costs, in_core_ns: 0, cut: false, host_limit: None, shared };
+    let planner = Planner { shared, ..Planner::new(program, limits, costs) };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -144,6 +145,7 @@ pub fn plan_in_groups(
             let planner = Planner { in_core_ns: in_core_predicted_ns, ..planner };
             let capacity_bytes = budget_bytes / limits.tile_size_bytes * limits.tile_size_bytes;
             if options.one_pool {
+                let planner = Planner { one_pool: true, thorough: true, ..planner };
                 planner.within_one_pool(&file, finest.as_ref(), minimum_budget_bytes..in_core_peak_bytes, options)?
             } else {
                 let whole = (whole_minimum.0 <= budget_bytes).then_some((&file, reordered.as_ref()));
@@ -237,6 +239,27 @@ struct Planner<'a> {
     host_limit: Option<HostLimit>,
     /// What lies at the beginning of the device, in memory that other plans use, too.
     shared: Option<&'a SharedLayout>,
+    /// Whether device and host are one memory, so that inputs and outputs need no places on the host.
+    one_pool: bool,
+    /// Whether what is recomputed in one pool is looked for at length.
+    thorough: bool,
+}
+
+impl<'a> Planner<'a> {
+    fn new(program: &'a Program, limits: &'a Limits, costs: &'a Costs) -> Planner<'a> {
+        let (host_limit, shared) = (None, None);
+        Planner {
+            program,
+            limits,
+            costs,
+            in_core_ns: 0,
+            cut: false,
+            host_limit,
+            shared,
+            one_pool: false,
+            thorough: false,
+        }
+    }
 }
 
 impl Planner<'_> {
@@ -274,6 +297,9 @@ impl Planner<'_> {
         let (program, costs) = (&candidate.ordered.program, &candidate.costs);
         let changing_away = self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk);
         let mut residency = residency(program, live, costs, limit, lost_bytes, changing_away);
+        if self.one_pool {
+            residency.meet_in_place(&kinds(program, live), live, program.update_start < program.launches.len());
+        }
         let backing_stores = backing_stores(program, live, &residency, costs, self.host_limit);
         if !limit.isolate {
             let kinds = kinds(program, live);

@@ -7,17 +7,22 @@
 //! 2016, where segments are given; here they follow from what is worth its time).
 //!
 //! The search is greedy, as XLA's rematerialization is: of all contents that may be dropped, the one that takes most excess bytes
-//! away for the time that it costs, until nothing exceeds the limit. At the end, what turned out to be needless is taken back.
+//! away for the time that it costs, until nothing exceeds the limit. At the end, what turned out to be needless is taken back. Where one
+//! pool leaves no other way, the same is done for lower and lower limits; and then, one buffer after the other is kept that would be
+//! dropped, the dearest first, to see whether others are better dropped instead.
+
+mod step;
 
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
 
-use forebay_model::program::{Program, Role};
+use forebay_model::program::Program;
 
 use crate::cost::Costs;
-use crate::liveness::{Chunk, Liveness, Owner};
-use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_CHAIN_MAX, RECOMPUTED_GAIN_PARTS, RECOMPUTED_LOOKS_MAX};
+use crate::liveness::Liveness;
+use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX};
+use step::{Choice, Content, Step};
 
 /// A step in which some launches run more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,269 +35,43 @@ pub struct Rematerialized {
     pub recomputed_ns: u64,
 }
 
+/// What is known of the memory, and how long is looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    /// The device's own.
+    OfDevice,
+    /// Of device and host: inputs are live from the beginning of the step, outputs to its end if no update comes after them, and what takes
+    /// over the bytes of an operand takes none of its own.
+    Shared {
+        /// Whether what was found is improved.
+        thorough: bool,
+    },
+}
+
 /// Looks for a step whose live bytes stay within a limit; the one that exceeds it least where none was found. `costs` are those of the
 /// program's launches in their order.
-pub fn rematerialize(program: &Program, live: &Liveness, costs: &Costs, limit_bytes: u64) -> Rematerialized {
-    let step = Step::new(program, live, costs);
+pub fn rematerialize(
+    program: &Program,
+    live: &Liveness,
+    costs: &Costs,
+    limit_bytes: u64,
+    pool: Pool,
+) -> Rematerialized {
+    let step = Step { one_pool: pool != Pool::OfDevice, ..Step::new(program, live, costs) };
     let limit_bytes = i64::try_from(limit_bytes).unwrap_or(i64::MAX);
-    let mut search = Search { limit_bytes, choice: Choice::nothing(&step), step: &step, looks: Cell::new(0) };
-    search.drop_until_it_fits();
-    search.take_back();
-    let sequence = step.sequence(&search.choice).unwrap_or_else(|| step.plain());
+    let start = || Search::new(&step, limit_bytes);
+    let mut choice = start().at_once();
+    if pool == (Pool::Shared { thorough: true }) {
+        let slowly = start().by_and_by();
+        choice = start().better(choice, slowly);
+        choice = start().with_others(choice);
+    }
+    let sequence = step.sequence(&choice).unwrap_or_else(|| step.plain());
     let profile = step.profile(&sequence);
     Rematerialized {
         peak_bytes: profile.iter().copied().max().unwrap_or(0).max(0) as u64,
         recomputed_ns: step.recomputed_ns(&sequence),
         launches: sequence,
-    }
-}
-
-/// How long contents last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lifetime {
-    /// From step to step.
-    Lasting,
-    /// Written by the caller before the step.
-    Fed,
-    /// From a launch to a later one of the same step.
-    Temporary,
-}
-
-/// Bytes that launches touch as a whole.
-struct Content<'a> {
-    bytes: i64,
-    lifetime: Lifetime,
-    /// The launch that computes all of it; none where several write it.
-    maker: Option<usize>,
-    /// The launch after which it may be dropped, to be recomputed before its next use, and how many launches lie between.
-    drop: Option<(usize, usize)>,
-    chunk: &'a Chunk,
-}
-
-impl Content<'_> {
-    /// Whether a launch after `from` and before `to` writes it.
-    fn changes_between(&self, from: usize, to: usize) -> bool {
-        self.chunk.accesses.iter().any(|access| access.writes && from < access.launch && access.launch < to)
-    }
-
-    fn last_launch(&self) -> usize {
-        self.chunk.accesses.last().map_or(0, |access| access.launch)
-    }
-}
-
-/// A launch, and the contents that it touches.
-#[derive(Default)]
-struct Item {
-    reads: Vec<usize>,
-    writes: Vec<usize>,
-    duration_ns: u64,
-    workspace_bytes: i64,
-    /// Whether it may run twice: it changes nothing that it reads, and nothing that others write.
-    repeats: bool,
-}
-
-/// A step, prepared for the search.
-struct Step<'a> {
-    contents: Vec<Content<'a>>,
-    items: Vec<Item>,
-}
-
-/// What is dropped, and what is kept longer than its own uses need.
-#[derive(Clone)]
-struct Choice {
-    /// By content: the launch after which it is dropped.
-    dropped_after: Vec<Option<usize>>,
-    /// Contents that are kept for launches that run once more.
-    kept: BTreeSet<usize>,
-    /// Contents that stay where they were recomputed for others, until their own uses.
-    held: BTreeSet<usize>,
-}
-
-impl Choice {
-    fn nothing(step: &Step) -> Choice {
-        Choice { dropped_after: vec![None; step.contents.len()], kept: BTreeSet::new(), held: BTreeSet::new() }
-    }
-}
-
-impl<'a> Step<'a> {
-    fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
-        let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
-        let mut contents = Vec::new();
-        for chunk in &live.chunks {
-            let Owner::Buffer(buffer) = chunk.owner else {
-                if let Owner::Workspace(launch) = chunk.owner {
-                    items[launch].workspace_bytes += chunk.device_bytes() as i64;
-                }
-                continue;
-            };
-            let number = contents.len();
-            for access in &chunk.accesses {
-                let item = &mut items[access.launch];
-                if access.reads {
-                    item.reads.push(number);
-                }
-                if access.writes {
-                    item.writes.push(number);
-                }
-            }
-            let role = program.buffer(buffer).role;
-            let lifetime = match role {
-                Role::Input => Lifetime::Fed,
-                Role::Constant | Role::Parameter | Role::State => Lifetime::Lasting,
-                Role::Temporary | Role::Gradient => Lifetime::Temporary,
-            };
-            // Outputs leave the device after they were computed, once.
-            let is_output = program.outputs.iter().any(|named| named.operand.buffer == buffer);
-            let mut writers = chunk.accesses.iter().filter(|access| access.writes);
-            let maker = match (lifetime, writers.next(), writers.next()) {
-                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output => Some(only.launch),
-                _ => None,
-            };
-            contents.push(Content { bytes: chunk.device_bytes() as i64, lifetime, maker, drop: None, chunk });
-        }
-        for (launch, item) in items.iter_mut().enumerate() {
-            item.duration_ns = costs.launch_ns[launch];
-            item.repeats = item.writes.iter().all(|&content| contents[content].maker == Some(launch));
-        }
-        let mut step = Step { contents, items };
-        for content in 0..step.contents.len() {
-            step.contents[content].drop = step.longest_gap(content);
-        }
-        step
-    }
-
-    /// The launch before the longest gap that ends with a use before which a content may be recomputed, and the gap's length.
-    fn longest_gap(&self, content: usize) -> Option<(usize, usize)> {
-        let Content { maker, chunk, .. } = &self.contents[content];
-        let gaps = chunk.accesses.windows(2).filter(|pair| pair[1].reads);
-        let lengths = gaps.map(|pair| (pair[1].launch - pair[0].launch - 1, pair[0].launch, pair[1].launch));
-        let (length, after, next) = lengths.max()?;
-        (length > 0 && self.may_repeat((*maker)?, next)).then_some((after, length))
-    }
-
-    /// Every launch once.
-    fn plain(&self) -> Vec<(usize, bool)> {
-        (0..self.items.len()).map(|launch| (launch, false)).collect()
-    }
-
-    /// Whether a launch may run once more before another one: what it reads has not changed since.
-    fn may_repeat(&self, launch: usize, at: usize) -> bool {
-        let item = &self.items[launch];
-        item.repeats && item.reads.iter().all(|&read| !self.contents[read].changes_between(launch, at))
-    }
-
-    /// The launches of a choice; none where something is dropped that cannot be recomputed.
-    fn sequence(&self, choice: &Choice) -> Option<Vec<(usize, bool)>> {
-        let mut building =
-            Building { step: self, choice, remade: vec![None; self.contents.len()], launches: Vec::new() };
-        for (launch, item) in self.items.iter().enumerate() {
-            for &read in &item.reads {
-                if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
-                    return None;
-                }
-            }
-            building.launches.push((launch, false));
-        }
-        Some(building.launches)
-    }
-
-    /// Live bytes during each launch of a sequence.
-    fn profile(&self, sequence: &[(usize, bool)]) -> Vec<i64> {
-        let mut changes = vec![0i64; sequence.len() + 1];
-        // By content: since when it is live, and its last touch so far.
-        let mut spans: Vec<Option<(usize, usize)>> = vec![None; self.contents.len()];
-        let mut hold = |(start, end): (usize, usize), bytes: i64| {
-            changes[start] += bytes;
-            changes[end + 1] -= bytes;
-        };
-        for (place, &(launch, _)) in sequence.iter().enumerate() {
-            let item = &self.items[launch];
-            hold((place, place), item.workspace_bytes);
-            for &read in &item.reads {
-                let span = spans[read].get_or_insert((place, place));
-                span.1 = place;
-            }
-            for &write in &item.writes {
-                // What is written without being read begins a life of its own.
-                match &mut spans[write] {
-                    Some(span) if span.1 == place => {}
-                    span => {
-                        if let Some(before) = span.replace((place, place)) {
-                            hold(before, self.contents[write].bytes);
-                        }
-                    }
-                }
-            }
-        }
-        for (content, span) in self.contents.iter().zip(spans) {
-            match (content.lifetime, span) {
-                (Lifetime::Lasting, Some(_)) if !sequence.is_empty() => hold((0, sequence.len() - 1), content.bytes),
-                (_, Some(span)) => hold(span, content.bytes),
-                (_, None) => {}
-            }
-        }
-        changes.pop();
-        let mut live = 0;
-        for change in &mut changes {
-            live += *change;
-            *change = live;
-        }
-        changes
-    }
-
-    fn recomputed_ns(&self, sequence: &[(usize, bool)]) -> u64 {
-        let repeats = sequence.iter().filter(|(_, repeats)| *repeats);
-        repeats.map(|&(launch, _)| self.items[launch].duration_ns).sum()
-    }
-}
-
-/// A sequence while it is put together.
-struct Building<'a> {
-    step: &'a Step<'a>,
-    choice: &'a Choice,
-    /// By content: the launch for which it was last recomputed.
-    remade: Vec<Option<usize>>,
-    launches: Vec<(usize, bool)>,
-}
-
-impl Building<'_> {
-    /// Whether contents are there when a launch starts.
-    fn is_present(&self, content: usize, at: usize) -> bool {
-        let Content { lifetime, maker, .. } = &self.step.contents[content];
-        if *lifetime != Lifetime::Temporary {
-            return true;
-        }
-        if let Some(remade) = self.remade[content] {
-            let own = || self.step.items[remade].reads.contains(&content);
-            return remade == at || self.choice.held.contains(&content) || own();
-        }
-        match self.choice.dropped_after[content] {
-            Some(last) => at <= last,
-            // What nothing needs any more is recomputed where that is possible, and else kept until then.
-            None => {
-                self.step.contents[content].last_launch() >= at
-                    || self.choice.kept.contains(&content)
-                    || !maker.is_some_and(|maker| self.step.may_repeat(maker, at))
-            }
-        }
-    }
-
-    /// Has contents recomputed before a launch where they are not there. Says whether they are there then.
-    fn ensure(&mut self, content: usize, at: usize, chain: usize) -> bool {
-        if self.is_present(content, at) {
-            return true;
-        }
-        let maker = self.step.contents[content].maker.filter(|&maker| self.step.may_repeat(maker, at));
-        let (Some(maker), true) = (maker, chain > 0) else { return false };
-        let item = &self.step.items[maker];
-        if !item.reads.iter().all(|&read| self.ensure(read, at, chain - 1)) {
-            return false;
-        }
-        for &write in &item.writes {
-            self.remade[write] = Some(at);
-        }
-        self.launches.push((maker, true));
-        true
     }
 }
 
@@ -340,15 +119,107 @@ struct Outcome {
     sequence: Vec<(usize, bool)>,
 }
 
+impl Outcome {
+    /// What is better is less: bytes above the limit, then time.
+    fn rank(&self) -> (i64, u64) {
+        (self.excess, self.recomputed_ns)
+    }
+}
+
 struct Search<'a> {
     step: &'a Step<'a>,
     limit_bytes: i64,
     choice: Choice,
     /// Launches of steps that were tried.
     looks: Cell<usize>,
+    /// What is not dropped, though it could be.
+    barred: Option<Move>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(step: &'a Step<'a>, limit_bytes: i64) -> Search<'a> {
+        Search { limit_bytes, choice: Choice::nothing(step), step, looks: Cell::new(0), barred: None }
+    }
+
+    /// Drops what has to be dropped for the limit.
+    fn at_once(mut self) -> Choice {
+        self.drop_until_it_fits();
+        self.take_back();
+        self.choice
+    }
+
+    /// The same for lower and lower limits down to this one: what takes little away for little time is found before much has to go.
+    fn by_and_by(mut self) -> Choice {
+        let limit_bytes = self.limit_bytes;
+        let peak = |search: &Search| {
+            let sequence = search.step.sequence(&search.choice).unwrap_or_else(|| search.step.plain());
+            search.step.profile(&sequence).into_iter().max().unwrap_or(0)
+        };
+        let beyond_bytes = peak(&self).saturating_sub(limit_bytes).max(0);
+        for left in (0..RECOMPUTED_LIMITS).rev() {
+            self.limit_bytes = limit_bytes + beyond_bytes / RECOMPUTED_LIMITS * left;
+            self.drop_until_it_fits();
+            self.take_back();
+        }
+        self.choice
+    }
+
+    /// The choice that exceeds the limit less, or takes less time.
+    fn better(&self, one: Choice, other: Choice) -> Choice {
+        let rank = |choice: &Choice| self.outcome(choice).map_or((i64::MAX, u64::MAX), |found| found.rank());
+        if rank(&other) < rank(&one) {
+            other
+        } else {
+            one
+        }
+    }
+
+    /// Looks whether a choice becomes better without one of the buffers that it drops, the dearest first: others are dropped instead.
+    fn with_others(mut self, choice: Choice) -> Choice {
+        self.choice = choice;
+        let Some(mut best) = self.outcome(&self.choice).filter(|best| best.excess == 0) else { return self.choice };
+        let mut tried = BTreeSet::new();
+        while self.looks.get() < RECOMPUTED_LOOKS_MAX {
+            let untried = |candidate: &Move| !tried.contains(candidate) && self.is_dropped(*candidate);
+            // What is saved without it, whatever it exceeds then.
+            let spent = |candidate: &Move| {
+                self.outcome(&self.without(*candidate))
+                    .map_or(0, |found| best.recomputed_ns.saturating_sub(found.recomputed_ns))
+            };
+            let rated = self.drops().into_iter().filter(untried).map(|candidate| (spent(&candidate), candidate));
+            let Some((spent_ns, candidate)) = rated.max() else { break };
+            if spent_ns == 0 {
+                break;
+            }
+            tried.insert(candidate);
+            let without = self.without(candidate);
+            let before = std::mem::replace(&mut self.choice, without);
+            self.barred = Some(candidate);
+            self.drop_until_it_fits();
+            self.take_back();
+            self.barred = None;
+            match self.outcome(&self.choice).filter(|found| found.rank() < best.rank()) {
+                Some(found) => (best, tried) = (found, BTreeSet::new()),
+                None => self.choice = before,
+            }
+        }
+        self.choice
+    }
+
+    fn is_dropped(&self, candidate: Move) -> bool {
+        let Move::Drop { first, end } = candidate else { return false };
+        self.choice.dropped_after[first..end].iter().any(Option::is_some)
+    }
+
+    /// The choice without a drop.
+    fn without(&self, candidate: Move) -> Choice {
+        let mut choice = self.choice.clone();
+        if let Move::Drop { first, end } = candidate {
+            choice.dropped_after[first..end].fill(None);
+        }
+        choice
+    }
+
     fn is_exhausted(&self) -> bool {
         self.looks.get() > RECOMPUTED_LOOKS_MAX
     }
@@ -426,7 +297,8 @@ impl Search<'_> {
                     return;
                 }
                 (excess, round) = (now.excess, round + 1);
-                for candidate in drops.iter().copied().chain(self.keeps(&now)) {
+                let allowed = drops.iter().copied().filter(|&candidate| self.barred != Some(candidate));
+                for candidate in allowed.chain(self.keeps(&now)) {
                     if let Some((rate, ..)) = self.rate(candidate, &now) {
                         heap.push(Rated { rate, candidate, round });
                     }
@@ -490,10 +362,12 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alias::alias;
     use crate::cost::estimate;
-    use crate::liveness::liveness;
+    use crate::liveness::{liveness, Owner};
     use crate::order::Ordered;
     use crate::testing::{limits, random_training_program, training_program, Random};
+    use forebay_model::program::Role;
 
     /// Live bytes of a program's launches, counted chunk by chunk and launch by launch.
     fn naive_peak_bytes(program: &Program) -> u64 {
@@ -518,13 +392,13 @@ mod tests {
             let mut random = Random::new(seed);
             let program = random_training_program(&mut random, 2 + seed as usize % 9);
             let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-            let plain = rematerialize(&program, &live, &costs, u64::MAX);
+            let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice);
             assert_eq!((plain.peak_bytes, plain.recomputed_ns), (naive_peak_bytes(&program), 0), "seed {seed}");
-            let least = rematerialize(&program, &live, &costs, 0);
+            let least = rematerialize(&program, &live, &costs, 0, Pool::OfDevice);
             assert!(least.peak_bytes <= plain.peak_bytes);
             for percent in [0, 30, 60, 90] {
                 let limit_bytes = least.peak_bytes + (plain.peak_bytes - least.peak_bytes) * percent / 100;
-                let found = rematerialize(&program, &live, &costs, limit_bytes);
+                let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice);
                 let first: Vec<usize> =
                     found.launches.iter().filter(|launch| !launch.1).map(|launch| launch.0).collect();
                 assert!(first.iter().copied().eq(0..program.launches.len()), "seed {seed}");
@@ -537,15 +411,41 @@ mod tests {
     }
 
     #[test]
+    fn one_pool_counts_what_works_in_place_and_looking_longer_finds_no_worse() {
+        let (mut in_place, mut faster) = (0, 0);
+        for seed in 1..25 {
+            let program = random_training_program(&mut Random::new(seed), 2 + seed as usize % 9);
+            let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
+            let find = |limit_bytes, pool| rematerialize(&program, &live, &costs, limit_bytes, pool);
+            let [quick, thorough] = [false, true].map(|thorough| Pool::Shared { thorough });
+            let (plain, least) = (find(u64::MAX, quick).peak_bytes, find(0, quick).peak_bytes);
+            in_place += usize::from(plain < find(u64::MAX, Pool::OfDevice).peak_bytes);
+            for percent in [20, 60] {
+                let limit_bytes = least + plain.saturating_sub(least) * percent / 100;
+                let (quick, thorough) = (find(limit_bytes, quick), find(limit_bytes, thorough));
+                if quick.peak_bytes <= limit_bytes {
+                    assert!(thorough.peak_bytes <= limit_bytes, "seed {seed}, {percent} %");
+                    assert!(thorough.recomputed_ns <= quick.recomputed_ns, "seed {seed}, {percent} %");
+                }
+                faster += usize::from(thorough.recomputed_ns < quick.recomputed_ns);
+                let again = Ordered::as_it_comes(program.clone()).with_launches(&thorough.launches);
+                let taken_over = alias(again.program, &again.groups);
+                assert!(naive_peak_bytes(&taken_over) <= thorough.peak_bytes, "seed {seed}, {percent} %");
+            }
+        }
+        assert!(in_place > 5 && faster > 0, "{in_place} programs work in place, {faster} steps became faster");
+    }
+
+    #[test]
     fn a_deep_chain_takes_half_the_memory_for_few_launches() {
         let layers: Vec<(Role, usize)> = (0..64).map(|layer| (Role::Constant, layer)).collect();
         let program = training_program(1 << 20, &layers);
         let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-        let plain = rematerialize(&program, &live, &costs, u64::MAX);
+        let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice);
         // Constants take half of what is live.
         let constant_bytes = 64 << 20;
         let limit_bytes = constant_bytes + (plain.peak_bytes - constant_bytes) / 2;
-        let found = rematerialize(&program, &live, &costs, limit_bytes);
+        let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice);
         assert!(found.peak_bytes <= limit_bytes, "{} of {}", found.peak_bytes, plain.peak_bytes);
         let again = found.launches.iter().filter(|launch| launch.1).count();
         assert!(again <= 80, "{again} launches of {} run again", program.launches.len());

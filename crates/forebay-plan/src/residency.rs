@@ -62,7 +62,8 @@ pub struct Segment {
 pub struct Residency {
     /// All intervals, those of one chunk in order of time.
     pub segments: Vec<Segment>,
-    /// By chunk: whether it is on the device between steps, and nowhere else.
+    /// By chunk: whether it is on the device between steps, and nowhere else; of an input or output, whether the caller writes or reads it
+    /// there.
     pub backing_on_device: Vec<bool>,
     /// By chunk: whether a copy of its backing location is on the device between steps. Its last interval goes on as its first.
     pub across_steps: Vec<bool>,
@@ -151,6 +152,26 @@ impl Residency {
         self.segments.extend(intervals(index, chunk, kind, kept, boundary));
         self.backing_on_device.push(backing_on_device);
         self.across_steps.push(across_steps);
+    }
+
+    /// Has inputs written where launches read them, instead of copied there: an input takes its bytes on the device from the beginning of
+    /// the step to its last use, and none on the host. Outputs are read where launches write them, if no update comes after them: they
+    /// stay to the end of the step. For plans where device and host are one memory, and nothing has left the device.
+    pub(crate) fn meet_in_place(&mut self, kinds: &[Kind], live: &Liveness, has_updates: bool) {
+        for segment in &mut self.segments {
+            let (chunk, kind) = (&live.chunks[segment.chunk], kinds[segment.chunk]);
+            if kind.persistent || segment.accesses != (0..chunk.accesses.len()) {
+                continue;
+            }
+            if kind.input && !kind.output && !chunk.is_changed() {
+                (segment.start, segment.swap_in) = (0, false);
+                self.backing_on_device[segment.chunk] = true;
+            }
+            if kind.output && !kind.input && !has_updates {
+                (segment.end, segment.swap_out) = (live.launch_count - 1, false);
+                self.backing_on_device[segment.chunk] = true;
+            }
+        }
     }
 }
 

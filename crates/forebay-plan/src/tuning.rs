@@ -74,6 +74,8 @@ pub const RECOMPUTED_CHAIN_MAX: usize = 128;
 pub const RECOMPUTED_LOOKS_MAX: usize = 1 << 23;
 /// All moves are looked at again where those since the last time took away this fraction (one part in this many) of the excess.
 pub const RECOMPUTED_GAIN_PARTS: i64 = 16;
+/// Lower and lower limits for which contents are dropped, where device and host are one memory.
+pub const RECOMPUTED_LIMITS: i64 = 8;
 /// Buffers that are looked at: those of the most bytes for the most launches.
 pub const RECOMPUTED_BUFFERS_MAX: usize = 4096;
 

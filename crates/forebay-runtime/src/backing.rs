@@ -30,6 +30,15 @@ pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
     backing.shape.iter().product::<u64>() * backing.data_type.size_bytes()
 }
 
+/// Refuses another number of bytes than a tensor has.
+pub(crate) fn check_size(backing: &BackingLocation, given: usize) -> Result<(), RuntimeError> {
+    let (given_bytes, expected_bytes) = (given as u64, tensor_bytes(backing));
+    match given_bytes == expected_bytes {
+        true => Ok(()),
+        false => Err(RuntimeError::Size { name: backing.name.clone(), given_bytes, expected_bytes }),
+    }
+}
+
 /// Checks that a backing location's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
 /// uses has no pieces at all.
 pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use forebay_base::{ByteRange, Command, EventId, Launch, MemoryId, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
@@ -17,10 +16,12 @@ use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
-use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, staging_bytes, tensor_bytes};
+use crate::backing::{check_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor_bytes};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
-use crate::profile::{covered, late_copies, Link, Profile, Workers};
+use crate::feeding::{give, FedInPlace};
+use crate::profile::{late_copies, Link, Profile, Workers};
+use crate::step_times::{StepClock, StepTimes};
 use crate::trace::Trace;
 
 /// What to do after the first phase of a step.
@@ -30,64 +31,6 @@ pub enum Decision {
     Continue,
     /// Leave parameters and state as they were before the step.
     Stop,
-}
-
-/// When a step ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepTimes {
-    /// From the first submission to the last join.
-    pub total: Duration,
-    /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
-    pub stall: Duration,
-    /// Copies to the device that kernels had to wait for.
-    pub late_copies: usize,
-    /// The part of `stall` that those cost.
-    pub late: Duration,
-    /// What managed memory did; none where a plan says every move.
-    pub moves: Option<StepMoves>,
-}
-
-/// What managed memory did in a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepMoves {
-    /// Units that launches found missing on the device.
-    pub faults: u64,
-    /// Units that left the device so that others could come.
-    pub evictions: u64,
-    /// Units that were prefetched.
-    pub prefetches: u64,
-    /// Bytes copied to the device.
-    pub bytes_to_device: u64,
-    /// Bytes copied from the device.
-    pub bytes_from_device: u64,
-    /// Bytes written to disk.
-    pub bytes_to_disk: u64,
-    /// Bytes read from disk.
-    pub bytes_from_disk: u64,
-    /// How often the host waited for the device before it could move a unit.
-    pub stalls: u64,
-    /// How long it did so.
-    pub stalled: Duration,
-}
-
-/// Measures a step.
-pub(crate) struct StepClock {
-    start: Instant,
-}
-
-impl StepClock {
-    /// Starts to measure. What ran on the device before is not part of the step.
-    pub(crate) fn start(device: &dyn Device) -> StepClock {
-        drop(device.take_trace());
-        StepClock { start: Instant::now() }
-    }
-
-    /// The times of the step, and the device's records of it.
-    pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
-        let total = self.start.elapsed();
-        let records = device.take_trace();
-        (StepTimes { total, stall: total.saturating_sub(busy(&records)), ..StepTimes::default() }, records)
-    }
 }
 
 /// Commands of one phase, in the device's ids.
@@ -121,6 +64,8 @@ pub struct Executor {
     /// By stream of the device that copies: which way.
     links: BTreeMap<StreamId, Link>,
     binding: Binding,
+    /// Where inputs are written that no copy brings to the device.
+    fed_in_place: FedInPlace,
     /// Memory that other plans use, too; given back behind the binding.
     _shared: Vec<Arc<Executor>>,
 }
@@ -189,9 +134,14 @@ impl Executor {
         let staging_bytes = staging_bytes(&plan);
         let blocks = shared.iter().map(|block| block.device_memory(MemoryId(0))).collect::<Result<Vec<_>, _>>()?;
         let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir, released, &blocks)?;
-        let prologue = plan.prologue.iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
-        submit(&*device, &prologue, "while mapping memory")?;
-        binding.join("while mapping memory")?;
+        let fed_in_place = FedInPlace::of(&plan);
+        for mapping in fed_in_place.divide(&plan.prologue) {
+            let commands =
+                mapping.into_iter().map(|command| binding.command(command)).collect::<Result<Vec<_>, _>>()?;
+            submit(&*device, &commands, "while mapping memory")?;
+            binding.join("while mapping memory")?;
+            fed_in_place.release(&*device, &binding);
+        }
         let update_start = plan.update_start.min(plan.commands.len());
         let mut first = plan.commands[..update_start].to_vec();
         let outputs_event = record_outputs(&plan, &mut first);
@@ -217,6 +167,7 @@ impl Executor {
             records: Vec::new(),
             links,
             binding,
+            fed_in_place,
             _shared: shared,
         })
     }
@@ -339,6 +290,19 @@ impl Executor {
     /// An unknown name, or another number of bytes than the input has.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
         self.write_backing(find(&self.plan.inputs, "input", name)?, bytes)
+    }
+
+    /// The same of an input that is not needed otherwise: where it is written piece by piece, so is its memory given back.
+    ///
+    /// # Errors
+    /// As [`Executor::write_input`].
+    pub fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
+        let backing = find(&self.plan.inputs, "input", name)?;
+        check_size(backing, bytes.len())?;
+        match self.fed_in_place.is_empty() {
+            true => self.write_pieces(backing, &bytes),
+            false => give(backing, bytes, |region, chunk| self.write_chunk(region, chunk)),
+        }
     }
 
     /// Reads an output of the latest step, whole.
@@ -469,6 +433,8 @@ impl Executor {
             // What is lost shows when it is read.
             let _ = self.device.recover();
         }
+        // The next batch takes as much.
+        self.fed_in_place.release(&*self.device, &self.binding);
         result.map(|()| times)
     }
 
@@ -519,14 +485,7 @@ impl Executor {
     }
 
     fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
-        let expected_bytes = tensor_bytes(backing);
-        if bytes.len() as u64 != expected_bytes {
-            return Err(RuntimeError::Size {
-                name: backing.name.clone(),
-                given_bytes: bytes.len() as u64,
-                expected_bytes,
-            });
-        }
+        check_size(backing, bytes.len())?;
         self.write_pieces(backing, bytes)
     }
 
@@ -687,9 +646,4 @@ pub(crate) fn index_error(plan: &Plan, fault: IndexFault) -> RuntimeError {
     let element = before.values().sum::<u64>() + element;
     let name = plan.labels.get(label as usize).cloned().unwrap_or_default();
     RuntimeError::Index { name, launch: whole, element, index, limit }
-}
-
-/// Time in which at least one kernel ran.
-fn busy(records: &[TraceRecord]) -> Duration {
-    covered(records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)))
 }

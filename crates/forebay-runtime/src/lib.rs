@@ -20,13 +20,16 @@ pub mod binding;
 pub mod eager;
 pub mod error;
 pub mod executor;
+mod feeding;
 mod live;
 pub mod paged;
 pub mod profile;
 pub mod shared;
+mod step_times;
 pub mod trace;
 
 pub use error::RuntimeError;
-pub use executor::{Decision, Executor, StepMoves, StepTimes};
+pub use executor::{Decision, Executor};
 pub use paged::{PagedExecutor, PagedOptions, Strategy};
 pub use shared::shared_memory;
+pub use step_times::{StepMoves, StepTimes};

@@ -22,7 +22,8 @@ use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, tenso
 use crate::eager::managed::{stream_id, Location, Policy, Work};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
-use crate::executor::{index_error, Decision, StepClock, StepMoves, StepTimes};
+use crate::executor::{index_error, Decision};
+use crate::step_times::{StepClock, StepMoves, StepTimes};
 use crate::trace::Trace;
 
 /// How many launches ahead of the next one hints prefetch what launches read.

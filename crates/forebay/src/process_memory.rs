@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
+use forebay_base::{DataType, Space};
 use forebay_limits::Use;
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
@@ -17,12 +18,49 @@ use crate::error::Error;
 use crate::machine::LimitedDevice;
 use crate::options::{MemoryLimit, ProcessLimit};
 
-/// Times that a batch is in memory at once next to the plan's own inputs: as it is given, and as a data set keeps or reads it.
-const BATCHES: u64 = 2;
+/// How a plan gets its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Feeding {
+    /// In host memory, from where copies bring them to the device.
+    OnHost,
+    /// Where launches read them. Between steps their places give their memory back, and the next batch takes it.
+    InPlace,
+}
+
+impl Feeding {
+    fn of(plan: &Plan) -> Feeding {
+        let mut pieces = plan.inputs.iter().flat_map(|backing| &backing.pieces);
+        match pieces.any(|(_, region)| matches!(plan.memory(region.memory).space, Space::Device(_))) {
+            true => Feeding::InPlace,
+            false => Feeding::OnHost,
+        }
+    }
+
+    /// Bytes of batches next to the plan's own inputs: as they are given, and as a data set keeps or reads them.
+    fn batches_bytes(self, program: &Program) -> u64 {
+        match self {
+            Feeding::OnHost => 2 * size_bytes(&program.inputs),
+            Feeding::InPlace => kept_batch_bytes(&program.inputs),
+        }
+    }
+}
+
+/// Bytes of a batch as a data set keeps it: most classes fit a byte.
+fn kept_batch_bytes(inputs: &[NamedOperand]) -> u64 {
+    let bytes = |named: &NamedOperand| match named.operand.desc.data_type() {
+        DataType::Int64 => named.operand.desc.element_count(),
+        _ => named.operand.desc.total_size_bytes(),
+    };
+    inputs.iter().map(bytes).sum()
+}
+
 /// Times that outputs are: as the caller gets them, and as they are written.
 const OUTPUTS: u64 = 2;
-/// What an allocator, stacks and buffers of files may take beyond what was measured, and code that comes back once it runs.
-const SLACK_BYTES: u64 = 8 << 20;
+/// Alignment of buffers in a plan's host memory, which is never smaller.
+const HOST_ALIGNMENT_BYTES: u64 = 64;
+/// What an allocator, stacks and buffers of files may take beyond what was measured, and code that comes back once it runs: 6 MiB for the
+/// brain's U-Net, and 10 without optimisation, which makes code larger.
+const SLACK_BYTES: u64 = if cfg!(debug_assertions) { 12 << 20 } else { 8 << 20 };
 /// What is measured is rounded up to this, so that it comes to the same after small changes.
 const MEASURED_STEP_BYTES: u64 = 2 << 20;
 
@@ -71,40 +109,46 @@ pub(crate) fn plan(
     if !limit.chosen {
         forebay_limits::keep_own_limit();
     }
-    let mut other_bytes = other_bytes(program, machine, host_bytes)?;
-    if other_bytes + in_core_bytes <= limit.bytes {
+    let others = |host_bytes, feeding| other_bytes(program, machine, host_bytes, feeding);
+    if others(host_bytes, Feeding::OnHost)? + in_core_bytes <= limit.bytes {
         count_reserved(&mut in_core, machine.reserved_host_bytes());
         return Ok(in_core);
     }
     drop(in_core);
-    if machine.may_simulate() && limit.bytes <= other_bytes {
+    // Where inputs are written in place, the host has outputs alone, and those only if updates come after them.
+    let has_updates = program.update_start < program.launches.len();
+    let of_output = |named: &NamedOperand| named.operand.desc.total_size_bytes().next_multiple_of(HOST_ALIGNMENT_BYTES);
+    let outputs_bytes = if has_updates { program.outputs.iter().map(of_output).sum() } else { 0 };
+    let outputs_bytes = outputs_bytes.max(HOST_ALIGNMENT_BYTES);
+    let mut in_place_bytes = others(outputs_bytes, Feeding::InPlace)?;
+    if machine.may_simulate() && limit.bytes <= in_place_bytes {
         let (limit_bytes, tensors_bytes, launch) = (limit.bytes, in_core_bytes, String::new());
-        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes });
+        return Err(Error::MemoryLimit { limit_bytes, tensors_bytes, launch, other_bytes: in_place_bytes });
     }
     loop {
-        let one_pool = PlanOptions {
+        let within = |other_bytes| PlanOptions {
             device_budget_bytes: Some(limit.bytes.saturating_sub(other_bytes).max(1)),
-            one_pool: true,
             names_least: !machine.may_simulate(),
             ..plain.clone()
         };
-        let spilling =
-            PlanOptions { one_pool: false, spill: true, host_budget_bytes: Some(host_bytes), ..one_pool.clone() };
+        let one_pool = PlanOptions { one_pool: true, ..within(in_place_bytes) };
         let planned = match plan_in_groups(program, groups, &one_pool, limits, costs) {
             Err(PlanError::DeviceBudget { .. }) if machine.spills() => {
+                let on_host = within(others(host_bytes, Feeding::OnHost)?);
+                let spilling = PlanOptions { spill: true, host_budget_bytes: Some(host_bytes), ..on_host };
                 plan_in_groups(program, groups, &spilling, limits, costs)
             }
             planned => planned,
         };
         // Planning itself takes memory, which an allocator may keep.
-        let after_bytes = self::other_bytes(program, machine, host_bytes)?;
+        let after_bytes = others(outputs_bytes, Feeding::InPlace)?;
         // The limit that is named as the least must suffice for the next process, too.
         let mut plan = planned.map_err(|error| refused(error, limit, after_bytes + MEASURED_STEP_BYTES))?;
-        if after_bytes <= other_bytes {
+        if after_bytes <= in_place_bytes {
             count_reserved(&mut plan, machine.reserved_host_bytes());
             return Ok(plan);
         }
-        other_bytes = after_bytes;
+        in_place_bytes = after_bytes;
     }
 }
 
@@ -117,7 +161,7 @@ fn limit(
     in_core_bytes: u64,
 ) -> Result<Option<ProcessLimit>, Error> {
     let given = machine.options.memory.memory_limit;
-    let unlimited_bytes = match other_bytes(program, machine, host_bytes) {
+    let unlimited_bytes = match other_bytes(program, machine, host_bytes, Feeding::OnHost) {
         Ok(other_bytes) => other_bytes.saturating_add(in_core_bytes),
         // Without a limit, nothing has to be known.
         Err(_) if given.is_none() => return Ok(None),
@@ -172,7 +216,7 @@ fn size_bytes(operands: &[NamedOperand]) -> u64 {
 }
 
 /// What the process takes besides tensors on the device.
-fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> Result<u64, Error> {
+fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feeding: Feeding) -> Result<u64, Error> {
     // While a plan is on the device, what it holds cannot be told from the rest.
     let is_idle = machine.device.usage().heap_bytes == 0;
     let is_limited = machine.options.memory.memory_limit.is_some() || machine.process_limit().is_some();
@@ -190,7 +234,7 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64) -> R
     if is_idle {
         note_planning(machine);
     }
-    let batches = BATCHES * size_bytes(&program.inputs) + OUTPUTS * size_bytes(&program.outputs);
+    let batches = feeding.batches_bytes(program) + OUTPUTS * size_bytes(&program.outputs);
     Ok(measured + host_bytes + machine.reserved_host_bytes() + batches + SLACK_BYTES)
 }
 
@@ -215,7 +259,7 @@ fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> 
     let limit = machine.process_limit()?;
     // The plan's host bytes have what is reserved in them.
     let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes());
-    let other_bytes = other_bytes(program, machine, host_bytes).ok()?;
+    let other_bytes = other_bytes(program, machine, host_bytes, Feeding::of(plan)).ok()?;
     let taken_bytes = other_bytes.saturating_add(plan.statistics.device_peak_bytes);
     Some((limit.bytes.saturating_sub(taken_bytes), taken_bytes.saturating_sub(limit.bytes)))
 }
@@ -223,7 +267,7 @@ fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> 
 /// Bytes that a data set may keep of its samples: a batch, which is counted, and what the limit leaves; none without a limit.
 pub(crate) fn kept_bytes(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<u64> {
     let (left_bytes, _) = left_and_lacking(program, plan, machine)?;
-    Some(size_bytes(&program.inputs) + left_bytes)
+    Some(kept_batch_bytes(&program.inputs) + left_bytes)
 }
 
 /// Whether the process has grown since the plan was made, so that the limit is too small for both.

@@ -128,6 +128,14 @@ impl Runner {
         }
     }
 
+    /// The same of an input that is not needed otherwise.
+    pub(crate) fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.give_input(name, bytes),
+            Runner::Paged(executor) => executor.write_input(name, &bytes),
+        }
+    }
+
     pub(crate) fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.read_output(name),

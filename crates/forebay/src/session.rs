@@ -290,7 +290,10 @@ pub(crate) fn feed(runner: &mut Runner, inputs: BTreeMap<String, Tensor>) -> Res
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.
         if runner.plan().inputs.iter().any(|backing| backing.name == name) {
-            runner.write_input(&name, tensor.bytes())?;
+            match tensor.try_into_bytes() {
+                Ok(bytes) => runner.give_input(&name, bytes)?,
+                Err(shared) => runner.write_input(&name, shared.bytes())?,
+            }
         }
     }
     Ok(())

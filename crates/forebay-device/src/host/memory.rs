@@ -176,11 +176,13 @@ impl Memories {
         memory.range.fill().map_err(|error| out_of_memory("a host block", memory.size_bytes, error))
     }
 
-    /// Gives the pages of a part of a host block back.
+    /// Gives the pages of a part of a memory back.
     pub fn release_host(&mut self, region: Region) {
-        let block = self.memories.get(&region.memory).filter(|memory| memory.kind == Kind::HostBlock);
-        if let Some(memory) = block.filter(|memory| region.range.end <= memory.size_bytes) {
-            memory.range.release(region.range.start, region.range.end);
+        let memory = self.memories.get(&region.memory);
+        let Some(memory) = memory.filter(|memory| region.range.end <= memory.size_bytes) else { return };
+        match memory.kind {
+            Kind::HostBlock => memory.range.release(region.range.start, region.range.end),
+            Kind::Reservation | Kind::Placed => memory.range.release_file(region.range.start, region.range.end),
         }
     }
 

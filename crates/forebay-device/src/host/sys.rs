@@ -145,19 +145,31 @@ impl AddressRange {
     /// # Panics
     /// If the part leaves the range.
     pub fn release(&self, start_bytes: u64, end_bytes: u64) {
+        self.advise_within(start_bytes, end_bytes, libc::MADV_DONTNEED);
+    }
+
+    /// The same of memory files that are mapped here. The pages come again from what the system has left.
+    ///
+    /// # Panics
+    /// If the part leaves the range.
+    pub fn release_file(&self, start_bytes: u64, end_bytes: u64) {
+        self.advise_within(start_bytes, end_bytes, libc::MADV_REMOVE);
+    }
+
+    /// Advice for the whole pages between two bytes. Where the system refuses, the pages stay.
+    fn advise_within(&self, start_bytes: u64, end_bytes: u64, advice: i32) {
         assert!(start_bytes <= end_bytes && end_bytes <= self.size_bytes as u64, "a part of a range lies in it");
         let start = start_bytes.next_multiple_of(PAGE_BYTES);
         let end = if end_bytes == self.size_bytes as u64 { end_bytes } else { end_bytes / PAGE_BYTES * PAGE_BYTES };
         if start < end {
-            // Where the system refuses, the pages stay.
-            let _ = self.advise(start as usize, (end - start) as usize, libc::MADV_DONTNEED);
+            let _ = self.advise(start as usize, (end - start) as usize, advice);
         }
     }
 
     fn advise(&self, offset_bytes: usize, size_bytes: usize, advice: i32) -> io::Result<()> {
         loop {
-            // SAFETY: the addresses are this value's own. No advice but that of `release` changes what is in them, and that one is
-            // given for private anonymous memory, where it means zeros.
+            // SAFETY: the addresses are this value's own. No advice but those of `release` and `release_file` changes what is in them:
+            // these mean zeros for private anonymous memory and for memory files, and nothing for addresses without memory.
             let result = unsafe { libc::madvise(self.base.as_ptr().add(offset_bytes).cast(), size_bytes, advice) };
             if result == 0 {
                 return Ok(());

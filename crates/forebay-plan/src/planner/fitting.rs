@@ -160,15 +160,7 @@ mod tests {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), &costs);
-            let planner = Planner {
-                program: &program,
-                limits: &limits,
-                costs: &costs,
-                in_core_ns: 0,
-                cut: false,
-                host_limit: None,
-                shared: None,
-            };
+            let planner = Planner::new(&program, &limits, &costs);
             let live = split(&file);
             let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
             let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;

@@ -1,0 +1,300 @@
+//! A step whose contents may be dropped, and what a choice of them comes to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use forebay_model::program::{BufferId, Program, Role};
+
+use crate::alias::may_take_over;
+use crate::cost::Costs;
+use crate::liveness::{Chunk, Liveness, Owner};
+use crate::tuning::RECOMPUTED_CHAIN_MAX;
+
+/// How long contents last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lifetime {
+    /// From step to step.
+    Lasting,
+    /// Written by the caller before the step.
+    Fed,
+    /// From a launch to a later one of the same step.
+    Temporary,
+}
+
+/// Bytes that launches touch as a whole.
+pub(super) struct Content<'a> {
+    pub(super) bytes: i64,
+    /// Bytes of the buffer that it is in.
+    pub(super) buffer_bytes: u64,
+    pub(super) lifetime: Lifetime,
+    /// Whether the caller reads it.
+    pub(super) is_output: bool,
+    /// The launch that computes all of it; none where several write it.
+    pub(super) maker: Option<usize>,
+    /// The launch after which it may be dropped, to be recomputed before its next use, and how many launches lie between.
+    pub(super) drop: Option<(usize, usize)>,
+    pub(super) chunk: &'a Chunk,
+}
+
+impl Content<'_> {
+    /// Whether a launch after `from` and before `to` writes it.
+    pub(super) fn changes_between(&self, from: usize, to: usize) -> bool {
+        self.chunk.accesses.iter().any(|access| access.writes && from < access.launch && access.launch < to)
+    }
+
+    pub(super) fn last_launch(&self) -> usize {
+        self.chunk.accesses.last().map_or(0, |access| access.launch)
+    }
+}
+
+/// A launch, and the contents that it touches.
+#[derive(Default)]
+pub(super) struct Item {
+    pub(super) reads: Vec<usize>,
+    pub(super) writes: Vec<usize>,
+    pub(super) duration_ns: u64,
+    pub(super) workspace_bytes: i64,
+    /// Contents that it writes, each with one that it reads and whose bytes it may take over ([`mod@crate::alias`]).
+    pub(super) in_place: Vec<(usize, usize)>,
+    /// Whether it may run twice: it changes nothing that it reads, and nothing that others write.
+    pub(super) repeats: bool,
+}
+
+/// A step, prepared for the search.
+pub(super) struct Step<'a> {
+    pub(super) contents: Vec<Content<'a>>,
+    pub(super) items: Vec<Item>,
+    /// Whether what is fed is live before its first use, outputs are after their last one, and launches work in place.
+    pub(super) one_pool: bool,
+    /// Whether updates come after the outputs.
+    pub(super) has_updates: bool,
+}
+
+/// What is dropped, and what is kept longer than its own uses need.
+#[derive(Clone)]
+pub(super) struct Choice {
+    /// By content: the launch after which it is dropped.
+    pub(super) dropped_after: Vec<Option<usize>>,
+    /// Contents that are kept for launches that run once more.
+    pub(super) kept: BTreeSet<usize>,
+    /// Contents that stay where they were recomputed for others, until their own uses.
+    pub(super) held: BTreeSet<usize>,
+}
+
+impl Choice {
+    pub(super) fn nothing(step: &Step) -> Choice {
+        Choice { dropped_after: vec![None; step.contents.len()], kept: BTreeSet::new(), held: BTreeSet::new() }
+    }
+}
+
+impl<'a> Step<'a> {
+    pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
+        let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
+        let mut contents = Vec::new();
+        // By buffer: its first content.
+        let mut numbers: BTreeMap<BufferId, usize> = BTreeMap::new();
+        for chunk in &live.chunks {
+            let Owner::Buffer(buffer) = chunk.owner else {
+                if let Owner::Workspace(launch) = chunk.owner {
+                    items[launch].workspace_bytes += chunk.device_bytes() as i64;
+                }
+                continue;
+            };
+            let number = contents.len();
+            numbers.entry(buffer).or_insert(number);
+            for access in &chunk.accesses {
+                let item = &mut items[access.launch];
+                if access.reads {
+                    item.reads.push(number);
+                }
+                if access.writes {
+                    item.writes.push(number);
+                }
+            }
+            let role = program.buffer(buffer).role;
+            let lifetime = match role {
+                Role::Input => Lifetime::Fed,
+                Role::Constant | Role::Parameter | Role::State => Lifetime::Lasting,
+                Role::Temporary | Role::Gradient => Lifetime::Temporary,
+            };
+            // Outputs leave the device after they were computed, once.
+            let is_output = program.outputs.iter().any(|named| named.operand.buffer == buffer);
+            let mut writers = chunk.accesses.iter().filter(|access| access.writes);
+            let maker = match (lifetime, writers.next(), writers.next()) {
+                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output => Some(only.launch),
+                _ => None,
+            };
+            let buffer_bytes = program.buffer(buffer).size_bytes;
+            let bytes = chunk.device_bytes() as i64;
+            contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, drop: None, chunk });
+        }
+        for (launch, item) in items.iter_mut().enumerate() {
+            item.duration_ns = costs.launch_ns[launch];
+            let pairs = program.launches[launch].kernel.in_place().iter();
+            let pairs =
+                pairs.filter_map(|&(write, read)| may_take_over(program, &program.launches[launch], write, read));
+            // Outputs stay where they are; buffers in pieces live piece by piece.
+            let is_one = |number: &usize| contents[*number].chunk.range.len() == contents[*number].buffer_bytes;
+            let one = |buffer| numbers.get(&buffer).copied().filter(is_one);
+            let pairs = pairs.filter_map(|(write, read)| one(write).zip(one(read)));
+            item.in_place = pairs.filter(|&(_, read)| !contents[read].is_output).collect();
+            item.repeats = item.writes.iter().all(|&content| contents[content].maker == Some(launch));
+        }
+        let mut step =
+            Step { contents, items, one_pool: false, has_updates: program.update_start < program.launches.len() };
+        for content in 0..step.contents.len() {
+            step.contents[content].drop = step.longest_gap(content);
+        }
+        step
+    }
+
+    /// The launch before the longest gap that ends with a use before which a content may be recomputed, and the gap's length.
+    pub(super) fn longest_gap(&self, content: usize) -> Option<(usize, usize)> {
+        let Content { maker, chunk, .. } = &self.contents[content];
+        let gaps = chunk.accesses.windows(2).filter(|pair| pair[1].reads);
+        let lengths = gaps.map(|pair| (pair[1].launch - pair[0].launch - 1, pair[0].launch, pair[1].launch));
+        let (length, after, next) = lengths.max()?;
+        (length > 0 && self.may_repeat((*maker)?, next)).then_some((after, length))
+    }
+
+    /// Every launch once.
+    pub(super) fn plain(&self) -> Vec<(usize, bool)> {
+        (0..self.items.len()).map(|launch| (launch, false)).collect()
+    }
+
+    /// Whether a launch may run once more before another one: what it reads has not changed since.
+    pub(super) fn may_repeat(&self, launch: usize, at: usize) -> bool {
+        let item = &self.items[launch];
+        item.repeats && item.reads.iter().all(|&read| !self.contents[read].changes_between(launch, at))
+    }
+
+    /// The launches of a choice; none where something is dropped that cannot be recomputed.
+    pub(super) fn sequence(&self, choice: &Choice) -> Option<Vec<(usize, bool)>> {
+        let mut building =
+            Building { step: self, choice, remade: vec![None; self.contents.len()], launches: Vec::new() };
+        for (launch, item) in self.items.iter().enumerate() {
+            for &read in &item.reads {
+                if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
+                    return None;
+                }
+            }
+            building.launches.push((launch, false));
+        }
+        Some(building.launches)
+    }
+
+    /// Live bytes during each launch of a sequence.
+    pub(super) fn profile(&self, sequence: &[(usize, bool)]) -> Vec<i64> {
+        let mut changes = vec![0i64; sequence.len() + 1];
+        // Where launches may take bytes over: if the first of the two ends there.
+        let mut takes_over: Vec<(usize, usize, usize)> = Vec::new();
+        // By content: since when it is live, and its last touch so far.
+        let mut spans: Vec<Option<(usize, usize)>> = vec![None; self.contents.len()];
+        let mut hold = |(start, end): (usize, usize), bytes: i64| {
+            changes[start] += bytes;
+            changes[end + 1] -= bytes;
+        };
+        for (place, &(launch, _)) in sequence.iter().enumerate() {
+            let item = &self.items[launch];
+            hold((place, place), item.workspace_bytes);
+            for &read in &item.reads {
+                let span = spans[read].get_or_insert((place, place));
+                span.1 = place;
+            }
+            if self.one_pool {
+                let new = item.in_place.iter().filter(|(write, _)| spans[*write].is_none());
+                takes_over.extend(new.map(|&(write, read)| (place, read, write)));
+            }
+            for &write in &item.writes {
+                // What is written without being read begins a life of its own.
+                match &mut spans[write] {
+                    Some(span) if span.1 == place => {}
+                    span => {
+                        if let Some(before) = span.replace((place, place)) {
+                            hold(before, self.contents[write].bytes);
+                        }
+                    }
+                }
+            }
+        }
+        let mut last = None;
+        for (place, read, write) in takes_over {
+            if last != Some(place) && spans[read].is_some_and(|(_, end)| end == place) {
+                last = Some(place);
+                hold((place, place), -self.contents[write].bytes);
+            }
+        }
+        for (content, span) in self.contents.iter().zip(spans) {
+            match (content.lifetime, span) {
+                (Lifetime::Lasting, Some(_)) if !sequence.is_empty() => hold((0, sequence.len() - 1), content.bytes),
+                (Lifetime::Fed, Some((_, end))) if self.one_pool => hold((0, end), content.bytes),
+                (_, Some((start, _))) if self.one_pool && content.is_output && !self.has_updates => {
+                    hold((start, sequence.len() - 1), content.bytes);
+                }
+                (_, Some(span)) => hold(span, content.bytes),
+                (_, None) => {}
+            }
+        }
+        changes.pop();
+        let mut live = 0;
+        for change in &mut changes {
+            live += *change;
+            *change = live;
+        }
+        changes
+    }
+
+    pub(super) fn recomputed_ns(&self, sequence: &[(usize, bool)]) -> u64 {
+        let repeats = sequence.iter().filter(|(_, repeats)| *repeats);
+        repeats.map(|&(launch, _)| self.items[launch].duration_ns).sum()
+    }
+}
+
+/// A sequence while it is put together.
+struct Building<'a> {
+    step: &'a Step<'a>,
+    choice: &'a Choice,
+    /// By content: the launch for which it was last recomputed.
+    remade: Vec<Option<usize>>,
+    launches: Vec<(usize, bool)>,
+}
+
+impl Building<'_> {
+    /// Whether contents are there when a launch starts.
+    fn is_present(&self, content: usize, at: usize) -> bool {
+        let Content { lifetime, maker, .. } = &self.step.contents[content];
+        if *lifetime != Lifetime::Temporary {
+            return true;
+        }
+        if let Some(remade) = self.remade[content] {
+            let own = || self.step.items[remade].reads.contains(&content);
+            return remade == at || self.choice.held.contains(&content) || own();
+        }
+        match self.choice.dropped_after[content] {
+            Some(last) => at <= last,
+            // What nothing needs any more is recomputed where that is possible, and else kept until then.
+            None => {
+                self.step.contents[content].last_launch() >= at
+                    || self.choice.kept.contains(&content)
+                    || !maker.is_some_and(|maker| self.step.may_repeat(maker, at))
+            }
+        }
+    }
+
+    /// Has contents recomputed before a launch where they are not there. Says whether they are there then.
+    fn ensure(&mut self, content: usize, at: usize, chain: usize) -> bool {
+        if self.is_present(content, at) {
+            return true;
+        }
+        let maker = self.step.contents[content].maker.filter(|&maker| self.step.may_repeat(maker, at));
+        let (Some(maker), true) = (maker, chain > 0) else { return false };
+        let item = &self.step.items[maker];
+        if !item.reads.iter().all(|&read| self.ensure(read, at, chain - 1)) {
+            return false;
+        }
+        for &write in &item.writes {
+            self.remade[write] = Some(at);
+        }
+        self.launches.push((maker, true));
+        true
+    }
+}

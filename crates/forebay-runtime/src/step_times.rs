@@ -1,0 +1,70 @@
+//! When steps ran, and how long nothing did.
+
+use std::time::{Duration, Instant};
+
+use forebay_device::{Device, TraceRecord};
+
+use crate::profile::covered;
+
+/// When a step ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTimes {
+    /// From the first submission to the last join.
+    pub total: Duration,
+    /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
+    pub stall: Duration,
+    /// Copies to the device that kernels had to wait for.
+    pub late_copies: usize,
+    /// The part of `stall` that those cost.
+    pub late: Duration,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
+}
+
+/// What managed memory did in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepMoves {
+    /// Units that launches found missing on the device.
+    pub faults: u64,
+    /// Units that left the device so that others could come.
+    pub evictions: u64,
+    /// Units that were prefetched.
+    pub prefetches: u64,
+    /// Bytes copied to the device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from the device.
+    pub bytes_from_device: u64,
+    /// Bytes written to disk.
+    pub bytes_to_disk: u64,
+    /// Bytes read from disk.
+    pub bytes_from_disk: u64,
+    /// How often the host waited for the device before it could move a unit.
+    pub stalls: u64,
+    /// How long it did so.
+    pub stalled: Duration,
+}
+
+/// Measures a step.
+pub(crate) struct StepClock {
+    start: Instant,
+}
+
+impl StepClock {
+    /// Starts to measure. What ran on the device before is not part of the step.
+    pub(crate) fn start(device: &dyn Device) -> StepClock {
+        drop(device.take_trace());
+        StepClock { start: Instant::now() }
+    }
+
+    /// The times of the step, and the device's records of it.
+    pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
+        let total = self.start.elapsed();
+        let records = device.take_trace();
+        (StepTimes { total, stall: total.saturating_sub(busy(&records)), ..StepTimes::default() }, records)
+    }
+}
+
+/// Time in which at least one kernel ran.
+fn busy(records: &[TraceRecord]) -> Duration {
+    covered(records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)))
+}
