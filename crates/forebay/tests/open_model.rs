@@ -46,7 +46,8 @@ fn gradients_are_those_of_a_training_step() {
     let mut forwards = Session::of_open_model(&model, &SessionOptions::default(), true).unwrap();
     let outputs = forwards.run(inputs.clone()).unwrap();
     let logits = forwards.outputs()[0].name.clone();
-    let next: Vec<_> = outputs.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("next:")?, tensor))).collect();
+    let next: Vec<_> =
+        outputs.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("next:")?, tensor))).collect();
     assert_eq!(next.len(), 6);
     for (name, tensor) in next {
         assert_eq!(&state[name], tensor, "{name}");
