@@ -14,7 +14,7 @@ use super::skeleton::LeftOut;
 /// Where a value's metadata say what it is in the module.
 const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 /// Where a value's metadata name what it was computed from, while the model was exported.
-const FOLDED_FROM: &str = "folded_from";
+const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
 /// Where the graph's metadata say which argument of the exported program is which attribute of the module.
 const SIGNATURE: &str = "pkg.torch.export.ExportedProgram.graph_signature";
 /// Where a node's metadata have the call that it was made of.
@@ -231,10 +231,12 @@ fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: 
         let name = match names.get(&(from.clone(), key.clone())) {
             Some(name) => name.clone(),
             None => {
-                let wanted = if let [(attribute, _)] = &*key { attribute } else { &from };
+                let mut info = infos.get(&from).cloned().unwrap_or_default();
+                // What was computed from an attribute is not the attribute.
+                let is_attribute = entry(&info.metadata_props, KIND).is_some();
+                let wanted = key.first().filter(|_| is_attribute && key.len() == 1).map_or(&from, |(name, _)| name);
                 let name = initializers.free_name(wanted);
                 initializers.copy(graph, left_out, &from, &name);
-                let mut info = infos.get(&from).cloned().unwrap_or_default();
                 info.name = Some(name.clone());
                 if let ([(_, kind)], Some(stated)) =
                     (&*key, info.metadata_props.iter_mut().find(|entry| entry.key() == KIND))

@@ -114,7 +114,7 @@ fn with_calls() -> ModelProto {
     let stated =
         |name: &str, kind: &str| ValueInfoProto { metadata_props: metadata(&[(KIND, kind)]), ..info(name, &[4]) };
     let folded = |name: &str, from: &str| ValueInfoProto {
-        metadata_props: metadata(&[("folded_from", from)]),
+        metadata_props: metadata(&[("pkg.onnxscript.optimizer.folded_from", from)]),
         ..info(name, &[4])
     };
     let transposed = || AttributeProto { i: Some(1), ..named("transB", AttributeType::Int) };
