@@ -44,13 +44,13 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a model: arrays in, arrays out
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Train a model on a data set, and save it as ONNX
     Train(Box<TrainArguments>),
     /// Write the model that a checkpoint of training holds, as ONNX
     Export(ExportArguments),
     /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
-    Plan(PlanArguments),
+    Plan(Box<PlanArguments>),
     /// List the devices of this machine
     Devices(DevicesArguments),
     /// Give buffers with known lifetimes offsets in as little memory as possible

@@ -46,14 +46,11 @@ impl Recipe {
     /// # Errors
     /// A name that there is not, or a number that is missing.
     pub fn apply(self, py: Python<'_>, options: &mut TrainingOptions) -> PyResult<Schedule> {
-        options.clipping = match self.clipping {
-            None => None,
-            Some((kind, limit)) => Some(match kind.as_str() {
-                "value" => Clipping::Value(limit),
-                "norm" => Clipping::Norm(limit),
-                _ => Clipping::GlobalNorm(limit),
-            }),
-        };
+        options.clipping = self.clipping.map(|(kind, limit)| match kind.as_str() {
+            "value" => Clipping::Value(limit),
+            "norm" => Clipping::Norm(limit),
+            _ => Clipping::GlobalNorm(limit),
+        });
         options.gradient_norm = self.gradient_norm;
         let group = |(pattern, factor, decay, frozen): (String, f32, Option<f32>, bool)| {
             let mut group = ParameterGroup::new(pattern);
