@@ -28,6 +28,7 @@ from ._options import (
     SoftmaxCrossEntropy,
 )
 from ._plan import Machine, Offer, Plan, machines, plan
+from ._recipe import ParameterGroup, Schedule
 from ._session import RunTimes, Session
 from ._trainer import Evaluation, History, StepReport, Trainer
 from .errors import (
@@ -71,10 +72,12 @@ __all__ = [
     "Offer",
     "OutOfBudget",
     "OutputLoss",
+    "ParameterGroup",
     "Plan",
     "RaceError",
     "RunTimes",
     "SGD",
+    "Schedule",
     "Session",
     "SoftmaxCrossEntropy",
     "StepReport",

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
+from . import _recipe
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -251,6 +252,7 @@ def training(
     freeze: Union[str, Sequence[str]] = (),
     seed: int = 0,
     on_nan: str = "stop",
+    recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Options of training as the native module takes them."""
     given: Dict[str, Any] = {"class_axis": None, "ignore_index": None, "labels": None}
@@ -269,4 +271,5 @@ def training(
         "freeze": patterns,
         "seed": seed,
         "on_nan": on_nan,
+        "recipe": _recipe.recipe() if recipe is None else recipe,
     }

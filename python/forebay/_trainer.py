@@ -14,6 +14,7 @@ from ._feed import Progress, read_ahead, split_batch
 from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
 from ._options import EngineOptions, Loss, Optimizer, PathLike, Size
 from ._plan import Plan
+from ._recipe import ParameterGroup, Schedule, recipe
 from ._session import by_name
 from .errors import InvalidArgument
 
@@ -40,6 +41,12 @@ class StepReport:
     late_seconds: float
     #: Whether a better plan, made with measured durations, takes over at the next step.
     replanned: bool
+    #: The learning rate of the step.
+    learning_rate: float
+    #: The norm of all gradients before they were limited, where it is asked for or needed.
+    gradient_norm: Optional[float]
+    #: Whether the update was left out, because the loss or a gradient is not finite.
+    skipped: bool
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,16 @@ class Trainer:
         decay: Which parameters decay: ``"all"`` or ``"matrices"``; matrices only for AdamW, else all, where not given.
         freeze: Patterns (``*``, ``?``) over names of parameters that do not train.
         seed: The seed of dropout.
-        on_nan: What happens when the loss is not finite: ``"stop"`` (the step fails, with :class:`forebay.NotFinite`) or
-            ``"continue"``.
+        on_nan: What happens when the loss is not finite: ``"stop"`` (the step fails, with :class:`forebay.NotFinite`),
+            ``"continue"``, or ``"skip"`` (the update is left out; looks at the gradients, too).
+        schedule: How the learning rate changes from step to step, a :class:`forebay.Schedule`.
+        clip_value: Limits each element of a gradient to this number and its negative.
+        clip_norm: Scales a parameter's gradient down whose norm exceeds this number.
+        clip_global_norm: Scales all gradients down where their common norm exceeds this number.
+        gradient_norm: Whether each step reports that norm, also where nothing needs it.
+        groups: Parameters that train with numbers of their own, each a :class:`forebay.ParameterGroup`.
+        accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other.
+        average: The decay of an exponential moving average of the parameters: see :meth:`save_average`.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.
 
     Raises:
@@ -124,6 +139,14 @@ class Trainer:
         freeze: Union[str, Sequence[str]] = (),
         seed: int = 0,
         on_nan: str = "stop",
+        schedule: Optional[Schedule] = None,
+        clip_value: Optional[float] = None,
+        clip_norm: Optional[float] = None,
+        clip_global_norm: Optional[float] = None,
+        gradient_norm: bool = False,
+        groups: Sequence[ParameterGroup] = (),
+        accumulate: int = 1,
+        average: Optional[float] = None,
         **options: Unpack[EngineOptions],
     ) -> None:
         self._model: Model = as_model(model)
@@ -140,6 +163,9 @@ class Trainer:
                 freeze=freeze,
                 seed=seed,
                 on_nan=on_nan,
+                recipe=recipe(
+                    schedule, clip_value, clip_norm, clip_global_norm, gradient_norm, groups, accumulate, average
+                ),
             ),
         )
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
@@ -182,6 +208,10 @@ class Trainer:
         """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are."""
         loss, logits = self._native.evaluate(*self._batch(inputs, labels))
         return Evaluation(loss, from_native(logits))
+
+    def observe(self, loss: float) -> None:
+        """Tells a schedule ``"plateau"`` of a loss. :meth:`fit` does, after each epoch: of that of the validation data, else of the mean."""
+        self._native.observe(loss)
 
     def validate(self, data: Iterable[Any]) -> float:
         """The mean loss over all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`."""
@@ -261,6 +291,7 @@ class Trainer:
             if validation is not None:
                 history.validation_losses.append(self.validate(validation))
                 summary += f", validation {history.validation_losses[-1]:.4g}"
+            self.observe(history.validation_losses[-1] if validation is not None else history.epoch_losses[-1])
             bar.end(summary)
             if folder is not None:
                 self.save_checkpoint(folder, {"epoch": epoch + 1, "batch": 0})
@@ -311,6 +342,10 @@ class Trainer:
     def save(self, path: PathLike) -> None:
         """Writes the trained model as ONNX. The file is replaced as a whole or not at all."""
         self._native.save(os.fspath(path))
+
+    def save_average(self, path: PathLike) -> None:
+        """Writes the trained model with the moving averages of its parameters in their place (``average=...``)."""
+        self._native.save_average(os.fspath(path))
 
     # Stop and go on.
 

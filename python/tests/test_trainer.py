@@ -248,3 +248,38 @@ def test_costs_and_traces(digits: str, batch: Any, tmp_path: Path) -> None:
     run.save_costs(tmp_path / "costs.json")
     planned = forebay.plan(digits, optimizer="adamw", batch_size=50, costs=tmp_path / "costs.json")
     assert planned.seconds > 0 and run.predicted_seconds > 0
+
+
+def test_recipes(digits: str, batch: Any, tmp_path: Path) -> None:
+    schedule = forebay.Schedule("cosine", steps=4, warmup=2, min_rate=1e-4)
+    recipe: Dict[str, Any] = {
+        "schedule": schedule,
+        "clip_global_norm": 0.5,
+        "groups": [forebay.ParameterGroup("conv*", rate_factor=0.1), forebay.ParameterGroup("bn*", frozen=True)],
+        "average": 0.5,
+        "on_nan": "skip",
+    }
+    run = trainer(digits, optimizer=forebay.SGD(0.1), **recipe)
+    reports = [run.step(*batch) for _ in range(4)]
+    expected = [0.0, 0.05, 0.1, 1e-4 + (0.1 - 1e-4) * (1 + np.cos(np.pi / 4)) / 2]
+    assert np.allclose([report.learning_rate for report in reports], expected)
+    assert all(report.gradient_norm is not None and report.gradient_norm > 0 and not report.skipped for report in reports)
+    assert not any(name.startswith("bn") for name in run.parameters())
+    run.save_average(tmp_path / "average.onnx")
+    saved = forebay.Trainer(tmp_path / "average.onnx", batch_size=50)
+    assert np.array_equal(saved.parameter("fc.weight"), run.state()["fc.weight.average"])
+    parts = forebay.Trainer(digits, batch_size=25, accumulate=2)
+    assert parts.labels.shape[0] == 50 and np.isfinite(parts.step(*batch).loss)
+    plateau = trainer(digits, optimizer=forebay.SGD(0.1), schedule=forebay.Schedule("plateau", gamma=0.5, patience=0))
+    rates = []
+    for loss in (1.0, 2.0, 2.0):
+        plateau.observe(loss)
+        rates.append(plateau.step(*batch).learning_rate)
+    assert np.allclose(rates, [0.1, 0.05, 0.025])
+    for options, words in (
+        ({"schedule": forebay.Schedule("cosine")}, "needs steps"),
+        ({"schedule": forebay.Schedule("zigzag")}, "no schedule 'zigzag'"),
+        ({"clip_norm": 1.0, "clip_value": 1.0}, "give one of"),
+    ):
+        with pytest.raises(forebay.InvalidArgument, match=words):
+            trainer(digits, **options)

@@ -8,7 +8,10 @@ use forebay::{DeviceName, MemorySize};
 use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
+use crate::gradient_arguments::GradientArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::record_arguments::RecordArguments;
+use crate::schedule_arguments::ScheduleArguments;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
@@ -37,13 +40,13 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a model: arrays in, arrays out
-    Run(RunArguments),
+    Run(Box<RunArguments>),
     /// Train a model on a data set, and save it as ONNX
     Train(Box<TrainArguments>),
     /// Write the model that a checkpoint of training holds, as ONNX
     Export(ExportArguments),
     /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
-    Plan(PlanArguments),
+    Plan(Box<PlanArguments>),
     /// List the devices of this machine
     Devices(DevicesArguments),
     /// Give buffers with known lifetimes offsets in as little memory as possible
@@ -60,7 +63,7 @@ pub enum Command {
 pub struct ReportArguments {
     /// Print one JSON object on standard output, and nothing else there
     ///
-    /// Keys: steps (loss and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
+    /// Keys: steps (loss, learning_rate, gradient_norm where it is known, skipped, and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
     /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps),
     /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
     /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
@@ -71,7 +74,7 @@ pub struct ReportArguments {
     /// managed memory (--memory), moved
     /// bytes are measured (the median), and there are, also for each step: faults (units that launches found missing on the
     /// device), evictions, prefetches (both in units), memory_stalls (how often the host waited to move a unit) and
-    /// memory_stall_seconds (how long).
+    /// memory_stall_seconds (how long). After training with --validate: validation, and validations (all of them, with their steps).
     #[arg(long)]
     pub json: bool,
 }
@@ -209,15 +212,20 @@ pub struct TrainingArguments {
     /// times
     #[arg(long, value_name = "NAME=N", value_parser = named_size)]
     pub size: Vec<(String, u64)>,
+    /// What becomes of gradients.
+    #[command(flatten)]
+    pub gradients: GradientArguments,
 }
 
-/// What happens when the loss is not a number.
+/// What happens when the loss is not a number, or a gradient is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnNanKind {
     /// Stop with an error; parameters stay as before that step
     Stop,
     /// Go on, with a warning
     Continue,
+    /// Go on without the update of that step, which is counted; looks at the gradients, too
+    Skip,
 }
 
 /// What happens when the data is not what a checkpoint was trained on.
@@ -256,7 +264,7 @@ pub struct TrainArguments {
     /// What to train on (see below)
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// What to validate on after training: loss, accuracy, and Dice where labels have spatial axes
+    /// What to validate on after training (and on the way: --validate-every): loss, accuracy, and Dice where labels have spatial axes
     #[arg(long, value_name = "DATA")]
     pub validate: Option<String>,
     /// Multiply inputs that become floating-point numbers
@@ -287,6 +295,9 @@ pub struct TrainArguments {
     /// Write the trained model
     #[arg(long, value_name = "FILE.onnx")]
     pub save: Option<PathBuf>,
+    /// Write the trained model with the moving averages of its parameters
+    #[arg(long, value_name = "FILE.onnx", requires = "ema")]
+    pub save_ema: Option<PathBuf>,
     /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
     /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or where else it can, and says
     /// where); while training runs, no other run writes there
@@ -316,6 +327,12 @@ pub struct TrainArguments {
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
+    /// The learning rate over the steps.
+    #[command(flatten)]
+    pub schedule: ScheduleArguments,
+    /// What is looked at while training runs.
+    #[command(flatten)]
+    pub records: RecordArguments,
     /// The machine.
     #[command(flatten)]
     pub device: DeviceArguments,

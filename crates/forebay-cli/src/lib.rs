@@ -8,14 +8,21 @@
 //! | [`arguments`] | every sub-command and flag |
 //! | [`device_arguments`] | the flags of devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
+//! | [`gradient_arguments`] | the flags of limits of gradients, and of groups of parameters |
+//! | [`record_arguments`] | the flags of records, of validation on the way, and of when to stop |
+//! | [`schedule_arguments`] | the flags of learning-rate schedules |
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
 //! | [`escape`] | names of files and tensors, safe to print |
 //! | [`interrupt`] | Ctrl-C |
 //! | [`keeping`] | where checkpoints go, and where else when they cannot |
+//! | [`resuming`] | whether a run can go on from a checkpoint |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
+//! | [`log_file`] | a line for each step and each validation |
+//! | [`best_loss`] | the lowest loss of validations, and how old it is |
+//! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | accuracy and Dice |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`training_options`] | flags as training options |
@@ -26,30 +33,37 @@
 //! | [`compare`] | a budget's price: steps next to unlimited ones |
 
 mod arguments;
+mod best_loss;
 mod budget_file;
 mod buffer_table;
 mod chart;
 mod compare;
 mod device_arguments;
 mod devices;
+mod epoch_loss;
 mod escape;
 mod export;
 mod export_arguments;
 mod failure;
 mod feeding;
+mod gradient_arguments;
 mod heap_arguments;
 mod interrupt;
 mod keeping;
 mod limits;
+mod log_file;
 mod metrics;
 mod output;
 mod place;
 mod plan;
 mod probe;
 mod progress;
+mod record_arguments;
 mod replay;
 mod report;
+mod resuming;
 mod run;
+mod schedule_arguments;
 mod train;
 mod training_options;
 

@@ -83,7 +83,9 @@ impl Progress {
     /// Shows a step; `peak_bytes` is the device memory used at most so far.
     pub fn step(&self, report: &StepReport, peak_bytes: u64) {
         let memory = format_bytes(peak_bytes);
-        let message = format!("loss {:.6}  {:.3} s/step  {memory}", report.loss, report.seconds);
+        let StepReport { loss, learning_rate, seconds, .. } = report;
+        let norm = report.gradient_norm.map_or(String::new(), |norm| format!("  norm {}", short(norm)));
+        let message = format!("loss {loss:.6}  rate {}{norm}  {seconds:.3} s/step  {memory}", short(*learning_rate));
         match &self.bar {
             Some(bar) => {
                 bar.set_position(report.step);
@@ -112,5 +114,27 @@ impl Progress {
         if let Some(bar) = self.bar {
             bar.abandon();
         }
+    }
+}
+
+/// A number with four digits.
+fn short(number: f32) -> String {
+    let rounded: f32 = format!("{number:.3e}").parse().unwrap_or(number);
+    if rounded == 0.0 || rounded >= 1e-4 {
+        return rounded.to_string();
+    }
+    format!("{rounded:e}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [0.0, 0.1, 0.034978963, 1e-4, 3.4567e-6, 12.0].map(short),
+            ["0", "0.1", "0.03498", "0.0001", "3.457e-6", "12"]
+        );
     }
 }

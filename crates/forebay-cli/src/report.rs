@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use forebay::format_bytes;
-use forebay::{DeviceName, Explanation, HostOperatorExplanation, ProcessLimit, RunTimes, Statistics, StepMoves};
+use forebay::{
+    DeviceName, Explanation, HostOperatorExplanation, ProcessLimit, RunTimes, Statistics, StepMoves, StepReport,
+};
 use serde_json::{json, Map, Value};
 
 use crate::failure::Failure;
@@ -17,6 +19,12 @@ const HOST_OPERATORS_NAMED: usize = 3;
 pub struct StepNumbers {
     /// The loss; none where there is none.
     pub loss: Option<f32>,
+    /// The learning rate; none where nothing was trained.
+    pub learning_rate: Option<f32>,
+    /// The norm of all gradients; none where it is not known.
+    pub gradient_norm: Option<f32>,
+    /// Whether the update was left out.
+    pub skipped: bool,
     /// How long it took.
     pub seconds: f64,
     /// The part of it in which no kernel ran.
@@ -30,10 +38,28 @@ pub struct StepNumbers {
 }
 
 impl StepNumbers {
-    /// One run, or one step with its loss.
-    pub fn new(loss: Option<f32>, times: RunTimes) -> StepNumbers {
+    /// One run.
+    pub fn new(times: RunTimes) -> StepNumbers {
         let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = times;
-        StepNumbers { loss, seconds, stall_seconds, late_copies, late_seconds, moves }
+        let (loss, learning_rate, gradient_norm, skipped) = (None, None, None, false);
+        StepNumbers {
+            loss,
+            learning_rate,
+            gradient_norm,
+            skipped,
+            seconds,
+            stall_seconds,
+            late_copies,
+            late_seconds,
+            moves,
+        }
+    }
+
+    /// One step of training.
+    pub fn of_training(report: &StepReport) -> StepNumbers {
+        let (loss, learning_rate) = (Some(report.loss), Some(report.learning_rate));
+        let StepReport { gradient_norm, skipped, .. } = *report;
+        StepNumbers { loss, learning_rate, gradient_norm, skipped, ..StepNumbers::new(report.times()) }
     }
 }
 
@@ -96,6 +122,13 @@ impl Report<'_> {
                 "stall_seconds": step.stall_seconds,
                 "late_copies": step.late_copies,
             });
+            if let Some(rate) = step.learning_rate {
+                object["learning_rate"] = f64::from(rate).into();
+                object["skipped"] = step.skipped.into();
+            }
+            if let Some(norm) = step.gradient_norm {
+                object["gradient_norm"] = f64::from(norm).into();
+            }
             for (key, number) in step.moves.iter().flat_map(numbers) {
                 object[key] = number_of(number);
             }
@@ -148,6 +181,10 @@ impl Report<'_> {
         let mut line = |name: &str, text: String| lines.push(format!("{name:<16} {text}"));
         if let (Some(first), Some(last)) = (self.loss_of(0), self.loss_of(self.steps.len().saturating_sub(1))) {
             line("loss", format!("{first:.6} in the first step, {last:.6} in the last"));
+        }
+        let skipped = self.steps.iter().filter(|step| step.skipped).count();
+        if skipped > 0 {
+            line("left out", format!("the updates of {skipped} steps, whose loss or gradients were not finite"));
         }
         let budget = statistics.device_budget_bytes.map_or_else(|| "none".to_owned(), format_bytes);
         match self.limit {
@@ -290,7 +327,7 @@ mod tests {
         let mut times = RunTimes::default();
         (times.seconds, times.stall_seconds) = (2.0, 0.25);
         (times.late_copies, times.late_seconds) = (1, 0.125);
-        let steps = [StepNumbers::new(Some(0.5), times)];
+        let steps = [StepNumbers { loss: Some(0.5), ..StepNumbers::new(times) }];
         let report = Report {
             steps: &steps,
             statistics: &statistics,

@@ -4,23 +4,29 @@ use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
 use forebay::training::Loss;
-use forebay::{documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, Trainer, TrainerOptions};
+use forebay::{
+    documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
+};
 use forebay_device::process::give_back;
 use serde_json::{json, Value};
 
-use crate::arguments::{DataChangedKind, MemoryKind, OnNanKind, TrainArguments};
+use crate::arguments::{MemoryKind, OnNanKind, TrainArguments};
+use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
+use crate::epoch_loss::EpochLoss;
 use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit};
+use crate::log_file::LogFile;
 use crate::metrics::ClassCounts;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::resuming::{agreed, check_batches, check_data};
 use crate::training_options::training_options;
 
 /// Trains a model.
@@ -37,11 +43,13 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         keeper.resumed(folder, run.trainer.step_count());
     }
     let steps = run.steps(&keeper)?;
-    run.train(steps, &mut keeper)?;
+    run.set_schedule(steps)?;
+    let is_enough = run.train(steps, &mut keeper)?;
     let done = run.trainer.step_count();
-    let Stored { mut failures, folder, saved } = run.store(&mut keeper, done < steps);
+    let is_interrupted = done < steps && !is_enough;
+    let Stored { mut failures, folder, saved } = run.store(&mut keeper, is_interrupted);
     let place = folder.map(|folder| folder.display().to_string());
-    if done < steps {
+    if is_interrupted {
         let failures: String = failures.iter().map(|failure| format!("{failure}; ")).collect();
         let text = format!("interrupted after step {done} of {steps}; {failures}");
         return Err(match place {
@@ -55,9 +63,10 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         });
     }
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
-    let validation = match &arguments.validate {
-        Some(data) => Some(run.validate(data)?),
-        None => None,
+    let validation = match (&arguments.validate, run.latest.take()) {
+        (Some(_), Some((step, validation))) if step == done => Some(validation),
+        (Some(data), _) => Some(run.validate_now(data)?),
+        (None, _) => None,
     };
     // What follows moves the parameters on, or is only told.
     let peaks_bytes = (run.trainer.usage().heap_peak_bytes, resident_peak_bytes());
@@ -97,7 +106,9 @@ fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
         return Err(Failure::Usage(reason.to_owned()));
     }
-    for path in [&arguments.save, &arguments.save_costs, &arguments.trace.trace].into_iter().flatten() {
+    let files =
+        [&arguments.save, &arguments.save_ema, &arguments.save_costs, &arguments.trace.trace, &arguments.records.log];
+    for path in files.into_iter().flatten() {
         output::check_writable(path)?;
     }
     Ok(())
@@ -126,6 +137,16 @@ struct Run<'a> {
     batch_size: u64,
     shuffle: Option<u64>,
     steps: Vec<StepNumbers>,
+    epoch_loss: EpochLoss,
+    best: BestLoss,
+    /// Where the checkpoint of the lowest loss goes.
+    best_folder: Option<CheckpointFolder>,
+    /// The data of validations, once it was opened.
+    validation_data: Option<DataSet>,
+    /// Numbers of all validations, and the latest with its step.
+    validations: Vec<Value>,
+    latest: Option<(u64, Validation)>,
+    log: Option<LogFile>,
     budget_file: Option<BudgetFile>,
 }
 
@@ -138,6 +159,8 @@ struct Validation {
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
+        // What is wrong with the flags is said before anything is read.
+        arguments.schedule.schedule(1)?;
         let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
         let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
         let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
@@ -163,6 +186,7 @@ impl<'a> Run<'a> {
         options.on_nan = match arguments.on_nan {
             OnNanKind::Stop => OnNan::Stop,
             OnNanKind::Continue => OnNan::Continue,
+            OnNanKind::Skip => OnNan::Skip,
         };
         let model = Model::from_file(&arguments.model)?;
         // What flags say counts before what the data has.
@@ -184,6 +208,9 @@ impl<'a> Run<'a> {
         if digest.is_none() && arguments.checkpoint.is_some() {
             digest = Some(data.digest()?);
         }
+        let kept = |key: &str| position.and_then(|position| position.get(key)).cloned().unwrap_or_default();
+        let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
+        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count())).transpose()?;
         let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
         let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
         let sample_count = data.sample_count();
@@ -205,6 +232,13 @@ impl<'a> Run<'a> {
             batch_size,
             shuffle,
             steps: Vec::new(),
+            epoch_loss,
+            best,
+            best_folder: arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?,
+            validation_data: None,
+            validations: Vec::new(),
+            latest: None,
+            log,
             budget_file,
         })
     }
@@ -231,11 +265,19 @@ impl<'a> Run<'a> {
         Ok(done)
     }
 
-    /// Trains until `steps` steps are done, or the user interrupts. A checkpoint on the way that cannot be written is no
-    /// reason to stop.
-    fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<(), Failure> {
+    /// Has the learning rate change over the run.
+    fn set_schedule(&mut self, steps: u64) -> Result<(), Failure> {
+        let schedule = self.arguments.schedule.schedule(steps)?;
+        self.options.schedule = schedule.clone();
+        Ok(self.trainer.set_schedule(schedule)?)
+    }
+
+    /// Trains until `steps` steps are done, or the user interrupts, or, which it gives, validations found no lower loss for long enough. A
+    /// checkpoint on the way that cannot be written is no reason to stop.
+    fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<bool, Failure> {
+        let mut is_enough = false;
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
-        while self.trainer.step_count() < steps && !interrupt::requested() {
+        while self.trainer.step_count() < steps && !is_enough && !interrupt::requested() {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
             }
@@ -250,13 +292,12 @@ impl<'a> Run<'a> {
                 Err(error) => return Err(self.failed_step(error.into(), &samples)),
             };
             progress.step(&report, self.trainer.usage().heap_peak_bytes);
-            if !report.loss.is_finite() {
-                progress.line(&format!("warning: the loss of step {} is {}", report.step, report.loss));
-            }
+            warn_of_numbers(&report, &progress);
             if let Some(replan) = &report.replan {
                 progress.line(&replanned(report.step, replan));
             }
-            self.steps.push(StepNumbers::new(Some(report.loss), report.times()));
+            self.steps.push(StepNumbers::of_training(&report));
+            is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 let position = self.position();
                 let write = |folder: &CheckpointFolder| self.trainer.write_checkpoint(folder, &position);
@@ -267,7 +308,64 @@ impl<'a> Run<'a> {
             }
         }
         progress.finish();
-        Ok(())
+        Ok(is_enough)
+    }
+
+    /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
+    fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
+        let (step, steps_per_epoch) = (report.step, self.sampler.steps_per_epoch());
+        if let Some(log) = &mut self.log {
+            let epoch = step.div_ceil(steps_per_epoch.max(1));
+            log.step(report, epoch, self.trainer.usage().heap_peak_bytes, resident_peak_bytes());
+        }
+        let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
+        let records = &self.arguments.records;
+        let every = records.validation_steps(steps_per_epoch);
+        let (Some(every), Some(data)) = (every, &self.arguments.validate) else {
+            epoch_mean.into_iter().for_each(|mean| self.trainer.observe(mean));
+            return Ok(false);
+        };
+        if !step.is_multiple_of(every) {
+            return Ok(false);
+        }
+        let validation = self.validate_now(data)?;
+        progress.line(&format!(
+            "step {step}: {}",
+            validation.lines().join("; ").split_whitespace().collect::<Vec<_>>().join(" ")
+        ));
+        self.trainer.observe(validation.loss as f32);
+        let is_lower = self.best.observe(step, validation.loss, records.min_delta.unwrap_or(0.0));
+        self.latest = Some((step, validation));
+        if is_lower && self.best_folder.is_some() {
+            let position = self.position();
+            let written =
+                self.best_folder.iter().try_for_each(|folder| self.trainer.write_checkpoint(folder, &position));
+            if let Err(error) = written {
+                progress.line(&format!("warning: {error}; training goes on without the checkpoint of the lowest loss"));
+            }
+        }
+        let (worse, patience) = (self.best.worse, records.patience.unwrap_or(u64::MAX));
+        if worse >= patience {
+            let lowest = self
+                .best
+                .best
+                .map_or(String::new(), |(loss, step)| format!(": the lowest was {loss:.6} at step {step}"));
+            progress.line(&format!("stopped after step {step}: no lower loss in {worse} validations{lowest}"));
+        }
+        Ok(worse >= patience)
+    }
+
+    /// Validates, and records it.
+    fn validate_now(&mut self, data: &str) -> Result<Validation, Failure> {
+        let validation = self.validate(data)?;
+        let (step, numbers) = (self.trainer.step_count(), validation.json());
+        if let Some(log) = &mut self.log {
+            log.validation(step, step.div_ceil(self.sampler.steps_per_epoch().max(1)), &numbers);
+        }
+        let mut row = numbers;
+        row["step"] = step.into();
+        self.validations.push(row);
+        Ok(validation)
     }
 
     /// Writes what training was for. Each thing is tried, also where another failed; what would be lost goes where it can.
@@ -287,6 +385,9 @@ impl<'a> Run<'a> {
                 Ok(()) => saved = true,
                 Err(error) => failures.push(error.to_string()),
             }
+        }
+        if let Some(path) = &self.arguments.save_ema {
+            failures.extend(self.trainer.save_average(path).err().map(|error| error.to_string()));
         }
         match &self.arguments.save_costs {
             Some(_) if self.steps.is_empty() => {
@@ -314,14 +415,18 @@ impl<'a> Run<'a> {
             // Data that can no longer be read is no reason to lose what was learnt from it.
             self.digest = self.data.digest().ok();
         }
+        let parts = self.arguments.training.gradients.parts();
         json!({
             "data": self.arguments.data,
             "samples": self.data.sample_count(),
             "digest": self.digest,
-            "batch_size": self.batch_size,
+            "batch_size": self.part_size(),
+            "accumulate": Some(parts).filter(|&parts| parts > 1),
             "shuffle": self.shuffle,
             "bucket_by": self.arguments.bucket_by,
             "pad_to": self.arguments.pad_to,
+            "epoch_loss": self.epoch_loss.json(),
+            "best": self.best.json(),
         })
     }
 
@@ -338,15 +443,23 @@ impl<'a> Run<'a> {
         failure.at(&place)
     }
 
+    /// Samples of a part of a step.
+    fn part_size(&self) -> u64 {
+        (self.batch_size / self.arguments.training.gradients.parts()).max(1)
+    }
+
     fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
-        let mut set = feeding::open(data, &self.trainer, self.arguments)?;
+        let mut set = match self.validation_data.take() {
+            Some(set) => set,
+            None => feeding::open(data, &self.trainer, self.arguments)?,
+        };
         let ignored = match self.options.training.loss {
             Loss::SoftmaxCrossEntropy { ignore_index, .. } => ignore_index,
             Loss::MeanSquaredError | Loss::Output { .. } => None,
             _ => None,
         };
         let class_axis = self.trainer.class_axis();
-        let mut sampler = feeding::sampler(&set, &self.model, self.arguments, self.batch_size, None)?;
+        let mut sampler = feeding::sampler(&set, &self.model, self.arguments, self.part_size(), None)?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
@@ -365,6 +478,7 @@ impl<'a> Run<'a> {
                 weight_sum += weight as f64;
             }
         }
+        self.validation_data = Some(set);
         let spatial = self.trainer.labels().shape.len() > 1;
         Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial })
     }
@@ -405,6 +519,7 @@ impl<'a> Run<'a> {
             object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
+                object.insert("validations".to_owned(), self.validations.clone().into());
             }
             if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
                 let ratio = seconds / unlimited_seconds;
@@ -438,6 +553,18 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// Tells of numbers that are not finite.
+fn warn_of_numbers(report: &StepReport, progress: &Progress) {
+    let StepReport { step, loss, gradient_norm, skipped, .. } = report;
+    let what = match gradient_norm.filter(|norm| !norm.is_finite()) {
+        _ if !loss.is_finite() => format!("the loss of step {step} is {loss}"),
+        Some(norm) => format!("the norm of the gradients of step {step} is {norm}"),
+        None => return,
+    };
+    let consequence = if *skipped { "; its update is left out" } else { "" };
+    progress.line(&format!("warning: {what}{consequence}"));
 }
 
 /// Tells of a plan that takes over.
@@ -484,79 +611,5 @@ impl Validation {
             lines.push(format!("{:<16} Dice {mean} (mean of classes {})", "", classes.join(", ")));
         }
         lines
-    }
-}
-
-/// Whether the data is what the checkpoint was trained on, as far as that is known; gives its digest where it was needed.
-fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) -> Result<Option<String>, Failure> {
-    let is_allowed = arguments.data_changed == DataChangedKind::Ok;
-    let differs = |reason: String| match is_allowed {
-        true => {
-            output::complain(&format!("warning: {reason}; training goes on as --data-changed ok asks"));
-            Ok(())
-        }
-        false => Err(Failure::Failed(format!("{reason} (--data-changed ok goes on all the same)"))),
-    };
-    let name = &arguments.data;
-    let earlier = position.get("data").and_then(Value::as_str).unwrap_or("other data");
-    let (now, then) = (data.sample_count(), position.get("samples").and_then(Value::as_u64));
-    if let Some(then) = then.filter(|&then| then != now) {
-        differs(format!(
-            "{name} has {now} samples, {earlier}, which the checkpoint was trained on, had {then}; its position in the \
-             data has no meaning here"
-        ))?;
-    }
-    // Checkpoints of earlier versions have none.
-    let Some(then) = position.get("digest").and_then(Value::as_str) else { return Ok(None) };
-    let now = data.digest()?;
-    if now != then && data.sample_count() == position.get("samples").and_then(Value::as_u64).unwrap_or_default() {
-        differs(format!(
-            "the content of {name} is not what the checkpoint was trained on: its digest is {now}, that of {earlier} was \
-             {then}"
-        ))?;
-    }
-    Ok(Some(now))
-}
-
-/// Whether batches are made as before the checkpoint, which decides which samples a step sees.
-fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
-    let now = json!({"bucket_by": arguments.bucket_by, "pad_to": arguments.pad_to});
-    for (flag, key) in [("--bucket-by", "bucket_by"), ("--pad-to", "pad_to")] {
-        let then = position.get(key).unwrap_or(&Value::Null);
-        if *then != now[key] {
-            let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };
-            return Err(Failure::Usage(format!(
-                "{flag}: the checkpoint was made {then}, and its position has no meaning otherwise"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the
-/// data means nothing under another.
-fn agreed(flag: &str, given: Option<u64>, of_checkpoint: Option<Option<u64>>) -> Result<Option<u64>, Failure> {
-    match (given, of_checkpoint) {
-        (given, None) => Ok(given),
-        (None, Some(earlier)) => Ok(earlier),
-        (Some(given), Some(earlier)) if Some(given) == earlier => Ok(earlier),
-        (Some(given), Some(earlier)) => {
-            let earlier = earlier.map_or("without it".to_owned(), |earlier| format!("with {earlier}"));
-            Err(Failure::Usage(format!("{flag} {given}: the checkpoint was made {earlier}; leave the flag out")))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checkpoint_decides_what_a_step_sees() {
-        assert_eq!(agreed("--shuffle", Some(3), None).unwrap(), Some(3));
-        assert_eq!(agreed("--shuffle", None, Some(Some(4))).unwrap(), Some(4));
-        assert_eq!(agreed("--shuffle", Some(4), Some(Some(4))).unwrap(), Some(4));
-        let error = agreed("--shuffle", Some(3), Some(None)).unwrap_err();
-        assert_eq!((error.exit_code(), error.to_string().contains("made without it")), (2, true));
     }
 }

@@ -18,6 +18,7 @@ pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<Trai
     });
     options.freeze.clone_from(&arguments.freeze);
     options.seed = seed;
+    arguments.gradients.apply(&mut options);
     Ok(options)
 }
 

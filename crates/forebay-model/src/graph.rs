@@ -261,6 +261,8 @@ pub struct Graph {
     pub(crate) absent: BTreeSet<ValueId>,
     /// Values from this one on belong to the backward pass; none where no gradient was taken.
     backward_from: Option<ValueId>,
+    /// Values from there on that belong to the forward pass all the same: copies of values before it.
+    forward_copies: BTreeSet<ValueId>,
     /// The value of every name.
     names: BTreeMap<String, ValueId>,
     /// The next suffix to try for a name that is taken.
@@ -286,7 +288,14 @@ impl Graph {
 
     /// Whether the backward pass, or an update behind it, computes a value.
     pub fn is_backward(&self, id: ValueId) -> bool {
-        self.backward_from.is_some_and(|first| id >= first)
+        self.backward_from.is_some_and(|first| id >= first) && !self.forward_copies.contains(&id)
+    }
+
+    /// Notes that a value is a copy of another, and belongs to the same pass.
+    pub(crate) fn note_copy(&mut self, of: ValueId, copy: ValueId) {
+        if !self.is_backward(of) {
+            self.forward_copies.insert(copy);
+        }
     }
 
     /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.

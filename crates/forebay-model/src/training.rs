@@ -3,6 +3,10 @@
 //! `eval graph -> training mode -> loss -> gradients -> optimizer`: one graph whose only output is the loss, and whose
 //! updates change the parameters, the optimizer's state and the running statistics at the end of the step.
 
+mod accumulation;
+mod averages;
+mod clipping;
+mod groups;
 mod mode;
 mod pattern;
 #[cfg(test)]
@@ -18,6 +22,13 @@ use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, Update, ValueId};
 use crate::infer::infer_node;
 use crate::tensor::Contents;
+
+use averages::append_averages;
+pub use averages::{average_of, AVERAGE};
+use clipping::append_clipping;
+pub use clipping::Clipping;
+use groups::group_of;
+pub use groups::ParameterGroup;
 
 /// What is minimised.
 ///
@@ -109,6 +120,31 @@ impl Optimizer {
         }
     }
 
+    /// The step size.
+    pub fn learning_rate(&self) -> f32 {
+        match *self {
+            Optimizer::Sgd { learning_rate, .. } | Optimizer::Adam { learning_rate, .. } => learning_rate,
+        }
+    }
+
+    /// The same with another step size.
+    #[must_use]
+    pub fn with_learning_rate(mut self, rate: f32) -> Optimizer {
+        match &mut self {
+            Optimizer::Sgd { learning_rate, .. } | Optimizer::Adam { learning_rate, .. } => *learning_rate = rate,
+        }
+        self
+    }
+
+    /// The same with another weight decay.
+    #[must_use]
+    pub fn with_weight_decay(mut self, decay: f32) -> Optimizer {
+        match &mut self {
+            Optimizer::Sgd { weight_decay, .. } | Optimizer::Adam { weight_decay, .. } => *weight_decay = decay,
+        }
+        self
+    }
+
     /// Whether a step that was planned for one of the two optimizers does what the other asks for, once it is fed the other's
     /// hyperparameters: the same rule with the same state per parameter.
     pub fn has_the_plan_of(&self, other: &Optimizer) -> bool {
@@ -190,12 +226,39 @@ pub struct TrainingOptions {
     pub seed: u64,
     /// Whether every parameter's gradient is a graph output named `gradient:NAME`.
     pub gradient_outputs: bool,
+    /// How gradients are limited before the optimizer takes them.
+    pub clipping: Option<Clipping>,
+    /// Whether the norm of all gradients is a graph output, also where nothing needs it.
+    pub gradient_norm: bool,
+    /// Parameters that train with numbers of their own.
+    pub groups: Vec<ParameterGroup>,
+    /// The decay of an exponential moving average of every parameter that trains, which is kept next to it: from 0 to below 1.
+    pub average: Option<f32>,
+    /// In how many parts a step goes through its batch, one after the other: their gradients add up. The graph that a step is made of has the
+    /// size of one part. 0 and 1: none.
+    pub accumulate: u64,
 }
 
 impl TrainingOptions {
     /// Training of everything that can be trained.
     pub fn new(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
         TrainingOptions { loss, optimizer, ..TrainingOptions::default() }
+    }
+
+    /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`].
+    pub fn hyperparameters(&self, learning_rate: f32) -> Vec<Vec<f32>> {
+        let of = |factor: f32, decay: Option<f32>| {
+            let optimizer = self.optimizer.clone().with_learning_rate(learning_rate * factor);
+            match decay {
+                Some(decay) => optimizer.with_weight_decay(decay).hyperparameters(),
+                None => optimizer.hyperparameters(),
+            }
+        };
+        let groups = self.groups.iter().filter(|group| !group.is_frozen);
+        let mut all = vec![of(1.0, None)];
+        all.extend(groups.map(|group| of(group.rate_factor, group.weight_decay)));
+        all.extend(self.clipping.map(|clipping| vec![clipping.limit()]));
+        all
     }
 }
 
@@ -212,12 +275,17 @@ pub struct TrainingGraph {
     pub labels: ValueId,
     /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Only where Adam or dropout need it.
     pub step: Option<ValueId>,
-    /// Graph input, float32: [`Optimizer::hyperparameters`].
-    pub hyperparameters: ValueId,
+    /// Graph inputs, float32: [`TrainingOptions::hyperparameters`]. Those of the optimizer, then those of each group that trains, then the
+    /// limit of gradients.
+    pub hyperparameters: Vec<ValueId>,
+    /// Graph output: the norm of all gradients before they are limited, where it is asked for or needed.
+    pub gradient_norm: Option<ValueId>,
     /// What trains, in the order of the initializers.
     pub parameters: Vec<ValueId>,
     /// The optimizer's state, each with the parameter that it belongs to.
     pub optimizer_state: Vec<(ValueId, ValueId)>,
+    /// Moving averages of parameters, each with the parameter that it belongs to.
+    pub averages: Vec<(ValueId, ValueId)>,
     /// Running statistics of batch normalisations, which each step updates.
     pub running_statistics: Vec<ValueId>,
 }
@@ -250,22 +318,27 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     graph.drop_dead_nodes();
     let mut mode = mode::enter(&mut graph)?;
     let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
-    let candidates = candidates(&graph, &mode.statistics, &options.freeze)?;
+    let candidates = candidates(&graph, &mode.statistics, options)?;
+    let loss = accumulation::share(&mut graph, loss, options.accumulate);
     let gradients = gradients(&mut graph, loss, &candidates)?;
-    let trained: Vec<(ValueId, ValueId)> =
+    let mut trained: Vec<(ValueId, ValueId)> =
         candidates.iter().zip(gradients).filter_map(|(&parameter, d)| Some((parameter, d?))).collect();
     if trained.is_empty() {
         let name = &graph.value(prediction).name;
         let reason = format!("nothing trains: output '{name}' depends on no float32 initializer that is not frozen");
         return Err(ModelError::Request { reason });
     }
+    let loss = accumulation::repeat(&mut graph, &mut mode, loss, &mut trained, options.accumulate)?;
     graph.outputs = vec![loss];
     if options.gradient_outputs {
         append_gradient_outputs(&mut graph, &trained);
     }
     graph.nodes.append(&mut mode.update_nodes);
     graph.updates.append(&mut mode.updates);
-    let (optimizer_state, hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
+    let clipped = append_clipping(&mut graph, &mut trained, options.clipping, options.gradient_norm);
+    let (optimizer_state, mut hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
+    hyperparameters.extend(clipped.limit);
+    let averages = append_averages(&mut graph, &trained, options.average)?;
     graph.drop_dead_nodes();
     Ok(TrainingGraph {
         graph,
@@ -274,6 +347,8 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         labels,
         step: mode.step,
         hyperparameters,
+        gradient_norm: clipped.norm,
+        averages,
         parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
         optimizer_state,
         running_statistics: mode.statistics.into_iter().collect(),
@@ -387,18 +462,30 @@ fn own_loss(
 }
 
 /// The initializers that may train.
-fn candidates(graph: &Graph, statistics: &BTreeSet<ValueId>, freeze: &[String]) -> Result<Vec<ValueId>, ModelError> {
+fn candidates(
+    graph: &Graph,
+    statistics: &BTreeSet<ValueId>,
+    options: &TrainingOptions,
+) -> Result<Vec<ValueId>, ModelError> {
     let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
     let weights: Vec<ValueId> = weights.collect();
-    for pattern in freeze {
+    let groups = options.groups.iter().map(|group| (&group.pattern, "names no parameter of a group"));
+    let frozen = options.freeze.iter().map(|pattern| (pattern, "freezes nothing"));
+    groups::check(&options.groups)?;
+    for (pattern, what) in frozen.chain(groups) {
         // What does not train anyway may be named, too.
         if !graph.initializers.keys().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
             let examples: Vec<&str> = weights.iter().take(3).map(|&id| graph.value(id).name.as_str()).collect();
-            let reason = format!("'{pattern}' freezes nothing; initializers are such as {}", examples.join(", "));
+            let reason = format!("'{pattern}' {what}; initializers are such as {}", examples.join(", "));
             return Err(ModelError::Request { reason });
         }
     }
-    let is_frozen = |id: ValueId| freeze.iter().any(|pattern| pattern::matches(pattern, &graph.value(id).name));
+    let is_frozen = |id: ValueId| {
+        let name = &graph.value(id).name;
+        let group = group_of(&options.groups, name).map(|group| &options.groups[group]);
+        let by_pattern = options.freeze.iter().any(|pattern| pattern::matches(pattern, name));
+        by_pattern || group.is_some_and(|group| group.is_frozen)
+    };
     let trains = |id: &ValueId| {
         let is_float = graph.initializers[id].data_type() == DataType::Float32;
         is_float && !statistics.contains(id) && !is_frozen(*id)
@@ -425,18 +512,28 @@ fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
 /// Name of the graph input that holds the optimizer's hyperparameters.
 const HYPERPARAMETERS_NAME: &str = "forebay.hyperparameters";
 
-/// Adds the optimizer's nodes, state and updates. The state with its parameters, and the input of the hyperparameters.
+/// Adds the inputs of hyperparameters: of the optimizer, and of each group that trains.
+fn append_hyperparameters(graph: &mut Graph, options: &TrainingOptions) -> Vec<ValueId> {
+    let count = options.optimizer.hyperparameters().len() as u64;
+    let groups = options.groups.iter().filter(|group| !group.is_frozen);
+    let mut append = |_| {
+        let ty = TensorType::new(DataType::Float32, &[count]);
+        let input = graph.add_value(HYPERPARAMETERS_NAME, Some(ty));
+        graph.value_mut(input).declared = Some((DataType::Float32, vec![Dimension::Known(count)]));
+        graph.inputs.push(input);
+        input
+    };
+    (0..=groups.count()).map(&mut append).collect()
+}
+
+/// Adds the optimizer's nodes, state and updates. The state with its parameters, and the inputs of the hyperparameters.
 fn append_optimizer(
     graph: &mut Graph,
     mode: &mut mode::TrainingMode,
     trained: &[(ValueId, ValueId)],
     options: &TrainingOptions,
-) -> (Vec<(ValueId, ValueId)>, ValueId) {
-    let count = options.optimizer.hyperparameters().len() as u64;
-    let ty = TensorType::new(DataType::Float32, &[count]);
-    let hyperparameters = graph.add_value(HYPERPARAMETERS_NAME, Some(ty));
-    graph.value_mut(hyperparameters).declared = Some((DataType::Float32, vec![Dimension::Known(count)]));
-    graph.inputs.push(hyperparameters);
+) -> (Vec<(ValueId, ValueId)>, Vec<ValueId>) {
+    let hyperparameters = append_hyperparameters(graph, options);
     let is_decoupled = matches!(options.optimizer, Optimizer::Adam { decoupled: true, .. });
     let rule = options.decay.unwrap_or(if is_decoupled { DecayRule::MatricesOnly } else { DecayRule::All });
     let mut states = Vec::new();
@@ -456,7 +553,9 @@ fn append_optimizer(
         if matches!(kernel, Kernel::Adam { .. }) {
             inputs.push(Some(mode.step(graph)));
         }
-        inputs.push(Some(hyperparameters));
+        let group = group_of(&options.groups, &name);
+        let trains_before = |group: usize| options.groups[..group].iter().filter(|group| !group.is_frozen).count();
+        inputs.push(Some(hyperparameters[group.map_or(0, |group| 1 + trains_before(group))]));
         let mut outputs = Vec::with_capacity(in_place.len());
         for state in in_place {
             let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
@@ -471,10 +570,10 @@ fn append_optimizer(
 /// Names of the state that optimizers keep per parameter.
 const STATES: [&str; 3] = ["velocity", "first_moment", "second_moment"];
 
-/// The parameter of which a tensor with this name is an optimizer's state; none for names of another kind.
+/// The parameter of which a tensor with this name is an optimizer's state, or the moving average; none for names of another kind.
 pub fn state_of(name: &str) -> Option<&str> {
     let (parameter, suffix) = name.rsplit_once('.')?;
-    STATES.contains(&suffix).then_some(parameter)
+    (STATES.contains(&suffix) || suffix == AVERAGE).then_some(parameter)
 }
 
 /// The kernel of an optimizer, and the names of the state that it keeps per parameter.

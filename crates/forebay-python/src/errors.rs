@@ -56,7 +56,7 @@ fn kind(error: &Error) -> Kind {
         | Error::Index { .. }
         | Error::Label { .. }
         | Error::Document { .. } => Kind::Plain("InvalidArgument"),
-        Error::NanLoss { .. } | Error::NothingCounts { .. } => Kind::Plain("NotFinite"),
+        Error::NanLoss { .. } | Error::NanGradients { .. } | Error::NothingCounts { .. } => Kind::Plain("NotFinite"),
         Error::File { .. } => Kind::Plain("FileError"),
         _ => Kind::Plain("Error"),
     }

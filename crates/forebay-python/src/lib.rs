@@ -6,6 +6,7 @@
 //! | [`errors`] | Rust's errors as Python's exceptions |
 //! | [`arrays`] | tensors from arrays of NumPy, and back |
 //! | [`options`] | dictionaries of options |
+//! | [`recipe`] | schedules, limits of gradients, groups of parameters |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
 //! | [`command_line`] | the program `forebay` |
@@ -17,6 +18,7 @@ mod long_work;
 mod model;
 mod options;
 mod plan;
+mod recipe;
 mod session;
 mod trainer;
 

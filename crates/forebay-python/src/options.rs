@@ -9,6 +9,7 @@ use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, 
 use pyo3::prelude::*;
 
 use crate::errors::exception;
+use crate::recipe::Recipe;
 
 /// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
 #[derive(FromPyObject)]
@@ -55,6 +56,7 @@ pub struct Training {
     freeze: Vec<String>,
     seed: u64,
     on_nan: String,
+    recipe: Recipe,
 }
 
 /// A loss by its name, with all that any loss takes.
@@ -154,10 +156,13 @@ pub fn trainer_options(py: Python<'_>, engine: Engine, sizes: Sizes, given: Trai
     training.decay = given.decay.as_deref().map(rule).transpose()?;
     training.freeze = given.freeze;
     training.seed = given.seed;
+    let schedule = given.recipe.apply(py, &mut training)?;
     let mut options = TrainerOptions::new(training);
+    options.schedule = schedule;
     options.engine = engine_options(py, engine)?;
     (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
-    options.on_nan = choice(py, "on_nan", &given.on_nan, &[("stop", OnNan::Stop), ("continue", OnNan::Continue)])?;
+    let answers = [("stop", OnNan::Stop), ("continue", OnNan::Continue), ("skip", OnNan::Skip)];
+    options.on_nan = choice(py, "on_nan", &given.on_nan, &answers)?;
     Ok(options)
 }
 

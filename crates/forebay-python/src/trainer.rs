@@ -16,9 +16,9 @@ use crate::model::{Described, Model};
 use crate::options::{optimizer, trainer_options, Engine, OptimizerGiven, Sizes, Training};
 use crate::plan::{planned, Planned};
 
-/// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, and whether another plan
-/// takes over.
-type Step = (u64, f32, f64, f64, usize, f64, bool);
+/// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan takes
+/// over, learning rate, norm of the gradients, and whether the update was left out.
+type Step = (u64, f32, f64, f64, usize, f64, bool, f32, Option<f32>, bool);
 
 /// A trainer.
 #[pyclass(module = "forebay._forebay", frozen)]
@@ -113,8 +113,22 @@ impl Trainer {
                 report.late_copies,
                 report.late_seconds,
                 report.replan.is_some(),
+                report.learning_rate,
+                report.gradient_norm,
+                report.skipped,
             ))
         })
+    }
+
+    fn observe(&self, py: Python<'_>, loss: f32) -> PyResult<()> {
+        self.long(py, move |trainer| {
+            trainer.observe(loss);
+            Ok(())
+        })
+    }
+
+    fn save_average(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.long(py, move |trainer| trainer.save_average(path))
     }
 
     fn evaluate<'py>(

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_model::training::{DecayRule, Loss, Optimizer};
+use forebay_model::training::{Clipping, DecayRule, Loss, Optimizer, ParameterGroup};
 
 use crate::error::Error;
 use crate::model::Model;
 use crate::options::{engine_setters, EngineOptions, OnNan, SessionOptions, TrainerOptions};
+use crate::schedule::Schedule;
 use crate::session::Session;
 use crate::trainer::Trainer;
 
@@ -143,6 +144,12 @@ impl TrainerBuilder {
         self
     }
 
+    /// How the learning rate changes from step to step; it stays the optimizer's own where not given.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.options.schedule = schedule;
+        self
+    }
+
     /// Which parameters decay; matrices only for AdamW, else all, where not given.
     pub fn decay(mut self, rule: DecayRule) -> Self {
         self.options.training.decay = Some(rule);
@@ -152,6 +159,39 @@ impl TrainerBuilder {
     /// Does not train parameters whose names match (`*` and `?` are wildcards). May be said several times.
     pub fn freeze(mut self, pattern: impl Into<String>) -> Self {
         self.options.training.freeze.push(pattern.into());
+        self
+    }
+
+    /// Limits gradients before the optimizer takes them.
+    pub fn clipping(mut self, clipping: Clipping) -> Self {
+        self.options.training.clipping = Some(clipping);
+        self
+    }
+
+    /// Has each step report the norm of all gradients.
+    pub fn gradient_norm(mut self) -> Self {
+        self.options.training.gradient_norm = true;
+        self
+    }
+
+    /// Trains parameters whose names match with numbers of their own. May be said several times: a parameter belongs to the first group
+    /// that matches.
+    pub fn group(mut self, group: ParameterGroup) -> Self {
+        self.options.training.groups.push(group);
+        self
+    }
+
+    /// Keeps an exponential moving average of every parameter: [`Trainer::save_average`] writes a model of them.
+    pub fn average(mut self, decay: f32) -> Self {
+        self.options.training.average = Some(decay);
+        self
+    }
+
+    /// Goes through the batch of a step in so many parts, one after the other, whose gradients add up: a step takes that many times
+    /// [`TrainerBuilder::batch_size`] samples, and the activations of one part at a time. Losses and gradients are means over the parts;
+    /// batch normalisation takes the statistics of each part.
+    pub fn accumulate(mut self, parts: u64) -> Self {
+        self.options.training.accumulate = parts;
         self
     }
 

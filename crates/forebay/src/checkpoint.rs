@@ -22,6 +22,7 @@ use serde_json::value::RawValue;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::progress::Progress;
 
 pub use folder::CheckpointFolder;
 pub(crate) use folder::Position;
@@ -69,6 +70,8 @@ pub struct Checkpoint {
     pub seed: u64,
     /// Position in the data, in the caller's own terms.
     pub position: Value,
+    /// What else steps change; none where that is not known, so that it stays as it is.
+    pub(crate) progress: Option<Progress>,
     /// Parameters, optimizer state and running statistics, by name.
     pub(crate) contents: BTreeMap<String, Contents>,
     /// The file that it was read from; empty for one that was not read.
@@ -89,6 +92,8 @@ struct Content {
     step: u64,
     seed: u64,
     position: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<Progress>,
     tensors: TensorFile,
 }
 
@@ -103,7 +108,7 @@ impl Checkpoint {
     /// A checkpoint of these tensors, before the first step.
     pub fn new(tensors: BTreeMap<String, Tensor>) -> Checkpoint {
         let contents = tensors.into_iter().map(|(name, tensor)| (name, tensor.into())).collect();
-        Checkpoint { step: 0, seed: 0, position: Value::Null, contents, source: PathBuf::new() }
+        Checkpoint { step: 0, seed: 0, position: Value::Null, progress: None, contents, source: PathBuf::new() }
     }
 
     /// The types of all tensors, by name.
@@ -155,8 +160,8 @@ impl Checkpoint {
             let path = directory.as_ref().join(&content.tensors.file);
             let reason = match tensor_file::read(&path, &content.tensors) {
                 Ok(contents) => {
-                    let Content { step, seed, position, .. } = content;
-                    return Ok(Checkpoint { step, seed, position, contents, source });
+                    let Content { step, seed, position, progress, .. } = content;
+                    return Ok(Checkpoint { step, seed, position, progress, contents, source });
                 }
                 Err(reason) => reason,
             };

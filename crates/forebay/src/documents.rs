@@ -7,6 +7,7 @@ use forebay_plan::{MachineDescription, PlanError, SavedCosts};
 
 use crate::error::Error;
 use crate::files;
+use crate::schedule::Curve;
 
 /// The longest file that is read, in bytes: costs of a hundred thousand launches are shorter.
 const DOCUMENT_BYTES_MAX: u64 = 256 << 20;
@@ -43,6 +44,16 @@ pub fn read_costs(path: &Path) -> Result<SavedCosts, Error> {
 pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
     let text = serde_json::to_vec_pretty(costs).map_err(|error| files::write_error(path, error))?;
     files::replace(path, &text)
+}
+
+/// Reads a table of learning rates: see [`Curve::table_from_csv`].
+///
+/// # Errors
+/// A file that cannot be read or has no meaning.
+pub fn read_rates(path: &Path) -> Result<Curve, Error> {
+    read(path, |text| {
+        Curve::table_from_csv(text).map_err(|reason| PlanError::Document { what: "a table of rates", reason })
+    })
 }
 
 fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, PlanError>) -> Result<T, Error> {

@@ -122,6 +122,11 @@ pub enum Error {
         /// The loss.
         loss: f32,
     },
+    /// A gradient is not finite. Parameters and state are as before the step.
+    NanGradients {
+        /// The step, counted from 1.
+        step: u64,
+    },
     /// Every label of a batch has the value that does not count, so that the loss is the mean of nothing. Parameters and state
     /// are as before the step.
     NothingCounts {
@@ -221,6 +226,11 @@ impl fmt::Display for Error {
                 f,
                 "the loss of step {step} is {loss}; parameters are as before that step (lower the learning rate, or go \
                  on with --on-nan continue)"
+            ),
+            Error::NanGradients { step } => write!(
+                f,
+                "the loss of step {step} is a number, but a gradient is not finite; parameters are as before that step (lower the \
+                 learning rate, or leave such updates out with --on-nan skip)"
             ),
             Error::NothingCounts { step, ignore_index } => write!(
                 f,

@@ -110,10 +110,13 @@ pub mod options;
 mod pieces;
 pub mod probe;
 mod process_memory;
+mod progress;
 pub mod replay;
 mod runner;
+mod schedule;
 pub mod session;
 mod stages;
+mod step_report;
 pub mod tensor_info;
 pub mod trainer;
 pub mod training;
@@ -260,8 +263,9 @@ pub use probe::{probe, Finding, ProbeOptions};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;
+pub use step_report::{Evaluation, StepReport};
 pub use tensor_info::{TensorInfo, Value, ValueInfo};
-pub use trainer::{Evaluation, StepReport, Trainer};
+pub use trainer::Trainer;
 
 /// The examples of documents, compiled with those of the code.
 #[cfg(doctest)]

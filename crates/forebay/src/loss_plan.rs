@@ -34,8 +34,20 @@ pub(crate) struct LossPlan {
     classes: Option<Classes>,
     /// Name of the input that takes the number of the step and the seed.
     step: Option<String>,
-    /// Name of the input that takes the optimizer's hyperparameters.
-    hyperparameters: Option<String>,
+    /// Names of the inputs that take hyperparameters.
+    hyperparameters: Vec<String>,
+    /// Name of the output that is the norm of all gradients.
+    pub(crate) gradient_norm: Option<String>,
+}
+
+/// What a training step is fed next to its batch.
+pub(crate) struct StepNumbers {
+    /// The number of the update, from 1.
+    pub(crate) update: u64,
+    /// The seed of dropout.
+    pub(crate) seed: u64,
+    /// The elements of each input of hyperparameters.
+    pub(crate) hyperparameters: Vec<Vec<f32>>,
 }
 
 /// The values of a graph that tell what is what.
@@ -44,7 +56,8 @@ struct Landmarks {
     prediction: ValueId,
     labels: ValueId,
     step: Option<ValueId>,
-    hyperparameters: Option<ValueId>,
+    hyperparameters: Vec<ValueId>,
+    gradient_norm: Option<ValueId>,
 }
 
 impl LossPlan {
@@ -60,8 +73,8 @@ impl LossPlan {
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
         let step = training_graph(&model.open_graph(sizes)?, options)?;
-        let TrainingGraph { loss, prediction, labels, hyperparameters, .. } = step;
-        let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters: Some(hyperparameters) };
+        let TrainingGraph { loss, prediction, labels, hyperparameters, gradient_norm, .. } = step;
+        let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters, gradient_norm };
         let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs, None)?;
         LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
     }
@@ -78,7 +91,8 @@ impl LossPlan {
     ) -> Result<LossPlan, Error> {
         let graph = loss_graph(&model.open_graph(sizes)?, &options.loss, options.loss_output.as_deref())?;
         let LossGraph { loss, prediction, labels, .. } = graph;
-        let landmarks = Landmarks { loss, prediction, labels, step: None, hyperparameters: None };
+        let landmarks =
+            Landmarks { loss, prediction, labels, step: None, hyperparameters: Vec::new(), gradient_norm: None };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None)?;
         LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
     }
@@ -86,8 +100,9 @@ impl LossPlan {
     fn new(graph: &Graph, compiled: Compiled, landmarks: Landmarks, loss: &Loss) -> Result<LossPlan, Error> {
         let name = |id: ValueId| graph.value(id).name.clone();
         let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
-        let hyperparameters = landmarks.hyperparameters.map(name);
-        let fed = [Some(&labels_name), step.as_ref(), hyperparameters.as_ref()];
+        let hyperparameters: Vec<String> = landmarks.hyperparameters.into_iter().map(name).collect();
+        let mut fed = vec![Some(&labels_name), step.as_ref()];
+        fed.extend(hyperparameters.iter().map(Some));
         let (own, added): (Vec<TensorInfo>, Vec<TensorInfo>) =
             compiled.inputs.iter().cloned().partition(|info| !fed.contains(&Some(&info.name)));
         let missing = |what: &str| Error::Option { reason: format!("the {what} of the loss has no type") };
@@ -108,11 +123,11 @@ impl LossPlan {
             classes,
             step,
             hyperparameters,
+            gradient_norm: landmarks.gradient_norm.map(name),
         })
     }
 
-    /// Checks a batch with its labels, and gives everything that the plan is fed in step number `step`: the options' seed and
-    /// hyperparameters, too.
+    /// Checks a batch with its labels, and gives everything that the plan is fed: the numbers of a training step, too.
     ///
     /// # Errors
     /// Names, types, shapes, indices or labels that do not fit.
@@ -120,19 +135,18 @@ impl LossPlan {
         &self,
         batch: BTreeMap<String, Tensor>,
         labels: Tensor,
-        step: u64,
-        training: &TrainingOptions,
+        numbers: Option<&StepNumbers>,
     ) -> Result<BTreeMap<String, Tensor>, Error> {
         tensor_info::check_inputs(&self.inputs, &batch)?;
         tensor_info::check_indices(&self.compiled.index_limits, &batch)?;
         let mut fed = batch;
         fed.insert(self.labels.name.clone(), labels::prepare(labels, &self.labels, self.classes)?);
+        let Some(StepNumbers { update, seed, hyperparameters }) = numbers else { return Ok(fed) };
         if let Some(name) = &self.step {
-            fed.insert(name.clone(), Tensor::from_i64(&[2], &[step as i64, training.seed as i64]));
+            fed.insert(name.clone(), Tensor::from_i64(&[2], &[*update as i64, *seed as i64]));
         }
-        if let Some(name) = &self.hyperparameters {
-            let elements = training.optimizer.hyperparameters();
-            fed.insert(name.clone(), Tensor::from_f32(&[elements.len() as u64], &elements));
+        for (name, elements) in self.hyperparameters.iter().zip(hyperparameters) {
+            fed.insert(name.clone(), Tensor::from_f32(&[elements.len() as u64], elements));
         }
         Ok(fed)
     }
@@ -152,6 +166,20 @@ impl LossPlan {
         };
         self.compiled.changing.iter().map(|(name, (_, info))| (name.clone(), value(name, info))).collect()
     }
+}
+
+/// The options of a step on a batch of these sizes, and the sizes of each of its parts: as many as were asked for, or the next larger
+/// number that divides the batch, so that no part is larger than asked for.
+pub(crate) fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Sizes) {
+    let mut options = options.clone();
+    if let Some(whole) = sizes.batch_size.filter(|_| options.accumulate > 1) {
+        let parts = (options.accumulate.min(whole)..=whole).find(|&parts| whole.is_multiple_of(parts)).unwrap_or(1);
+        options.accumulate = parts;
+        sizes.batch_size = Some(whole / parts);
+        let of_batch = sizes.inputs.values_mut().filter_map(|ty| ty.shape.first_mut()).filter(|size| **size == whole);
+        of_batch.for_each(|size| *size /= parts);
+    }
+    (options, sizes)
 }
 
 /// The class axis of the logits, from the front, and the classes along it.

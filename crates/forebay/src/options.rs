@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use forebay_model::training::TrainingOptions;
 
+use crate::schedule::Schedule;
+
 pub use device::{DeviceName, DeviceOptions};
 pub(crate) use engine::engine_setters;
 pub use engine::EngineOptions;
@@ -35,7 +37,7 @@ pub struct SessionOptions {
     pub sizes: BTreeMap<String, u64>,
 }
 
-/// What happens when the loss is not a finite number.
+/// What happens when the loss is not a finite number, or, where it is known, the norm of the gradients.
 ///
 /// ```
 /// use forebay::OnNan;
@@ -52,6 +54,9 @@ pub enum OnNan {
     Stop,
     /// The step is done all the same.
     Continue,
+    /// The step counts, but nothing is updated: neither parameters nor state nor running statistics, nor the optimizer's number of
+    /// the step. The norm of the gradients is computed for it.
+    Skip,
 }
 
 /// How a [`Trainer`](crate::Trainer) trains.
@@ -73,8 +78,10 @@ pub struct TrainerOptions {
     pub batch_size: Option<u64>,
     /// Other sizes that the model leaves open, by the symbols that it gives them, or as `input[dimension]`.
     pub sizes: BTreeMap<String, u64>,
-    /// What happens when the loss is not a finite number.
+    /// What happens when the loss is not a finite number, or, where it is known, the norm of the gradients.
     pub on_nan: OnNan,
+    /// How the learning rate changes from step to step.
+    pub schedule: Schedule,
 }
 
 impl TrainerOptions {

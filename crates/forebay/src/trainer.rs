@@ -13,101 +13,34 @@ use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
-use forebay_model::training::{Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{average_of, Loss, Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
-use forebay_runtime::{Decision, StepMoves};
+use forebay_runtime::Decision;
 use serde_json::Value;
 
 use crate::checkpoint::{Checkpoint, CheckpointFolder, Position};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::forecast::Replan;
-use crate::loss_plan::LossPlan;
+use crate::loss_plan::{in_parts, LossPlan, StepNumbers};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
+use crate::progress::Progress;
+use crate::schedule::{Curve, Schedule};
 use crate::session::{feed, RunTimes};
+use crate::step_report::{Evaluation, StepReport};
 use crate::tensor_info::{self, TensorInfo};
+use crate::training::check_clipping;
 
 /// Shapes of a model's inputs, in their order.
 type Shapes = Vec<Vec<u64>>;
 
 /// Plans for other sizes than the first that are kept; beyond that, all of them are made again.
 const OTHER_PLANS_MAX: usize = 64;
-
-/// What a step did.
-///
-/// ```
-/// use forebay::{Model, Tensor, Trainer};
-///
-/// # fn main() -> Result<(), forebay::Error> {
-/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let mut trainer = Trainer::builder(&model).build()?;
-/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
-/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
-/// let report = trainer.step(batch, labels)?;
-/// assert_eq!(report.step, 1);
-/// println!("loss {} in {} s", report.loss, report.seconds);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct StepReport {
-    /// Which step it was, from 1.
-    pub step: u64,
-    /// The loss before the step's update.
-    pub loss: f32,
-    /// Seconds from the first command to the last.
-    pub seconds: f64,
-    /// The part of them in which no kernel ran.
-    pub stall_seconds: f64,
-    /// Copies to the device that kernels had to wait for.
-    pub late_copies: usize,
-    /// The part of `stall_seconds` that those cost.
-    pub late_seconds: f64,
-    /// What managed memory did; none where a plan says every move.
-    pub moves: Option<StepMoves>,
-    /// The plan that takes over at the next step, where there is a better one for what was measured.
-    pub replan: Option<Replan>,
-}
-
-impl StepReport {
-    /// When the step took place.
-    pub fn times(&self) -> RunTimes {
-        let StepReport { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = *self;
-        RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves }
-    }
-}
-
-/// What a model makes of a batch, in evaluation mode.
-///
-/// ```
-/// use forebay::{Model, Tensor, Trainer};
-///
-/// # fn main() -> Result<(), forebay::Error> {
-/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
-/// let mut trainer = Trainer::builder(&model).build()?;
-/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
-/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
-/// let evaluation = trainer.evaluate(batch, labels)?;
-/// assert_eq!(evaluation.logits.shape(), [50, 10]);
-/// assert_eq!(trainer.step_count(), 0, "nothing was trained");
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Evaluation {
-    /// The loss.
-    pub loss: f32,
-    /// What the loss is computed from: the model's output.
-    pub logits: Tensor,
-}
 
 /// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
 ///
@@ -132,6 +65,7 @@ pub struct Evaluation {
 pub struct Trainer {
     model: Model,
     options: TrainingOptions,
+    schedule: Schedule,
     on_nan: OnNan,
     engine: Engine,
     /// Plans of training steps by the shapes of the inputs.
@@ -147,6 +81,7 @@ pub struct Trainer {
     /// By input: dimensions that the model leaves open.
     open: BTreeMap<String, Vec<usize>>,
     step_count: u64,
+    progress: Progress,
 }
 
 impl Trainer {
@@ -169,7 +104,11 @@ impl Trainer {
     }
 
     fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
-        let TrainerOptions { training: options, engine, batch_size, sizes, on_nan } = options;
+        let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule } = options;
+        schedule.check()?;
+        check_clipping(options.clipping)?;
+        // What is skipped is found by the norm of the gradients.
+        options.gradient_norm |= on_nan == OnNan::Skip;
         let first = model.clone().with_sizes(&sizes)?;
         let sizes = Sizes::of_batch(batch_size);
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
@@ -186,6 +125,7 @@ impl Trainer {
         Ok(Trainer {
             model,
             options,
+            schedule,
             on_nan,
             engine,
             training: BTreeMap::from([(main.clone(), plan)]),
@@ -195,6 +135,7 @@ impl Trainer {
             batch_size,
             open,
             step_count: 0,
+            progress: Progress::default(),
         })
     }
 
@@ -256,6 +197,11 @@ impl Trainer {
         self.step_count
     }
 
+    /// Steps whose update was left out, those before a restored checkpoint included: see [`OnNan::Skip`].
+    pub fn skipped_count(&self) -> u64 {
+        self.progress.skipped
+    }
+
     fn main(&self) -> &LossPlan {
         &self.training[&self.main]
     }
@@ -271,31 +217,56 @@ impl Trainer {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.training.contains_key(&shapes) {
             self.make_room();
-            let plan = LossPlan::training(&self.model, &self.options, &sizes, self.engine.machine(), None)?;
+            let (options, sizes) = in_parts(&self.options, sizes);
+            let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
             self.training.insert(shapes.clone(), plan);
         }
         let number = self.number(&shapes);
         let Some(plan) = self.training.get_mut(&shapes) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
-        let fed = plan.check(batch, labels, step, &self.options)?;
-        let (stops, ignored_label) = (self.on_nan == OnNan::Stop, plan.ignored_label(&fed));
+        let base = self.options.optimizer.learning_rate();
+        let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
+        let hyperparameters = self.options.hyperparameters(learning_rate);
+        let numbers = StepNumbers { update: step - self.progress.skipped, seed: self.options.seed, hyperparameters };
+        let fed = plan.check(batch, labels, Some(&numbers))?;
+        let ignored_label = plan.ignored_label(&fed);
         let runner = self.engine.activate((Purpose::Training, number), &plan.compiled)?;
         feed(runner, fed)?;
-        let mut loss = f32::NAN;
+        let (mut loss, mut gradient_norm) = (f32::NAN, None);
+        let updates = |loss: f32, norm: Option<f32>| {
+            self.on_nan == OnNan::Continue || loss.is_finite() && norm.is_none_or(f32::is_finite)
+        };
         let times = runner.run_in_phases(&mut |read_output| {
             loss = scalar(&read_output(&plan.loss)?);
-            Ok(if stops && !loss.is_finite() { Decision::Stop } else { Decision::Continue })
+            gradient_norm = plan.gradient_norm.as_ref().map(|name| read_output(name)).transpose()?.as_ref().map(scalar);
+            Ok(if updates(loss, gradient_norm) { Decision::Continue } else { Decision::Stop })
         })?;
-        if stops && !loss.is_finite() {
+        let skipped = !updates(loss, gradient_norm);
+        if skipped && self.on_nan == OnNan::Stop {
             return Err(match ignored_label {
                 Some(ignore_index) => Error::NothingCounts { step, ignore_index },
-                None => Error::NanLoss { step, loss },
+                None if !loss.is_finite() => Error::NanLoss { step, loss },
+                None => Error::NanGradients { step },
             });
         }
         self.step_count = step;
-        let replan = self.engine.watch(&mut plan.compiled, times)?;
+        self.progress.skipped += u64::from(skipped);
+        // A step without its updates says nothing about how long the others take.
+        let replan = if skipped { None } else { self.engine.watch(&mut plan.compiled, times)? };
         let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times.into();
-        Ok(StepReport { step, loss, seconds, stall_seconds, late_copies, late_seconds, moves, replan })
+        Ok(StepReport {
+            step,
+            loss,
+            learning_rate,
+            gradient_norm,
+            skipped,
+            seconds,
+            stall_seconds,
+            late_copies,
+            late_seconds,
+            moves,
+            replan,
+        })
     }
 
     /// Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
@@ -310,7 +281,7 @@ impl Trainer {
         }
         let number = self.number(&shapes);
         let plan = &self.evaluation[&shapes];
-        let fed = plan.check(batch, labels, self.step_count, &self.options)?;
+        let fed = plan.check(batch, labels, None)?;
         let runner = self.engine.activate((Purpose::Inference, number), &plan.compiled)?;
         feed(runner, fed)?;
         runner.run()?;
@@ -429,10 +400,31 @@ impl Trainer {
     /// # Errors
     /// What the device reports, or a file that cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.write_model(path.as_ref(), &|_| None)
+    }
+
+    /// The same with the moving averages of the parameters in their place.
+    ///
+    /// # Errors
+    /// As [`Trainer::save`], and [`Error::Option`] where no averages are kept.
+    pub fn save_average(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        if self.options.average.is_none() {
+            let reason = "no moving averages are kept: start a trainer with a decay of averages for that".to_string();
+            return Err(Error::Option { reason });
+        }
+        self.write_model(path.as_ref(), &|name| Some(average_of(name)))
+    }
+
+    /// Writes the model with the values of other names where there are values of those.
+    fn write_model(&self, path: &Path, instead: &dyn Fn(&str) -> Option<String>) -> Result<(), Error> {
         let graph = self.model.graph();
-        let mut types = self.engine.types().clone();
+        let all = self.engine.types();
+        let mut types = all.clone();
         types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
-        self.model.write(path.as_ref(), &types, &mut |name, take| self.engine.give(name, take))
+        self.model.write(path, &types, &mut |name, take| {
+            let other = instead(name).filter(|other| all.contains_key(other));
+            self.engine.give(other.as_deref().unwrap_or(name), take)
+        })
     }
 
     /// Everything that a later trainer needs to go on from here, as it is now; `position` is the caller's position in the data.
@@ -446,6 +438,7 @@ impl Trainer {
             step: self.step_count,
             seed: self.options.seed,
             position: position.clone(),
+            progress: Some(self.progress),
             contents: self.engine.snapshot()?,
             source: Default::default(),
         })
@@ -464,7 +457,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::save_checkpoint`].
     pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
-        let run = Position { step: self.step_count, seed: self.options.seed, position };
+        let run = Position { step: self.step_count, seed: self.options.seed, position, progress: Some(self.progress) };
         folder.write_from(&run, self.engine.types(), &mut |name, take| self.engine.give(name, take))
     }
 
@@ -493,11 +486,31 @@ impl Trainer {
         self.options.seed = checkpoint.seed;
         self.engine.set_values(checkpoint.contents.clone());
         self.step_count = checkpoint.step;
+        self.progress = checkpoint.progress.unwrap_or(self.progress);
         Ok(())
     }
 
-    /// Other hyperparameters from the next step on: a learning rate of a schedule, say. The plan stays as it is, and so does
-    /// the optimizer's state.
+    /// Another schedule of learning rates from the next step on; it counts steps from the first one of the run, and goes on from what
+    /// [`Trainer::observe`] was told before.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for numbers that have no meaning.
+    pub fn set_schedule(&mut self, schedule: Schedule) -> Result<(), Error> {
+        schedule.check()?;
+        self.schedule = schedule;
+        Ok(())
+    }
+
+    /// Tells a schedule that follows losses ([`Curve::Plateau`]) of one: that of a validation, or the mean of an epoch. Others ignore it.
+    /// Checkpoints keep what the schedule knows.
+    pub fn observe(&mut self, loss: f32) {
+        if let Curve::Plateau(plateau) = &self.schedule.curve {
+            self.progress.plateau.observe(plateau, loss);
+        }
+    }
+
+    /// Other hyperparameters from the next step on. Where there is a schedule, its rates start from this optimizer's. The plan stays as
+    /// it is, and so does the optimizer's state.
     ///
     /// # Errors
     /// [`Error::Option`] for an optimizer of another kind, or with other state per parameter (momentum where there was none, or
@@ -512,6 +525,21 @@ impl Trainer {
             return Err(Error::Option { reason });
         }
         self.options.optimizer = optimizer;
+        Ok(())
+    }
+
+    /// Another limit of gradients from the next step on. The plan stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Option`] where gradients are not limited, or a limit that is not a number of at least 0.
+    pub fn set_clipping_limit(&mut self, limit: f32) -> Result<(), Error> {
+        let clipping = self.options.clipping.map(|clipping| clipping.with_limit(limit));
+        let Some(clipping) = clipping else {
+            let reason = "gradients are not limited: start a trainer with a clipping for that".to_string();
+            return Err(Error::Option { reason });
+        };
+        check_clipping(Some(clipping))?;
+        self.options.clipping = Some(clipping);
         Ok(())
     }
 

@@ -8,4 +8,18 @@
 //! assert!(options.freeze.is_empty());
 //! ```
 
-pub use forebay_model::training::{DecayRule, Loss, Optimizer, TrainingOptions};
+pub use forebay_model::training::{Clipping, DecayRule, Loss, Optimizer, ParameterGroup, TrainingOptions};
+
+pub use crate::schedule::{Curve, Plateau, Schedule};
+
+use crate::error::Error;
+
+/// Whether a limit of gradients has a meaning.
+pub(crate) fn check_clipping(clipping: Option<Clipping>) -> Result<(), Error> {
+    match clipping.map(|clipping| clipping.limit()).filter(|limit| limit.is_nan() || *limit < 0.0) {
+        Some(limit) => {
+            Err(Error::Option { reason: format!("a limit of gradients is a number of at least 0, not {limit}") })
+        }
+        None => Ok(()),
+    }
+}

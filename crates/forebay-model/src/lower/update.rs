@@ -6,21 +6,26 @@ use forebay_base::Kernel;
 
 use crate::context::{Lowering, NodeView};
 use crate::error::ModelError;
-use crate::graph::{Graph, Operation, ValueId};
+use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::program::{NamedOperand, Operand, Role};
 
 /// Nodes that update states in place, with the states by the node's outputs.
 pub(super) type InPlaceNodes = BTreeMap<usize, BTreeMap<usize, ValueId>>;
 
-/// Finds the update kernels whose outputs may be written over the states that they read: nothing else uses the new values
-/// within the step, and no later update reads the old ones.
+/// Finds the update kernels whose outputs may be written over the states that they read: nothing but later ones of them uses the new
+/// values within the step, and no later update reads the old ones.
 pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     let mut states: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for update in &graph.updates {
         states.entry(update.value).or_default().push(update.state);
     }
     let mut used: BTreeSet<ValueId> = graph.outputs.iter().copied().collect();
-    used.extend(graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten().copied()));
+    let updates_state = |node: &Node| match &node.operation {
+        Operation::Kernel(kernel) => kernel.facts().updates_state,
+        Operation::Onnx { .. } => false,
+    };
+    let others = graph.nodes.iter().filter(|node| !updates_state(node));
+    used.extend(others.flat_map(|node| node.inputs.iter().flatten().copied()));
 
     let mut nodes = InPlaceNodes::new();
     // From the last node to the first, so that it is known what later updates read.
@@ -41,7 +46,9 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
             targets.insert(output, state);
             !used.contains(value) && !read_later.contains(&state)
         });
-        if in_place {
+        if !in_place {
+            used.extend(node.inputs.iter().flatten().copied());
+        } else {
             read_later.extend(node.inputs.iter().flatten().copied());
             nodes.insert(i, targets);
         }

@@ -24,6 +24,11 @@ fn options(optimizer: Optimizer) -> TrainingOptions {
         freeze: vec![],
         seed: 7,
         gradient_outputs: false,
+        clipping: None,
+        gradient_norm: false,
+        groups: vec![],
+        average: None,
+        accumulate: 0,
     }
 }
 
@@ -205,4 +210,44 @@ fn dropout_takes_the_step_and_constants_do_not_train() {
     assert_eq!(training_graph(&small(0.0), &options).unwrap().step, None);
     let error = training_graph(&small(1.0), &options).unwrap_err().to_string();
     assert!(error.contains("ratio"), "{error}");
+}
+
+#[test]
+fn parts_of_a_batch_have_nodes_of_their_own_and_share_weights() {
+    let mut options = options(SGD);
+    options.loss = Loss::MeanSquaredError;
+    options.accumulate = 3;
+    let training = training_graph(&small(0.25), &options).unwrap();
+    let graph = &training.graph;
+    let shape = |value: ValueId| graph.ty(value).unwrap().shape.clone();
+    assert_eq!((shape(graph.inputs[0]), shape(training.labels)), (vec![6, 3], vec![6, 3]));
+    assert_eq!(names(graph, &training.parameters), ["w"]);
+    // The gradient by w needs what dropout left, not dropout again. Masks are those of the batch as a whole.
+    let firsts: Vec<u64> = kernels(graph)
+        .iter()
+        .filter_map(|kernel| match kernel {
+            Kernel::Dropout { first, .. } => Some(*first),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(firsts, [0, 6, 12]);
+    let count = |name: &str| kernels(graph).iter().filter(|kernel| kernel.name() == name).count();
+    assert_eq!((count("MeanSquaredError"), count("MeanSquaredErrorGradient"), count("Sgd")), (3, 3, 1));
+    lower(graph, &training.parameters.iter().copied().collect()).unwrap();
+    // Without it, nothing is different.
+    options.accumulate = 1;
+    let once = training_graph(&small(0.25), &options).unwrap().graph.to_string();
+    options.accumulate = 0;
+    assert_eq!(training_graph(&small(0.25), &options).unwrap().graph.to_string(), once);
+}
+
+#[test]
+fn running_statistics_follow_the_parts() {
+    let mut options = options(SGD);
+    options.accumulate = 2;
+    let training = training_graph(&digits(), &options).unwrap();
+    let of = |name: &str| kernels(&training.graph).iter().filter(|kernel| kernel.name() == name).count();
+    assert_eq!((of("BatchNormalizationTraining"), of("RunningStatistics")), (6, 12));
+    assert_eq!(training.running_statistics.len(), 6);
+    lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap();
 }

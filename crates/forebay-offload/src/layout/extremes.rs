@@ -17,7 +17,8 @@ pub fn greatest(values: &[i64], blocks: &[i64], slots: Range<usize>) -> Option<(
     let mut at = slots.start;
     while at < slots.end {
         let slot = at % values.len();
-        let is_block = slot.is_multiple_of(BLOCK_SLOTS) && slot + BLOCK_SLOTS <= values.len() && at + BLOCK_SLOTS <= slots.end;
+        let is_block =
+            slot.is_multiple_of(BLOCK_SLOTS) && slot + BLOCK_SLOTS <= values.len() && at + BLOCK_SLOTS <= slots.end;
         let value = if is_block { blocks[slot / BLOCK_SLOTS] } else { values[slot] };
         if best.is_none_or(|(_, best, _)| value >= best) {
             best = Some((at, value, is_block));

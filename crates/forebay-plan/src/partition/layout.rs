@@ -43,7 +43,11 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     strides[2] = channels * places;
     let offset_bytes = first * places * desc.data_type().size_bytes();
     let desc = TensorDesc::strided(desc.data_type(), sizes, &strides).ok()?;
-    offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES).then_some(Operand { buffer: operand.buffer, offset_bytes, desc })
+    offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES).then_some(Operand {
+        buffer: operand.buffer,
+        offset_bytes,
+        desc,
+    })
 }
 
 /// Operands of a launch, and whether they may lie row by row.

@@ -58,7 +58,10 @@ pub(super) fn slice_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Ope
     let desc = &operand.desc;
     let strides = desc.effective_strides();
     let offset_bytes = strides.get(axis)? * desc.data_type().size_bytes() * rows.start;
-    if rows.end > desc.sizes()[axis] || rows.start >= rows.end || !offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES) {
+    if rows.end > desc.sizes()[axis]
+        || rows.start >= rows.end
+        || !offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES)
+    {
         return None;
     }
     let mut sizes = desc.sizes().to_vec();

@@ -40,7 +40,11 @@ fn attention_and_its_gradients_agree_with_the_host() {
             _ => {
                 let mut mask = random.integers(&packed(DataType::Bool, &own), 0, 1);
                 // The first key is always seen.
-                mask.1.iter_mut().enumerate().filter(|(i, _)| (*i as u64).is_multiple_of(keys)).for_each(|(_, seen)| *seen = 1.0);
+                mask.1
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(i, _)| (*i as u64).is_multiple_of(keys))
+                    .for_each(|(_, seen)| *seen = 1.0);
                 Some(mask)
             }
         };

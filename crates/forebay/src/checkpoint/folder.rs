@@ -12,6 +12,7 @@ use super::{manifest_text, read_content, tensor_file, Checkpoint, Content, MANIF
 use crate::error::Error;
 use crate::files::{self, FolderLock, LockError};
 use crate::pieces::{Give, Take};
+use crate::progress::Progress;
 
 /// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
 const LOCK: &str = ".forebay.lock";
@@ -21,6 +22,7 @@ pub(crate) struct Position<'a> {
     pub(crate) step: u64,
     pub(crate) seed: u64,
     pub(crate) position: &'a Value,
+    pub(crate) progress: Option<Progress>,
 }
 
 /// A directory into which only the holder of this writes checkpoints. Readers need no lock.
@@ -71,8 +73,8 @@ impl CheckpointFolder {
     /// [`Error::File`] where the system refuses, with the file; the checkpoint that was there is then still whole. Tensors that
     /// cannot be read from where they are.
     pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let Checkpoint { step, seed, position, contents, .. } = checkpoint;
-        let run = Position { step: *step, seed: *seed, position };
+        let Checkpoint { step, seed, position, progress, contents, .. } = checkpoint;
+        let run = Position { step: *step, seed: *seed, position, progress: *progress };
         let mut give = |name: &str, take: Take| match contents.get(name) {
             Some(contents) => contents.give_in_pieces(take),
             None => Ok(()),
@@ -92,7 +94,8 @@ impl CheckpointFolder {
     ) -> Result<(), Error> {
         let directory = self.path();
         let tensors = tensor_file::write(directory, run.step, types, give)?;
-        let content = Content { step: run.step, seed: run.seed, position: run.position.clone(), tensors };
+        let position = run.position.clone();
+        let content = Content { step: run.step, seed: run.seed, position, progress: run.progress, tensors };
         let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
         let replaced = files::replace(&directory.join(MANIFEST), manifest.as_bytes());
         // Tensors that no manifest names only take room, of which there may be too little already.

@@ -1,0 +1,58 @@
+//! The lowest loss of validations so far, and for how long it has been the lowest.
+
+use serde_json::{json, Value};
+
+/// What validations found so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BestLoss {
+    /// The lowest loss, and its step.
+    pub best: Option<(f64, u64)>,
+    /// Validations since then.
+    pub worse: u64,
+}
+
+impl BestLoss {
+    /// Learns of a loss; whether it is lower than all before by more than `min_delta`.
+    pub fn observe(&mut self, step: u64, loss: f64, min_delta: f64) -> bool {
+        let is_lower = match self.best {
+            Some((best, _)) => loss < best - min_delta,
+            None => loss.is_finite(),
+        };
+        match is_lower {
+            true => (self.best, self.worse) = (Some((loss, step)), 0),
+            false => self.worse += 1,
+        }
+        is_lower
+    }
+
+    /// As the position of a checkpoint keeps it.
+    pub fn json(&self) -> Value {
+        let (loss, step) = self.best.unzip();
+        json!({ "loss": loss, "step": step, "worse": self.worse })
+    }
+
+    /// What a checkpoint's position says; nothing where it has none.
+    pub fn of(position: &Value) -> BestLoss {
+        let loss = position.get("loss").and_then(Value::as_f64);
+        let number = |key: &str| position.get(key).and_then(Value::as_u64);
+        BestLoss { best: loss.zip(number("step")), worse: number("worse").unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_loss_is_kept_over_checkpoints() {
+        let mut best = BestLoss::default();
+        assert!(!best.observe(1, f64::NAN, 0.0));
+        assert!(best.observe(2, 0.1 + 0.2, 0.0));
+        assert!(!best.observe(3, 0.3, 0.01) && !best.observe(4, f64::NAN, 0.0));
+        let text = best.json().to_string();
+        let mut read = BestLoss::of(&serde_json::from_str(&text).unwrap());
+        assert_eq!((read, read.worse), (best, 2));
+        assert!(read.observe(5, 0.29, 0.01) && read.worse == 0);
+        assert_eq!(BestLoss::of(&Value::Null), BestLoss::default());
+    }
+}

@@ -1,0 +1,175 @@
+//! The record of a run: a line for each step and each validation, as JSON or as a table.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use forebay::StepReport;
+use serde_json::{json, Value};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Keys, and columns of the table.
+const KEYS: [&str; 12] = [
+    "kind",
+    "step",
+    "epoch",
+    "loss",
+    "learning_rate",
+    "gradient_norm",
+    "skipped",
+    "seconds",
+    "device_peak_bytes",
+    "resident_peak_bytes",
+    "accuracy",
+    "dice_mean",
+];
+/// The longest record of an earlier run that is read.
+const EARLIER_BYTES_MAX: u64 = 4 << 30;
+
+/// How the lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Json,
+    Table,
+}
+
+/// A record that is being written.
+pub struct LogFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    form: Form,
+    /// Whether a line could not be written: none is tried after it.
+    is_broken: bool,
+}
+
+impl LogFile {
+    /// Begins a record. Lines of an earlier one stay up to step `done`, if the run goes on from there.
+    ///
+    /// # Errors
+    /// A file that cannot be written, or that holds no such record.
+    pub fn new(path: &Path, done: u64) -> Result<LogFile, Failure> {
+        let form = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
+            true => Form::Table,
+            false => Form::Json,
+        };
+        let earlier = match done > 0 && path.is_file() {
+            true => kept(path, form, done)?,
+            false => Vec::new(),
+        };
+        let refused = |error: std::io::Error| output::refused(path, &error);
+        let mut file = BufWriter::new(File::create(path).map_err(refused)?);
+        let header = (form == Form::Table).then(|| KEYS.join(","));
+        let lines = header.into_iter().chain(earlier);
+        lines.into_iter().try_for_each(|line| writeln!(file, "{line}")).map_err(refused)?;
+        file.flush().map_err(refused)?;
+        Ok(LogFile { path: path.to_owned(), file, form, is_broken: false })
+    }
+
+    /// Writes the line of a step. A line that cannot be written is no reason to stop: it is told once.
+    pub fn step(&mut self, report: &StepReport, epoch: u64, device_peak_bytes: u64, resident_peak_bytes: Option<u64>) {
+        let StepReport { step, loss, learning_rate, gradient_norm, skipped, seconds, .. } = *report;
+        let line = json!({
+            "kind": "step",
+            "step": step,
+            "epoch": epoch,
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "gradient_norm": gradient_norm,
+            "skipped": skipped,
+            "seconds": seconds,
+            "device_peak_bytes": device_peak_bytes,
+            "resident_peak_bytes": resident_peak_bytes,
+        });
+        self.line(&line);
+    }
+
+    /// Writes the line of a validation after a step, with its numbers.
+    pub fn validation(&mut self, step: u64, epoch: u64, numbers: &Value) {
+        let mut line = json!({ "kind": "validation", "step": step, "epoch": epoch });
+        for key in ["loss", "accuracy", "dice_mean"] {
+            line[key] = numbers.get(key).cloned().unwrap_or_default();
+        }
+        self.line(&line);
+    }
+
+    fn line(&mut self, line: &Value) {
+        if self.is_broken {
+            return;
+        }
+        let text = match self.form {
+            Form::Json => {
+                let known = KEYS.iter().filter(|key| line.get(**key).is_some_and(|value| !value.is_null()));
+                let pairs: Vec<String> = known.map(|key| format!("\"{key}\":{}", line[*key])).collect();
+                format!("{{{}}}", pairs.join(","))
+            }
+            Form::Table => KEYS.map(|key| cell(line.get(key))).join(","),
+        };
+        if let Err(error) = writeln!(self.file, "{text}").and_then(|()| self.file.flush()) {
+            self.is_broken = true;
+            let failure = output::refused(&self.path, &error);
+            output::complain(&format!("warning: {failure}; training goes on without it"));
+        }
+    }
+}
+
+/// A value in a table: nothing where it is not known.
+fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+    }
+}
+
+/// The lines of an earlier record up to a step.
+fn kept(path: &Path, form: Form, done: u64) -> Result<Vec<String>, Failure> {
+    let refuse = |reason: String| Failure::Failed(format!("cannot go on with {}: {reason}", path.display()));
+    let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
+    let mut lines = text.lines();
+    if form == Form::Table && lines.next().is_some_and(|header| header != KEYS.join(",")) {
+        return Err(refuse("its columns are not those of a record (--log names another file)".to_owned()));
+    }
+    let step_of = |line: &str| match form {
+        Form::Json => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
+        Form::Table => line.split(',').nth(1)?.parse().ok(),
+    };
+    // A process that was killed may have left half a line.
+    Ok(lines.filter(|line| step_of(line).is_some_and(|step| step <= done)).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_goes_on_where_the_checkpoint_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let numbers = json!({ "loss": 0.5, "accuracy": null, "dice": [] });
+        for (name, header) in [("log.jsonl", 0), ("log.csv", 1)] {
+            let path = folder.path().join(name);
+            let mut log = LogFile::new(&path, 0).unwrap();
+            (1..=4).for_each(|step| log.validation(step, 1, &numbers));
+            drop(log);
+            let mut text = std::fs::read_to_string(&path).unwrap();
+            text.push_str("{\"kind\":\"st");
+            std::fs::write(&path, text).unwrap();
+            let mut log = LogFile::new(&path, 2).unwrap();
+            log.validation(3, 2, &numbers);
+            let text = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<&str> = text.lines().skip(header).collect();
+            let expected = match name {
+                "log.jsonl" => "{\"kind\":\"validation\",\"step\":3,\"epoch\":2,\"loss\":0.5}",
+                _ => "validation,3,2,0.5,,,,,,,,",
+            };
+            assert_eq!((lines.len(), lines[2]), (3, expected), "{text}");
+            LogFile::new(&path, 0).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), header, "a new run begins again");
+        }
+        let other = folder.path().join("other.csv");
+        std::fs::write(&other, "a,b\n1,2\n").unwrap();
+        let error = LogFile::new(&other, 1).err().unwrap().to_string();
+        assert!(error.contains("other.csv") && error.contains("columns"), "{error}");
+    }
+}

@@ -1,0 +1,40 @@
+//! The flags that say what is looked at while training runs: records of steps, validation on the way, when to stop.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::device_arguments::positive_count;
+
+/// What is looked at while training runs.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "While training runs")]
+pub struct RecordArguments {
+    /// Write a line for each step and each validation: JSON lines, or a table if the name ends in .csv. A run that goes on from a
+    /// checkpoint keeps the lines up to there
+    ///
+    /// Keys, and columns: kind (step or validation), step, epoch (from 1), loss, learning_rate, gradient_norm, skipped, seconds,
+    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy and dice_mean.
+    #[arg(long, value_name = "FILE.jsonl|FILE.csv")]
+    pub log: Option<PathBuf>,
+    /// Validate after every N steps, too [default: after each epoch, if --patience or --best-checkpoint ask for it]
+    #[arg(long, value_name = "N", requires = "validate", value_parser = positive_count)]
+    pub validate_every: Option<u64>,
+    /// Stop when N validations in a row found no lower loss
+    #[arg(long, value_name = "N", requires = "validate", value_parser = positive_count)]
+    pub patience: Option<u64>,
+    /// By how much a loss must be lower than the lowest one to count as lower [default: 0]
+    #[arg(long, value_name = "X", requires = "validate")]
+    pub min_delta: Option<f64>,
+    /// Write a checkpoint into this folder whenever a validation finds the lowest loss so far (`forebay export` makes a model of it)
+    #[arg(long, value_name = "DIR", requires = "validate")]
+    pub best_checkpoint: Option<PathBuf>,
+}
+
+impl RecordArguments {
+    /// After how many steps to validate while training runs; never, where nothing asks for it.
+    pub fn validation_steps(&self, steps_per_epoch: u64) -> Option<u64> {
+        let is_needed = self.patience.is_some() || self.best_checkpoint.is_some();
+        self.validate_every.or(is_needed.then_some(steps_per_epoch))
+    }
+}

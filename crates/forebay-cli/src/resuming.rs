@@ -1,0 +1,92 @@
+//! Whether a run can go on from a checkpoint: its data and its batches are those of the checkpoint.
+
+use forebay::data::DataSet;
+use serde_json::{json, Value};
+
+use crate::arguments::{DataChangedKind, TrainArguments};
+use crate::failure::Failure;
+use crate::output;
+
+/// Whether the data is what the checkpoint was trained on, as far as that is known; gives its digest where it was needed.
+///
+/// # Errors
+/// Other data, where that is not allowed; data that cannot be read.
+pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) -> Result<Option<String>, Failure> {
+    let is_allowed = arguments.data_changed == DataChangedKind::Ok;
+    let differs = |reason: String| match is_allowed {
+        true => {
+            output::complain(&format!("warning: {reason}; training goes on as --data-changed ok asks"));
+            Ok(())
+        }
+        false => Err(Failure::Failed(format!("{reason} (--data-changed ok goes on all the same)"))),
+    };
+    let name = &arguments.data;
+    let earlier = position.get("data").and_then(Value::as_str).unwrap_or("other data");
+    let (now, then) = (data.sample_count(), position.get("samples").and_then(Value::as_u64));
+    if let Some(then) = then.filter(|&then| then != now) {
+        differs(format!(
+            "{name} has {now} samples, {earlier}, which the checkpoint was trained on, had {then}; its position in the \
+             data has no meaning here"
+        ))?;
+    }
+    // Checkpoints of earlier versions have none.
+    let Some(then) = position.get("digest").and_then(Value::as_str) else { return Ok(None) };
+    let now = data.digest()?;
+    if now != then && data.sample_count() == position.get("samples").and_then(Value::as_u64).unwrap_or_default() {
+        differs(format!(
+            "the content of {name} is not what the checkpoint was trained on: its digest is {now}, that of {earlier} was \
+             {then}"
+        ))?;
+    }
+    Ok(Some(now))
+}
+
+/// Whether batches are made as before the checkpoint, which decides which samples a step sees.
+///
+/// # Errors
+/// Other flags than those of the checkpoint.
+pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
+    let parts = Some(arguments.training.gradients.parts()).filter(|&parts| parts > 1);
+    let now = json!({"bucket_by": arguments.bucket_by, "pad_to": arguments.pad_to, "accumulate": parts});
+    for (flag, key) in [("--bucket-by", "bucket_by"), ("--pad-to", "pad_to"), ("--accumulate", "accumulate")] {
+        let then = position.get(key).unwrap_or(&Value::Null);
+        if *then != now[key] {
+            let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };
+            return Err(Failure::Usage(format!(
+                "{flag}: the checkpoint was made {then}, and its position has no meaning otherwise"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the
+/// data means nothing under another.
+///
+/// # Errors
+/// Another setting than that of the checkpoint.
+pub fn agreed(flag: &str, given: Option<u64>, of_checkpoint: Option<Option<u64>>) -> Result<Option<u64>, Failure> {
+    match (given, of_checkpoint) {
+        (given, None) => Ok(given),
+        (None, Some(earlier)) => Ok(earlier),
+        (Some(given), Some(earlier)) if Some(given) == earlier => Ok(earlier),
+        (Some(given), Some(earlier)) => {
+            let earlier = earlier.map_or("without it".to_owned(), |earlier| format!("with {earlier}"));
+            Err(Failure::Usage(format!("{flag} {given}: the checkpoint was made {earlier}; leave the flag out")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_decides_what_a_step_sees() {
+        assert_eq!(agreed("--shuffle", Some(3), None).unwrap(), Some(3));
+        assert_eq!(agreed("--shuffle", None, Some(Some(4))).unwrap(), Some(4));
+        assert_eq!(agreed("--shuffle", Some(4), Some(Some(4))).unwrap(), Some(4));
+        let error = agreed("--shuffle", Some(3), Some(None)).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().contains("made without it")), (2, true));
+    }
+}

@@ -1,0 +1,245 @@
+//! The flags of learning-rate schedules, and the schedule that they name.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use forebay::documents;
+use forebay::training::{Curve, Plateau, Schedule};
+
+use crate::device_arguments::positive_count;
+use crate::failure::Failure;
+
+/// How the learning rate changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ScheduleKind {
+    /// The same at every step
+    #[default]
+    Constant,
+    /// Multiplied by --gamma every --step-size steps
+    Step,
+    /// Multiplied by --gamma at each of --milestones
+    MultiStep,
+    /// Multiplied by --gamma after every step
+    Exponential,
+    /// Down to --min-rate along the --power of what is left
+    Polynomial,
+    /// Down to --min-rate in a straight line
+    Linear,
+    /// Down to --min-rate along half a cosine
+    Cosine,
+    /// The same again and again, each time from the full rate
+    CosineRestarts,
+    /// Up to --learning-rate and down again, along half cosines
+    OneCycle,
+    /// Multiplied by --plateau-factor when the loss no longer falls: that of --validate at every --validate-every, else the mean of an
+    /// epoch of training
+    Plateau,
+}
+
+/// The learning rate over the steps.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Learning rate")]
+pub struct ScheduleArguments {
+    /// How the learning rate changes from step to step; numbers and formulas are those of torch.optim.lr_scheduler, where it takes a step
+    /// after each step of training
+    #[arg(long, value_enum, value_name = "CURVE", default_value = "constant")]
+    pub schedule: ScheduleKind,
+    /// Take the rates from a table: lines `step,rate`; each holds from that step on, until the next
+    #[arg(long, value_name = "FILE.csv", conflicts_with = "schedule")]
+    pub rates: Option<PathBuf>,
+    /// Steps before that in which the rate rises in a straight line
+    #[arg(long, value_name = "N")]
+    pub warmup: Option<u64>,
+    /// The part of the rate with which the warm-up begins [default: 0]
+    #[arg(long, value_name = "X", requires = "warmup")]
+    pub warmup_start: Option<f32>,
+    /// Steps of polynomial, linear, cosine and one-cycle, without those of the warm-up [default: all that --steps or --epochs leave]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub schedule_steps: Option<u64>,
+    /// The smallest rate of polynomial, linear, cosine, cosine-restarts and plateau [default: 0]
+    #[arg(long, value_name = "X")]
+    pub min_rate: Option<f32>,
+    /// The factor of step, multi-step and exponential [default: 0.1; exponential has none]
+    #[arg(long, value_name = "X")]
+    pub gamma: Option<f32>,
+    /// Steps between two changes of step
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub step_size: Option<u64>,
+    /// Steps after which multi-step changes
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub milestones: Vec<u64>,
+    /// The power of polynomial [default: 1]
+    #[arg(long, value_name = "X")]
+    pub power: Option<f32>,
+    /// Steps of the first cycle of cosine-restarts
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub restart_every: Option<u64>,
+    /// How many times as long each further one is [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub restart_factor: Option<u64>,
+    /// The part of one-cycle in which the rate rises [default: 0.3]
+    #[arg(long, value_name = "X")]
+    pub pct_start: Option<f32>,
+    /// The highest rate of one-cycle over its first [default: 25]
+    #[arg(long, value_name = "X")]
+    pub div_factor: Option<f32>,
+    /// The first rate of one-cycle over its last [default: 10000]
+    #[arg(long, value_name = "X")]
+    pub final_div_factor: Option<f32>,
+    /// The factor of plateau [default: 0.1]
+    #[arg(long, value_name = "X")]
+    pub plateau_factor: Option<f32>,
+    /// Losses in a row that may be no better before plateau acts [default: 10]
+    #[arg(long, value_name = "N")]
+    pub plateau_patience: Option<u64>,
+    /// The part by which a loss must be below the best one to be better [default: 0.0001]
+    #[arg(long, value_name = "X")]
+    pub plateau_threshold: Option<f32>,
+    /// Losses after a reduction that plateau does not count as worse [default: 0]
+    #[arg(long, value_name = "N")]
+    pub plateau_cooldown: Option<u64>,
+}
+
+impl ScheduleArguments {
+    /// The schedule of a run of so many steps.
+    ///
+    /// # Errors
+    /// Flags that do not belong to the schedule, that are missing, or whose numbers have no meaning; a table that cannot be read.
+    pub fn schedule(&self, run_steps: u64) -> Result<Schedule, Failure> {
+        self.refuse_others()?;
+        let warmup = self.warmup.unwrap_or(0);
+        let steps = self.schedule_steps.unwrap_or(run_steps.saturating_sub(warmup).max(1));
+        let (min_rate, gamma) = (self.min_rate.unwrap_or(0.0), self.gamma.unwrap_or(0.1));
+        let curve = match self.schedule {
+            ScheduleKind::Constant => match &self.rates {
+                Some(path) => documents::read_rates(path)?,
+                None => Curve::Constant,
+            },
+            ScheduleKind::Step => Curve::Step { every: needed("--step-size", self.step_size)?, gamma },
+            ScheduleKind::MultiStep => {
+                let milestones = Some(&self.milestones).filter(|milestones| !milestones.is_empty());
+                Curve::MultiStep { milestones: needed("--milestones", milestones)?.clone(), gamma }
+            }
+            ScheduleKind::Exponential => Curve::Exponential { gamma: needed("--gamma", self.gamma)? },
+            ScheduleKind::Polynomial => Curve::Polynomial { steps, power: self.power.unwrap_or(1.0), min_rate },
+            ScheduleKind::Linear => Curve::Polynomial { steps, power: 1.0, min_rate },
+            ScheduleKind::Cosine => Curve::Cosine { steps, min_rate },
+            ScheduleKind::CosineRestarts => Curve::CosineRestarts {
+                first_steps: needed("--restart-every", self.restart_every)?,
+                factor: self.restart_factor.unwrap_or(1),
+                min_rate,
+            },
+            ScheduleKind::OneCycle => Curve::OneCycle {
+                steps,
+                rising: self.pct_start.unwrap_or(0.3),
+                start_divisor: self.div_factor.unwrap_or(25.0),
+                end_divisor: self.final_div_factor.unwrap_or(1e4),
+            },
+            ScheduleKind::Plateau => {
+                let mut plateau = Plateau::default();
+                plateau.factor = self.plateau_factor.unwrap_or(plateau.factor);
+                plateau.patience = self.plateau_patience.unwrap_or(plateau.patience);
+                plateau.threshold = self.plateau_threshold.unwrap_or(plateau.threshold);
+                plateau.cooldown = self.plateau_cooldown.unwrap_or(plateau.cooldown);
+                plateau.min_rate = min_rate;
+                Curve::Plateau(plateau)
+            }
+        };
+        let schedule = Schedule::new(curve).warmup(warmup, self.warmup_start.unwrap_or(0.0));
+        schedule.check().map_err(|reason| Failure::Usage(reason.to_string()))?;
+        Ok(schedule)
+    }
+
+    /// Flags that have no meaning for the schedule.
+    fn refuse_others(&self) -> Result<(), Failure> {
+        use ScheduleKind::{
+            Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Plateau, Polynomial, Step,
+        };
+        let rows: [(&str, bool, &[ScheduleKind]); 15] = [
+            ("--schedule-steps", self.schedule_steps.is_some(), &[Polynomial, Linear, Cosine, OneCycle]),
+            ("--min-rate", self.min_rate.is_some(), &[Polynomial, Linear, Cosine, CosineRestarts, Plateau]),
+            ("--gamma", self.gamma.is_some(), &[Step, MultiStep, Exponential]),
+            ("--step-size", self.step_size.is_some(), &[Step]),
+            ("--milestones", !self.milestones.is_empty(), &[MultiStep]),
+            ("--power", self.power.is_some(), &[Polynomial]),
+            ("--restart-every", self.restart_every.is_some(), &[CosineRestarts]),
+            ("--restart-factor", self.restart_factor.is_some(), &[CosineRestarts]),
+            ("--pct-start", self.pct_start.is_some(), &[OneCycle]),
+            ("--div-factor", self.div_factor.is_some(), &[OneCycle]),
+            ("--final-div-factor", self.final_div_factor.is_some(), &[OneCycle]),
+            ("--plateau-factor", self.plateau_factor.is_some(), &[Plateau]),
+            ("--plateau-patience", self.plateau_patience.is_some(), &[Plateau]),
+            ("--plateau-threshold", self.plateau_threshold.is_some(), &[Plateau]),
+            ("--plateau-cooldown", self.plateau_cooldown.is_some(), &[Plateau]),
+        ];
+        let name =
+            |kind: ScheduleKind| kind.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+        match rows.iter().find(|(_, is_given, kinds)| *is_given && !kinds.contains(&self.schedule)) {
+            Some((flag, _, kinds)) => {
+                let kinds: Vec<String> = kinds.iter().map(|&kind| name(kind)).collect();
+                let (now, kinds) = (name(self.schedule), kinds.join(", "));
+                Err(Failure::Usage(format!("{flag} has no meaning for --schedule {now}; it belongs to {kinds}")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a schedule cannot do without.
+fn needed<T>(flag: &str, given: Option<T>) -> Result<T, Failure> {
+    given.ok_or_else(|| Failure::Usage(format!("this --schedule needs {flag}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: ScheduleArguments,
+    }
+
+    fn schedule(flags: &str) -> Result<Schedule, Failure> {
+        let words = ["forebay"].into_iter().chain(flags.split_whitespace());
+        Line::try_parse_from(words).unwrap().arguments.schedule(100)
+    }
+
+    #[test]
+    fn flags_become_schedules() {
+        let made = |flags: &str| schedule(flags).unwrap();
+        let curve = |curve| Schedule::new(curve);
+        assert_eq!(made(""), Schedule::default());
+        assert_eq!(made("--schedule step --step-size 7"), curve(Curve::Step { every: 7, gamma: 0.1 }));
+        let milestones = Curve::MultiStep { milestones: vec![30, 60], gamma: 0.5 };
+        assert_eq!(made("--schedule multi-step --milestones 30,60 --gamma 0.5"), curve(milestones));
+        let cosine = |steps| Curve::Cosine { steps, min_rate: 1e-5 };
+        let flags = "--schedule cosine --min-rate 1e-5 --warmup 10 --warmup-start 0.5";
+        assert_eq!(made(flags), curve(cosine(90)).warmup(10, 0.5));
+        assert_eq!(made(&format!("{flags} --schedule-steps 40")), curve(cosine(40)).warmup(10, 0.5));
+        assert_eq!(made("--schedule linear"), made("--schedule polynomial --power 1"));
+        let cycle = Curve::OneCycle { steps: 100, rising: 0.3, start_divisor: 25.0, end_divisor: 1e4 };
+        assert_eq!(made("--schedule one-cycle"), curve(cycle));
+        assert_eq!(made("--schedule plateau"), curve(Curve::Plateau(Plateau::default())));
+    }
+
+    #[test]
+    fn flags_without_a_meaning_are_refused() {
+        for (flags, words) in [
+            (
+                "--gamma 0.5",
+                "--gamma has no meaning for --schedule constant; it belongs to step, multi-step, exponential",
+            ),
+            ("--schedule cosine --milestones 3", "--milestones has no meaning for --schedule cosine"),
+            ("--schedule step", "needs --step-size"),
+            ("--schedule exponential", "needs --gamma"),
+            ("--schedule one-cycle --pct-start 2", "the rising part must lie between 0 and 1, not 2"),
+            ("--schedule plateau --plateau-factor 3", "the factor of a plateau"),
+        ] {
+            let error = schedule(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{flags}");
+            assert!(error.to_string().contains(words), "{flags}: {error}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Flags of training on the digits network: what a run does, and that one that stops and goes on is the same run.
+
+mod common;
+
+use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use serde_json::Value;
+
+/// Trains on few samples: three steps are an epoch.
+fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    let common = ["--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
+    [&["train", model, "--data", data], common.as_slice(), flags].concat()
+}
+
+fn data() -> String {
+    format!("{}#0..150", digits_data())
+}
+
+/// A number of every step.
+fn numbers(report: &Value, key: &str) -> Vec<f32> {
+    report["steps"].as_array().unwrap().iter().map(|step| step[key].as_f64().unwrap() as f32).collect()
+}
+
+#[test]
+fn the_rate_follows_its_schedule_and_the_report_shows_it() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let report = json(&train(&model, &data, &["--steps", "3"]));
+    assert_eq!(numbers(&report, "learning_rate"), [0.01; 3]);
+    let flags = ["--steps", "6", "--learning-rate", "0.1", "--schedule", "linear", "--warmup", "2"];
+    let report = json(&train(&model, &data, &flags));
+    assert_eq!(numbers(&report, "learning_rate"), [0.0, 0.05, 0.1, 0.075, 0.05, 0.025]);
+    let table = folder.write("rates.csv", b"step,rate\n1,0.5\n3,0.25\n");
+    let text = success(&train(&model, &data, &["--steps", "3", "--rates", &table]));
+    assert!(text.contains("rate 0.5 ") && text.contains("rate 0.25 "), "{text}");
+}
+
+#[test]
+fn a_resumed_run_goes_on_with_its_schedule() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    // Three steps are an epoch, and no epoch is much better than the first.
+    let plateau =
+        ["--schedule", "plateau", "--plateau-patience", "0", "--plateau-threshold", "0.9", "--plateau-factor", "0.5"];
+    for schedule in [["--schedule", "cosine", "--warmup", "3", "--schedule-steps", "7"].as_slice(), &plateau] {
+        let run = |steps, flags: &[&str]| json(&train(&model, &data, &[&["--steps", steps], schedule, flags].concat()));
+        let saved = [folder.text("whole.onnx"), folder.text("resumed.onnx")];
+        let whole = run("10", &["--save", &saved[0]]);
+        let checkpoint = folder.text("checkpoint");
+        let first = run("5", &["--checkpoint", &checkpoint]);
+        let rest = run("10", &["--resume", &checkpoint, "--save", &saved[1]]);
+        for key in ["learning_rate", "loss"] {
+            let parts = [numbers(&first, key), numbers(&rest, key)].concat();
+            assert_eq!(numbers(&whole, key), parts, "{schedule:?}: {key}");
+        }
+        assert!(std::fs::read(&saved[0]).unwrap() == std::fs::read(&saved[1]).unwrap(), "{schedule:?}");
+        let rates = numbers(&whole, "learning_rate");
+        assert!(rates[9] < rates[3], "{schedule:?}: {rates:?}");
+    }
+}
+
+#[test]
+fn flags_without_a_meaning_are_refused_before_anything_is_read() {
+    for (flags, words) in [
+        (["--schedule", "cosine", "--gamma", "0.1"].as_slice(), "--gamma has no meaning for --schedule cosine"),
+        (&["--rates", "none.csv"], "none.csv"),
+        (&["--schedule", "step"], "--step-size"),
+    ] {
+        let exit_code = if flags[0] == "--rates" { 1 } else { 2 };
+        let error = failure(exit_code, &train("there-is-none.onnx", "none.npz", flags));
+        assert_says(&error, &[words]);
+    }
+}
+
+#[test]
+fn limits_groups_and_averages_reach_the_trainer() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let plain = json(&train(&model, &data, &["--steps", "3", "--gradient-norm"]));
+    assert!(plain["steps"][0].get("skipped") == Some(&false.into()));
+    let norms = numbers(&plain, "gradient_norm");
+    let limit = (norms[0] / 2.0).to_string();
+    let limited = json(&train(&model, &data, &["--steps", "3", "--clip-global-norm", &limit]));
+    assert_eq!(numbers(&limited, "gradient_norm")[0], norms[0]);
+    assert_ne!(numbers(&limited, "loss")[2], numbers(&plain, "loss")[2]);
+    let files = [folder.text("trained.onnx"), folder.text("average.onnx")];
+    let flags = ["--steps", "3", "--ema", "0.9", "--save", &files[0], "--save-ema", &files[1], "--group", "*:lr=0"];
+    let frozen = json(&train(&model, &data, &flags));
+    assert!(frozen["steps"][0].get("gradient_norm").is_none());
+    // Parameters that do not move are their own average.
+    let validation = |file: &str| {
+        let report = json(&train(file, &data, &["--steps", "1", "--learning-rate", "0", "--validate", &data]));
+        report["validation"]["loss"].as_f64().unwrap()
+    };
+    assert!((validation(&files[0]) - validation(&files[1])).abs() < 1e-6);
+    for (flags, words) in [
+        (["--group", "none*:lr=1"].as_slice(), "'none*' names no parameter of a group"),
+        (&["--group", "conv"], "PATTERN:SETTING"),
+        (&["--clip-norm", "1", "--clip-value", "1"], "cannot be used with"),
+        (&["--save-ema", "x.onnx"], "--ema"),
+    ] {
+        let arguments = train(&model, &data, flags);
+        let output = common::forebay(&arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(words), "{flags:?}: {text}");
+    }
+}
+
+#[test]
+fn accumulation_takes_several_batches_for_a_step_and_goes_on() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let saved = [folder.text("whole.onnx"), folder.text("resumed.onnx")];
+    let flags = ["--accumulate", "3", "--momentum", "0.9", "--validate", &data];
+    let run =
+        |steps, others: &[&str]| json(&train(&model, &data, &[&["--steps", steps], flags.as_slice(), others].concat()));
+    let whole = run("4", &["--save", &saved[0]]);
+    assert_eq!(whole["batch_size"], 150, "an epoch is one step");
+    let checkpoint = folder.text("checkpoint");
+    run("2", &["--checkpoint", &checkpoint]);
+    let rest = run("4", &["--resume", &checkpoint, "--save", &saved[1], "--simulate-device", "60%", "--no-compare"]);
+    assert_eq!(numbers(&whole, "loss")[2..], numbers(&rest, "loss"));
+    assert_eq!(whole["validation"], rest["validation"]);
+    assert!(std::fs::read(&saved[0]).unwrap() == std::fs::read(&saved[1]).unwrap());
+    let error = failure(2, &train(&model, &data, &["--steps", "4", "--resume", &checkpoint]));
+    assert_says(&error, &["--accumulate", "3"]);
+}
+
+#[test]
+fn validation_on_the_way_stops_training_and_keeps_the_best() {
+    let (folder, model, data) = (Folder::new(), digits_model(), data());
+    let validation = format!("{}#150..200", digits_data());
+    let (best, log) = (folder.text("best"), folder.text("log.csv"));
+    // So large a rate spoils what was learned.
+    let rates = folder.write("rates.csv", b"1,0.05\n7,30\n");
+    let flags = ["--rates", &rates, "--validate", &validation, "--patience", "2", "--epochs", "20", "--on-nan", "skip"];
+    let records = ["--best-checkpoint", &best, "--log", &log];
+    let report = json(&train(&model, &data, &[flags.as_slice(), &records].concat()));
+    let validations: Vec<(u64, f64)> = report["validations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["step"].as_u64().unwrap(), row["loss"].as_f64().unwrap_or(f64::INFINITY)))
+        .collect();
+    let lowest = validations.iter().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap().0;
+    let last = validations.last().unwrap().0;
+    assert_eq!(last, lowest + 6, "two epochs later: {validations:?}");
+    assert_eq!(report["steps"].as_array().unwrap().len() as u64, last);
+    assert_eq!(forebay::Checkpoint::read(&best).unwrap().step, lowest);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(text.lines().filter(|line| line.starts_with("step,")).count() as u64, last);
+    assert_eq!(text.lines().filter(|line| line.starts_with("validation,")).count(), validations.len());
+    // A run that goes on from the best writes its record behind that step.
+    success(&train(&model, &data, &["--steps", "8", "--resume", &best, "--log", &log, "--learning-rate", "0.01"]));
+    let text = std::fs::read_to_string(&log).unwrap();
+    let steps: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("step,")?.split(',').next()).collect();
+    assert_eq!(steps, ["1", "2", "3", "4", "5", "6", "7", "8"], "{text}");
+    let error = failure(2, &train(&model, &data, &["--patience", "2"]));
+    assert_says(&error, &["--validate"]);
+}

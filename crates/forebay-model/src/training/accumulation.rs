@@ -1,0 +1,157 @@
+//! A step in several parts of its batch: forward and backward pass of one part after the other, whose gradients add up to those of the
+//! update. What a part keeps for its backward pass is given up before the next one begins, so a step needs the memory of one part, and that
+//! of the gradients, which live until the last part.
+
+use std::collections::BTreeMap;
+
+use forebay_base::kernel::{BinaryOp, UnaryOp};
+use forebay_base::Kernel;
+
+use super::mode::TrainingMode;
+use crate::context::GradientBuilder;
+use crate::error::ModelError;
+use crate::graph::{Dimension, Graph, Node, Operation, ValueId};
+use crate::infer::infer_node;
+
+/// A part's share of the loss: its loss over the number of parts. Gradients of that add up to those of the mean.
+pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
+    if parts <= 1 {
+        return loss;
+    }
+    let mut builder = GradientBuilder { graph, wanted: &[], infer: infer_node };
+    builder.unary(UnaryOp::Affine { scale: 1.0 / parts as f32, shift: 0.0 }, loss)
+}
+
+/// Repeats a graph, which computes the loss and the gradients of a part of a batch, for all parts: its inputs become those of the whole
+/// batch. Gradients become sums, and so does the loss, which is given. Running statistics follow the parts in their order.
+///
+/// # Errors
+/// A model whose inputs have no batch axis.
+pub(super) fn repeat(
+    graph: &mut Graph,
+    mode: &mut TrainingMode,
+    loss: ValueId,
+    trained: &mut [(ValueId, ValueId)],
+    parts: u64,
+) -> Result<ValueId, ModelError> {
+    if parts <= 1 {
+        return Ok(loss);
+    }
+    let (nodes, update_nodes) = (std::mem::take(&mut graph.nodes), std::mem::take(&mut mode.update_nodes));
+    let slices = split_inputs(graph, mode.step, parts)?;
+    // What adds up: the gradients, and the loss behind them.
+    let mut sums: Vec<ValueId> = trained.iter().map(|&(_, d)| d).chain([loss]).collect();
+    let mut added: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
+    sums.iter().enumerate().for_each(|(place, &value)| added.entry(value).or_default().push(place));
+    let templates = mode.updates.clone();
+    for part in 0..parts {
+        let mut values: BTreeMap<ValueId, ValueId> =
+            slices.iter().map(|(&input, slices)| (input, slices[part as usize])).collect();
+        let mut missing = added.clone();
+        for node in &nodes {
+            if part > 0 && graph.is_folded(node) {
+                continue;
+            }
+            let copy = copied(graph, node, &mut values, part);
+            graph.nodes.push(copy);
+            for output in node.outputs.iter().flatten() {
+                let places = missing.remove(output).filter(|_| part > 0);
+                add(graph, &mut sums, places.as_deref().unwrap_or_default(), values.get(output).unwrap_or(output));
+            }
+        }
+        if part > 0 {
+            // What no node computes is the same in every part.
+            missing.iter().for_each(|(value, places)| add(graph, &mut sums, places, value));
+        }
+        copy_sequences(graph, &values);
+        let before: BTreeMap<ValueId, ValueId> =
+            mode.updates.iter().map(|update| (update.state, update.value)).collect();
+        if part > 0 {
+            values.extend(before);
+        }
+        for node in &update_nodes {
+            let copy = copied(graph, node, &mut values, part);
+            mode.update_nodes.push(copy);
+        }
+        for (update, template) in mode.updates.iter_mut().zip(&templates) {
+            update.value = values.get(&template.value).copied().unwrap_or(template.value);
+        }
+    }
+    trained.iter_mut().zip(&sums).for_each(|((_, d), &sum)| *d = sum);
+    Ok(sums[trained.len()])
+}
+
+/// Gives inputs the size of the whole batch; by input its parts.
+fn split_inputs(
+    graph: &mut Graph,
+    step: Option<ValueId>,
+    parts: u64,
+) -> Result<BTreeMap<ValueId, Vec<ValueId>>, ModelError> {
+    let inputs: Vec<ValueId> = graph.inputs.iter().copied().filter(|&input| Some(input) != step).collect();
+    let batch = |graph: &Graph, input: ValueId| graph.ty(input).and_then(|ty| ty.shape.first().copied());
+    let Some(size) = inputs.iter().find_map(|&input| batch(graph, input)) else {
+        let reason = "gradients add up over parts of a batch, but no input has a batch axis".to_string();
+        return Err(ModelError::Request { reason });
+    };
+    let mut slices = BTreeMap::new();
+    for input in inputs {
+        if batch(graph, input) != Some(size) {
+            continue;
+        }
+        let value = graph.value_mut(input);
+        let Some(ty) = &mut value.ty else { continue };
+        ty.shape[0] = size * parts;
+        if let Some((_, dimensions)) = &mut value.declared {
+            dimensions[0] = Dimension::Known(size * parts);
+        }
+        let mut builder = GradientBuilder { graph, wanted: &[], infer: infer_node };
+        let count = parts as usize;
+        let values = builder.split(input, 0, &vec![size; count], &vec![true; count]);
+        slices.insert(input, values.into_iter().flatten().collect());
+    }
+    Ok(slices)
+}
+
+/// A node for a part: of the first part, the node itself on the part's inputs; of others, a copy with values of its own.
+fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId>, part: u64) -> Node {
+    let mut copy = node.clone();
+    for input in copy.inputs.iter_mut().flatten() {
+        *input = values.get(input).copied().unwrap_or(*input);
+    }
+    if part == 0 {
+        return copy;
+    }
+    for output in copy.outputs.iter_mut().flatten() {
+        let (name, ty) = (graph.value(*output).name.clone(), graph.ty(*output).cloned());
+        let count = ty.as_ref().map_or(0, |ty| ty.count());
+        let own = graph.add_value(&name, ty);
+        graph.note_copy(*output, own);
+        values.insert(*output, own);
+        *output = own;
+        // The numbers of a batch as a whole.
+        if let Operation::Kernel(Kernel::Dropout { first, .. }) = &mut copy.operation {
+            *first = part * count;
+        }
+    }
+    copy
+}
+
+/// Adds a part's value to sums.
+fn add(graph: &mut Graph, sums: &mut [ValueId], places: &[usize], value: &ValueId) {
+    for &place in places {
+        let mut builder = GradientBuilder { graph, wanted: &[], infer: infer_node };
+        sums[place] = builder.binary(BinaryOp::Add, sums[place], *value);
+    }
+}
+
+/// Sequences of a part have its elements.
+fn copy_sequences(graph: &mut Graph, values: &BTreeMap<ValueId, ValueId>) {
+    let copies = graph.sequences.iter().filter_map(|(id, elements)| {
+        let elements = elements.iter().map(|element| values.get(element).copied().unwrap_or(*element)).collect();
+        Some((*values.get(id)?, elements))
+    });
+    let copies: Vec<(ValueId, Vec<ValueId>)> = copies.collect();
+    graph.sequences.extend(copies);
+    let absent: Vec<ValueId> = graph.absent.iter().filter_map(|id| values.get(id).copied()).collect();
+    graph.absent.extend(absent);
+}

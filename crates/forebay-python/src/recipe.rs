@@ -1,0 +1,100 @@
+//! Schedules, limits of gradients, groups of parameters: dictionaries with all their keys.
+
+use forebay::training::{Clipping, Curve, ParameterGroup, Plateau, Schedule, TrainingOptions};
+use forebay::Error;
+use pyo3::prelude::*;
+
+use crate::errors::exception;
+
+/// See `forebay._recipe`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Recipe {
+    schedule: ScheduleGiven,
+    clipping: Option<(String, f32)>,
+    gradient_norm: bool,
+    groups: Vec<(String, f32, Option<f32>, bool)>,
+    accumulate: u64,
+    average: Option<f32>,
+}
+
+/// A schedule by the name of its curve, with all that any curve takes.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct ScheduleGiven {
+    curve: String,
+    steps: Option<u64>,
+    min_rate: f32,
+    gamma: f32,
+    milestones: Vec<u64>,
+    power: f32,
+    restart_factor: u64,
+    pct_start: f32,
+    div_factor: f32,
+    final_div_factor: f32,
+    patience: u64,
+    threshold: f32,
+    cooldown: u64,
+    table: Vec<(u64, f32)>,
+    warmup: u64,
+    warmup_start: f32,
+}
+
+impl Recipe {
+    /// Sets what the options say; gives the schedule.
+    ///
+    /// # Errors
+    /// A name that there is not, or a number that is missing.
+    pub fn apply(self, py: Python<'_>, options: &mut TrainingOptions) -> PyResult<Schedule> {
+        options.clipping = self.clipping.map(|(kind, limit)| match kind.as_str() {
+            "value" => Clipping::Value(limit),
+            "norm" => Clipping::Norm(limit),
+            _ => Clipping::GlobalNorm(limit),
+        });
+        options.gradient_norm = self.gradient_norm;
+        let group = |(pattern, factor, decay, frozen): (String, f32, Option<f32>, bool)| {
+            let mut group = ParameterGroup::new(pattern);
+            (group.rate_factor, group.weight_decay, group.is_frozen) = (factor, decay, frozen);
+            group
+        };
+        options.groups = self.groups.into_iter().map(group).collect();
+        (options.accumulate, options.average) = (self.accumulate, self.average);
+        self.schedule.schedule().map_err(|reason| exception(py, &Error::Option { reason }))
+    }
+}
+
+impl ScheduleGiven {
+    fn schedule(self) -> Result<Schedule, String> {
+        let (gamma, min_rate) = (self.gamma, self.min_rate);
+        let steps = || self.steps.ok_or_else(|| format!("schedule '{}' needs steps=...", self.curve));
+        let curve = match self.curve.as_str() {
+            "constant" => Curve::Constant,
+            "step" => Curve::Step { every: steps()?, gamma },
+            "multi_step" => Curve::MultiStep { milestones: self.milestones, gamma },
+            "exponential" => Curve::Exponential { gamma },
+            "polynomial" => Curve::Polynomial { steps: steps()?, power: self.power, min_rate },
+            "cosine" => Curve::Cosine { steps: steps()?, min_rate },
+            "cosine_restarts" => Curve::CosineRestarts { first_steps: steps()?, factor: self.restart_factor, min_rate },
+            "one_cycle" => Curve::OneCycle {
+                steps: steps()?,
+                rising: self.pct_start,
+                start_divisor: self.div_factor,
+                end_divisor: self.final_div_factor,
+            },
+            "plateau" => {
+                let mut plateau = Plateau::default();
+                (plateau.factor, plateau.patience, plateau.threshold) = (gamma, self.patience, self.threshold);
+                (plateau.cooldown, plateau.min_rate) = (self.cooldown, min_rate);
+                Curve::Plateau(plateau)
+            }
+            "table" => Curve::Table(self.table),
+            other => {
+                return Err(format!(
+                    "there is no schedule '{other}'; there are constant, step, multi_step, exponential, polynomial, cosine, \
+                     cosine_restarts, one_cycle, plateau, table"
+                ))
+            }
+        };
+        Ok(Schedule::new(curve).warmup(self.warmup, self.warmup_start))
+    }
+}

@@ -1,0 +1,376 @@
+//! Learning rates that change from step to step. A rate is a function of the step alone, but for [`Curve::Plateau`], which also follows
+//! the losses that it is told ([`Plateau`]).
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// How the learning rate changes from step to step: a curve, after a linear warm-up if one is asked for. The optimizer's own learning
+/// rate is the rate from which curves start, or, for [`Curve::OneCycle`], their highest.
+///
+/// ```
+/// use forebay::training::{Curve, Schedule};
+///
+/// let schedule = Schedule::new(Curve::Cosine { steps: 90, min_rate: 0.001 }).warmup(10, 0.0);
+/// assert_eq!(schedule.rate(0.1, 6), 0.05, "half of the warm-up is done");
+/// assert_eq!(schedule.rate(0.1, 11), 0.1);
+/// assert_eq!(schedule.rate(0.1, 101), 0.001);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Schedule {
+    /// The curve, from the end of the warm-up on.
+    pub curve: Curve,
+    /// Steps in which the rate rises linearly to the curve's first one.
+    pub warmup_steps: u64,
+    /// The part of that rate with which they begin.
+    pub warmup_start: f32,
+}
+
+/// A learning rate over steps, which are counted from 0 at the end of the warm-up. The formulas are those of `torch.optim.lr_scheduler`,
+/// of which each takes one step after each step of the optimizer.
+///
+/// ```
+/// use forebay::training::{Curve, Schedule};
+///
+/// let halved = Schedule::new(Curve::Step { every: 10, gamma: 0.5 });
+/// assert_eq!([10, 11, 21].map(|step| halved.rate(1.0, step)), [1.0, 0.5, 0.25]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Curve {
+    /// The same at every step.
+    #[default]
+    Constant,
+    /// Multiplied by a factor every so many steps (`StepLR`).
+    Step {
+        /// Steps between two changes.
+        every: u64,
+        /// The factor.
+        gamma: f32,
+    },
+    /// Multiplied by a factor at given steps (`MultiStepLR`).
+    MultiStep {
+        /// Numbers of steps that are done before each change.
+        milestones: Vec<u64>,
+        /// The factor.
+        gamma: f32,
+    },
+    /// Multiplied by a factor after every step (`ExponentialLR`).
+    Exponential {
+        /// The factor.
+        gamma: f32,
+    },
+    /// A power of the part of the steps that is left (`PolynomialLR`); linear where the power is 1.
+    Polynomial {
+        /// Steps until the smallest rate, which then stays.
+        steps: u64,
+        /// The power.
+        power: f32,
+        /// The smallest rate.
+        min_rate: f32,
+    },
+    /// Half a cosine (`CosineAnnealingLR`).
+    Cosine {
+        /// Steps until the smallest rate, which then stays.
+        steps: u64,
+        /// The smallest rate.
+        min_rate: f32,
+    },
+    /// Half cosines one after the other, each from the full rate (`CosineAnnealingWarmRestarts`).
+    CosineRestarts {
+        /// Steps of the first.
+        first_steps: u64,
+        /// How many times as long each is as the one before.
+        factor: u64,
+        /// The smallest rate.
+        min_rate: f32,
+    },
+    /// Up and down once, along half cosines (`OneCycleLR`, without a cycle of the momentum).
+    OneCycle {
+        /// Steps of the cycle.
+        steps: u64,
+        /// The part of them in which the rate rises.
+        rising: f32,
+        /// The highest rate over the first one.
+        start_divisor: f32,
+        /// The first rate over the last one.
+        end_divisor: f32,
+    },
+    /// Multiplied by a factor when losses no longer fall (`ReduceLROnPlateau`): see [`Trainer::observe`](crate::Trainer::observe).
+    Plateau(Plateau),
+    /// Rates from given steps on, each until the next one; the optimizer's own rate has no effect.
+    Table(Vec<(u64, f32)>),
+}
+
+/// When and how a rate is reduced that follows losses.
+///
+/// ```
+/// use forebay::training::{Curve, Plateau, Schedule};
+///
+/// let mut plateau = Plateau::default();
+/// plateau.patience = 3;
+/// let schedule = Schedule::new(Curve::Plateau(plateau));
+/// assert_eq!(schedule.rate(0.5, 1000), 0.5, "nothing was observed");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Plateau {
+    /// The factor of a reduction.
+    pub factor: f32,
+    /// Losses in a row that may be no better than the best one; the next one reduces the rate.
+    pub patience: u64,
+    /// A loss is better that is below the best one by more than this part of it.
+    pub threshold: f32,
+    /// Losses after a reduction that are not counted as worse.
+    pub cooldown: u64,
+    /// The smallest rate.
+    pub min_rate: f32,
+}
+
+impl Default for Plateau {
+    /// PyTorch's numbers: a factor of 0.1, a patience of 10, a threshold of 1e-4, no cooldown, no smallest rate.
+    fn default() -> Plateau {
+        Plateau { factor: 0.1, patience: 10, threshold: 1e-4, cooldown: 0, min_rate: 0.0 }
+    }
+}
+
+/// What a plateau has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PlateauState {
+    /// The best loss.
+    best: Option<f32>,
+    /// Losses in a row that were no better.
+    worse: u64,
+    /// Losses that are not yet counted.
+    cooldown: u64,
+    /// Times that the rate was reduced.
+    pub(crate) reductions: u64,
+}
+
+impl PlateauState {
+    /// Learns of a loss.
+    pub(crate) fn observe(&mut self, plateau: &Plateau, loss: f32) {
+        let bound = |best: f32| f64::from(best) * (1.0 - f64::from(plateau.threshold));
+        match self.best {
+            Some(best) if f64::from(loss) < bound(best) => (self.best, self.worse) = (Some(loss), 0),
+            None if loss.is_finite() => (self.best, self.worse) = (Some(loss), 0),
+            _ => self.worse += 1,
+        }
+        if self.cooldown > 0 {
+            (self.cooldown, self.worse) = (self.cooldown - 1, 0);
+        }
+        if self.worse > plateau.patience {
+            (self.cooldown, self.worse) = (plateau.cooldown, 0);
+            self.reductions += 1;
+        }
+    }
+}
+
+impl Schedule {
+    /// A curve without a warm-up.
+    pub fn new(curve: Curve) -> Schedule {
+        Schedule { curve, warmup_steps: 0, warmup_start: 0.0 }
+    }
+
+    /// A linear warm-up before the curve: `LinearLR(start_factor=start, total_iters=steps)`, then the curve from its beginning.
+    #[must_use]
+    pub fn warmup(mut self, steps: u64, start: f32) -> Schedule {
+        (self.warmup_steps, self.warmup_start) = (steps, start);
+        self
+    }
+
+    /// The rate of a step, from 1, where the optimizer's own learning rate is `base`. A plateau's is the one before any reduction.
+    pub fn rate(&self, base: f32, step: u64) -> f32 {
+        self.rate_after(base, step, 0)
+    }
+
+    /// The same after so many reductions of a plateau.
+    pub(crate) fn rate_after(&self, base: f32, step: u64, reductions: u64) -> f32 {
+        let done = step.saturating_sub(1);
+        let rate = |done| self.curve.rate(f64::from(base), done, reductions);
+        match done.checked_sub(self.warmup_steps) {
+            Some(done) => rate(done) as f32,
+            None => {
+                let (start, part) = (f64::from(self.warmup_start), done as f64 / self.warmup_steps as f64);
+                (rate(0) * (start + (1.0 - start) * part)) as f32
+            }
+        }
+    }
+
+    /// Whether the numbers have a meaning.
+    ///
+    /// # Errors
+    /// [`Error::Option`] with what is wrong.
+    pub fn check(&self) -> Result<(), Error> {
+        self.meaning().map_err(|reason| Error::Option { reason })
+    }
+
+    fn meaning(&self) -> Result<(), String> {
+        part("the start of the warm-up", self.warmup_start)?;
+        let positive = |what: &str, steps: u64| match steps {
+            0 => Err(format!("a schedule needs at least one step: {what} is 0")),
+            _ => Ok(()),
+        };
+        match &self.curve {
+            Curve::Constant => Ok(()),
+            Curve::Step { every, gamma } => positive("every", *every).and(not_negative("gamma", *gamma)),
+            Curve::MultiStep { milestones, gamma } => match milestones.is_empty() {
+                true => Err("a schedule with milestones needs at least one".to_string()),
+                false => not_negative("gamma", *gamma),
+            },
+            Curve::Exponential { gamma } => not_negative("gamma", *gamma),
+            Curve::Polynomial { steps, power, min_rate } => positive("steps", *steps)
+                .and(not_negative("power", *power))
+                .and(not_negative("the smallest rate", *min_rate)),
+            Curve::Cosine { steps, min_rate } => {
+                positive("steps", *steps).and(not_negative("the smallest rate", *min_rate))
+            }
+            Curve::CosineRestarts { first_steps, factor, min_rate } => positive("the first cycle", *first_steps)
+                .and(positive("the factor of cycles", *factor))
+                .and(not_negative("the smallest rate", *min_rate)),
+            Curve::OneCycle { steps, rising, start_divisor, end_divisor } => {
+                let divisor = |what: &str, divisor: f32| match divisor > 0.0 && divisor.is_finite() {
+                    true => Ok(()),
+                    false => Err(format!("{what} must be above 0, not {divisor}")),
+                };
+                positive("steps", *steps)
+                    .and(part("the rising part", *rising))
+                    .and(divisor("the divisor of the first rate", *start_divisor))
+                    .and(divisor("the divisor of the last rate", *end_divisor))
+            }
+            Curve::Plateau(plateau) => part("the factor of a plateau", plateau.factor)
+                .and(part("the threshold of a plateau", plateau.threshold))
+                .and(not_negative("the smallest rate", plateau.min_rate)),
+            Curve::Table(rows) => check_rows(rows),
+        }
+    }
+}
+
+impl Curve {
+    /// The rate after so many steps, and so many reductions of a plateau.
+    fn rate(&self, base: f64, done: u64, reductions: u64) -> f64 {
+        let falling = |part: f64, min: f32| f64::from(min) + (base - f64::from(min)) * part;
+        let half_cosine = |part: f64| (1.0 + (PI * part).cos()) / 2.0;
+        match self {
+            Curve::Constant => base,
+            Curve::Step { every, gamma } => base * power(*gamma, done / every),
+            Curve::MultiStep { milestones, gamma } => {
+                base * power(*gamma, milestones.iter().filter(|&&milestone| milestone <= done).count() as u64)
+            }
+            Curve::Exponential { gamma } => base * power(*gamma, done),
+            Curve::Polynomial { steps, power, min_rate } => {
+                falling((1.0 - part_of(done, *steps)).powf(f64::from(*power)), *min_rate)
+            }
+            Curve::Cosine { steps, min_rate } => match done < *steps {
+                true => falling(half_cosine(part_of(done, *steps)), *min_rate),
+                false => f64::from(*min_rate),
+            },
+            Curve::CosineRestarts { first_steps, factor, min_rate } => {
+                let (mut done, mut steps) = (done, *first_steps);
+                if *factor == 1 {
+                    done %= steps;
+                }
+                while done >= steps {
+                    done -= steps;
+                    steps = steps.saturating_mul(*factor);
+                }
+                falling(half_cosine(part_of(done, steps)), *min_rate)
+            }
+            Curve::OneCycle { steps, rising, start_divisor, end_divisor } => {
+                let start = base / f64::from(*start_divisor);
+                let end = start / f64::from(*end_divisor);
+                // PyTorch's: both ends lie on whole steps of the cycle, the top need not.
+                let (done, last) = (done as f64, *steps as f64 - 1.0);
+                let top = (f64::from(*rising) * *steps as f64 - 1.0).max(0.0);
+                let between = |from: f64, to: f64, part: f64| to + (from - to) * half_cosine(part);
+                match done <= top && top > 0.0 {
+                    true => between(start, base, done / top),
+                    false if last > top => between(base, end, ((done - top) / (last - top)).min(1.0)),
+                    false => end,
+                }
+            }
+            Curve::Plateau(plateau) if reductions > 0 => {
+                (base * power(plateau.factor, reductions)).max(f64::from(plateau.min_rate))
+            }
+            Curve::Plateau(_) => base,
+            Curve::Table(rows) => {
+                let row = rows.partition_point(|&(step, _)| step <= done + 1).saturating_sub(1);
+                rows.get(row).map_or(base, |&(_, rate)| f64::from(rate))
+            }
+        }
+    }
+
+    /// The curve of a table as text: lines `step,rate`, with or without these words as a header. Steps are counted from 1 and rise.
+    ///
+    /// # Errors
+    /// What is wrong with which line.
+    ///
+    /// ```
+    /// use forebay::training::{Curve, Schedule};
+    ///
+    /// let schedule = Schedule::new(Curve::table_from_csv("step,rate\n1,0.1\n100,0.01\n")?);
+    /// assert_eq!([1, 99, 100, 5000].map(|step| schedule.rate(1.0, step)), [0.1, 0.1, 0.01, 0.01]);
+    /// # Ok::<(), String>(())
+    /// ```
+    pub fn table_from_csv(text: &str) -> Result<Curve, String> {
+        let mut rows = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim_start_matches('\u{feff}').trim();
+            let (step, rate) = line.split_once(',').map_or((line, ""), |(step, rate)| (step.trim(), rate.trim()));
+            if line.is_empty() || (number == 0 && step.eq_ignore_ascii_case("step")) {
+                continue;
+            }
+            match (step.parse::<u64>(), rate.parse::<f32>()) {
+                (Ok(step), Ok(rate)) => rows.push((step, rate)),
+                _ => return Err(format!("line {} is '{line}', not a step and a rate, such as 100,0.01", number + 1)),
+            }
+        }
+        check_rows(&rows)?;
+        Ok(Curve::Table(rows))
+    }
+}
+
+/// Whether rows of a table have a meaning.
+fn check_rows(rows: &[(u64, f32)]) -> Result<(), String> {
+    if rows.is_empty() {
+        return Err("a table of rates needs at least one row: step,rate".to_string());
+    }
+    for &(step, rate) in rows {
+        not_negative(&format!("the rate from step {step} on"), rate)?;
+    }
+    match rows.windows(2).find(|rows| rows[0].0 >= rows[1].0) {
+        Some(rows) => Err(format!("steps of a table rise from row to row, but {} follows {}", rows[1].0, rows[0].0)),
+        None => Ok(()),
+    }
+}
+
+fn not_negative(what: &str, number: f32) -> Result<(), String> {
+    match number >= 0.0 && number.is_finite() {
+        true => Ok(()),
+        false => Err(format!("{what} must be a finite number of at least 0, not {number}")),
+    }
+}
+
+fn part(what: &str, number: f32) -> Result<(), String> {
+    match (0.0..=1.0).contains(&number) {
+        true => Ok(()),
+        false => Err(format!("{what} must lie between 0 and 1, not {number}")),
+    }
+}
+
+/// The part that is done, at most 1.
+fn part_of(done: u64, steps: u64) -> f64 {
+    done.min(steps) as f64 / steps as f64
+}
+
+/// A factor as often as it says.
+fn power(factor: f32, times: u64) -> f64 {
+    // Beyond that many times, a power is 0, 1 or infinite, as it is there.
+    f64::from(factor).powi(i32::try_from(times).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

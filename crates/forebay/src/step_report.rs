@@ -1,0 +1,83 @@
+//! What a step did, and what a model makes of a batch.
+
+use forebay_model::Tensor;
+use forebay_runtime::StepMoves;
+
+use crate::forecast::Replan;
+use crate::session::RunTimes;
+
+/// What a step did.
+///
+/// ```
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// let report = trainer.step(batch, labels)?;
+/// assert_eq!(report.step, 1);
+/// println!("loss {} in {} s", report.loss, report.seconds);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StepReport {
+    /// Which step it was, from 1.
+    pub step: u64,
+    /// The loss before the step's update.
+    pub loss: f32,
+    /// The learning rate of the step.
+    pub learning_rate: f32,
+    /// The norm of all gradients before they were limited, where the options ask for it or need it.
+    pub gradient_norm: Option<f32>,
+    /// Whether the update was left out, because the loss or a gradient is not finite.
+    pub skipped: bool,
+    /// Seconds from the first command to the last.
+    pub seconds: f64,
+    /// The part of them in which no kernel ran.
+    pub stall_seconds: f64,
+    /// Copies to the device that kernels had to wait for.
+    pub late_copies: usize,
+    /// The part of `stall_seconds` that those cost.
+    pub late_seconds: f64,
+    /// What managed memory did; none where a plan says every move.
+    pub moves: Option<StepMoves>,
+    /// The plan that takes over at the next step, where there is a better one for what was measured.
+    pub replan: Option<Replan>,
+}
+
+impl StepReport {
+    /// When the step took place.
+    pub fn times(&self) -> RunTimes {
+        let StepReport { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = *self;
+        RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves }
+    }
+}
+
+/// What a model makes of a batch, in evaluation mode.
+///
+/// ```
+/// use forebay::{Model, Tensor, Trainer};
+///
+/// # fn main() -> Result<(), forebay::Error> {
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let mut trainer = Trainer::builder(&model).build()?;
+/// # let (x, labels) = (Tensor::from_f32(&[50, 1, 8, 8], &[0.5; 3200]), Tensor::from_i64(&[50], &[7; 50]));
+/// # let batch = std::collections::BTreeMap::from([("x".to_string(), x)]);
+/// let evaluation = trainer.evaluate(batch, labels)?;
+/// assert_eq!(evaluation.logits.shape(), [50, 10]);
+/// assert_eq!(trainer.step_count(), 0, "nothing was trained");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Evaluation {
+    /// The loss.
+    pub loss: f32,
+    /// What the loss is computed from: the model's output.
+    pub logits: Tensor,
+}
