@@ -14,6 +14,7 @@ mod mode;
 mod open;
 mod pattern;
 mod regions;
+mod term;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -501,8 +502,8 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
         Loss::Output { labels } => return own_loss(graph, prediction, &ty, labels.as_deref()),
         Loss::MeanSquaredError => (Kernel::MeanSquaredError, ty.clone()),
         &Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
-            let axis = losses::axis_of(class_axis, &ty, &name)?;
-            (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, losses::classes_type(&ty, axis))
+            let axis = term::axis_of(class_axis, &ty, &name)?;
+            (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, term::classes_type(&ty, axis))
         }
         other => {
             let pair = other.other_output().map(|name| self::prediction(graph, Some(name))).transpose()?;

@@ -6,12 +6,9 @@ use forebay_base::{DataType, Kernel, Tensor};
 use super::formula::Formula;
 use super::loss::Loss;
 use super::regions;
+use super::term::{axis_of, classes_type, refuse, require, require_from_zero, require_weights, Term};
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, TensorType, ValueId};
-
-fn refuse<T>(reason: String) -> Result<T, ModelError> {
-    Err(ModelError::Request { reason })
-}
 
 /// Adds the labels' input.
 pub(super) fn labels_input(graph: &mut Graph, ty: &TensorType) -> ValueId {
@@ -21,52 +18,6 @@ pub(super) fn labels_input(graph: &mut Graph, ty: &TensorType) -> ValueId {
     graph.value_mut(input).declared = Some((ty.data_type, dimensions));
     graph.inputs.push(input);
     input
-}
-
-/// An axis of the prediction, from the front. Messages call it by its flag.
-pub(super) fn axis_of(given: Option<i64>, ty: &TensorType, name: &str) -> Result<usize, ModelError> {
-    let (given, rank) = (given.unwrap_or(1), ty.shape.len() as i64);
-    let axis = if given < 0 { given.saturating_add(rank) } else { given };
-    if !(0..rank).contains(&axis) || rank < 2 {
-        return refuse(format!("class axis {given} is out of range for output '{name}', {ty} (--class-axis)"));
-    }
-    Ok(axis as usize)
-}
-
-/// Labels that are classes along an axis of the prediction.
-pub(super) fn classes_type(ty: &TensorType, axis: usize) -> TensorType {
-    let mut shape = ty.shape.clone();
-    shape.remove(axis);
-    TensorType { data_type: DataType::Int64, shape }
-}
-
-fn require(holds: bool, what: &str, value: f32, range: &str) -> Result<(), ModelError> {
-    if holds {
-        return Ok(());
-    }
-    refuse(format!("{what} must be {range}, not {value}"))
-}
-
-fn require_from_zero(what: &str, value: f32) -> Result<(), ModelError> {
-    require(value >= 0.0 && value.is_finite(), what, value, "a number from 0")
-}
-
-/// Weights of classes: none, or one for each of them.
-pub(super) fn require_weights(weights: &[f32], classes: u64, flag: &str) -> Result<(), ModelError> {
-    if !weights.is_empty() && weights.len() as u64 != classes {
-        return refuse(format!("{} weights were given for {classes} classes ({flag})", weights.len()));
-    }
-    weights.iter().try_for_each(|&weight| require_from_zero(&format!("a weight ({flag})"), weight))
-}
-
-/// A prediction, its name for messages, and the formula that is built of it.
-pub(super) struct Term<'f, 'g> {
-    /// The formula.
-    pub f: &'f mut Formula<'g>,
-    /// The prediction.
-    pub prediction: ValueId,
-    /// Its name.
-    pub name: &'f str,
 }
 
 /// Adds a loss of a prediction; the loss and the input of its labels.
@@ -146,121 +97,6 @@ pub(super) fn append(
 }
 
 impl Term<'_, '_> {
-    fn ty(&self) -> TensorType {
-        self.f.ty(self.prediction)
-    }
-
-    /// Numbers for the classes along an axis, to broadcast to the prediction.
-    pub(super) fn along(&mut self, axis: usize, values: &[f32]) -> ValueId {
-        let mut shape = vec![1; self.ty().shape.len()];
-        shape[axis] = values.len() as u64;
-        self.f.constant(Tensor::from_f32(&shape, values))
-    }
-
-    /// Labels that are classes, with the class axis in its place, of size 1.
-    pub(super) fn places(&mut self, labels: ValueId, axis: usize) -> ValueId {
-        let mut shape = self.ty().shape;
-        shape[axis] = 1;
-        self.f.reshape(labels, &shape)
-    }
-
-    /// Where the prediction's class is the label.
-    pub(super) fn hot(&mut self, places: ValueId, axis: usize) -> ValueId {
-        let shape = self.ty().shape;
-        let numbers: Vec<i64> = (0..shape[axis] as i64).collect();
-        let mut own = vec![1; shape.len()];
-        own[axis] = shape[axis];
-        let numbers = self.f.constant(Tensor::from_i64(&own, &numbers));
-        self.f.binary(BinaryOp::Equal, places, numbers)
-    }
-
-    /// Where labels do not count.
-    pub(super) fn ignored(&mut self, places: ValueId, ignore_index: Option<i64>) -> Option<ValueId> {
-        let ignored = self.f.constant(Tensor::from_i64(&[], &[ignore_index?]));
-        Some(self.f.binary(BinaryOp::Equal, places, ignored))
-    }
-
-    /// 0 where labels do not count.
-    pub(super) fn counting(&mut self, ignored: Option<ValueId>, x: ValueId) -> ValueId {
-        let Some(ignored) = ignored else { return x };
-        let zero = self.f.number(0.0);
-        self.f.select(ignored, zero, x)
-    }
-
-    fn log_softmax(&mut self, axis: usize) -> ValueId {
-        let ty = self.ty();
-        self.f.one(Kernel::LogSoftmax { axis }, &[self.prediction], ty)
-    }
-
-    /// A sum of losses by the weights of the labels that count.
-    fn by_weights(
-        &mut self,
-        sum: ValueId,
-        places: ValueId,
-        hot: ValueId,
-        ignored: Option<ValueId>,
-        weights: Option<ValueId>,
-    ) -> ValueId {
-        let count = self.f.ty(places).count();
-        let of_places = match (weights, ignored) {
-            (None, None) => return self.f.scaled(sum, (1.0 / count as f64) as f32),
-            (None, Some(ignored)) => {
-                let counts = self.f.unary(UnaryOp::Not, ignored);
-                self.f.floats(counts)
-            }
-            (Some(weights), ignored) => {
-                let zero = self.f.number(0.0);
-                let own = self.f.select(hot, weights, zero);
-                self.counting(ignored, own)
-            }
-        };
-        let weight = self.f.total(of_places);
-        self.f.divide(sum, weight)
-    }
-
-    /// With smoothing s and C classes, labels have the probability 1 - s + s / C of their class and s / C of each other.
-    pub(super) fn cross_entropy(
-        &mut self,
-        labels: ValueId,
-        axis: usize,
-        ignore_index: Option<i64>,
-        class_weights: &[f32],
-        smoothing: f32,
-    ) -> Result<ValueId, ModelError> {
-        let classes = self.ty().shape[axis];
-        require_weights(class_weights, classes, "--class-weights")?;
-        require((0.0..=1.0).contains(&smoothing), "label smoothing", smoothing, "from 0 to 1")?;
-        let logarithms = self.log_softmax(axis);
-        let places = self.places(labels, axis);
-        let hot = self.hot(places, axis);
-        let ignored = self.ignored(places, ignore_index);
-        let ones = [1.0];
-        let weights = if class_weights.is_empty() { &ones[..] } else { class_weights };
-        let share = f64::from(smoothing) / classes as f64;
-        let mut scaled = |share: f64| {
-            let values: Vec<f32> = weights.iter().map(|&weight| (-share * f64::from(weight)) as f32).collect();
-            self.along(axis, &values)
-        };
-        let own = scaled(1.0 - f64::from(smoothing) + share);
-        let others = (smoothing > 0.0).then(|| scaled(share));
-        let losses = match others {
-            // A class that is impossible counts only where it is the label.
-            None => {
-                let all = self.f.multiply(logarithms, own);
-                let zero = self.f.number(0.0);
-                self.f.select(hot, all, zero)
-            }
-            Some(others) => {
-                let probabilities = self.f.select(hot, own, others);
-                self.f.multiply(logarithms, probabilities)
-            }
-        };
-        let losses = self.counting(ignored, losses);
-        let sum = self.f.total(losses);
-        let weights = (!class_weights.is_empty()).then(|| self.along(axis, class_weights));
-        Ok(self.by_weights(sum, places, hot, ignored, weights))
-    }
-
     fn focal(
         &mut self,
         labels: ValueId,
@@ -311,38 +147,6 @@ impl Term<'_, '_> {
         let losses = self.f.multiply(clipped, rest);
         let mean = self.f.mean(losses);
         self.f.scaled(mean, scale)
-    }
-
-    /// The binary cross-entropy of each element: (1 - t) x + (1 + (w - 1) t) softplus(-x), which is right for large logits, too.
-    pub(super) fn binary_cross_entropy(
-        &mut self,
-        targets: ValueId,
-        class_axis: Option<i64>,
-        positive_weights: &[f32],
-    ) -> Result<ValueId, ModelError> {
-        let x = self.prediction;
-        let negative = self.f.affine(targets, -1.0, 1.0);
-        let linear = self.f.multiply(negative, x);
-        let minus = self.f.affine(x, -1.0, 0.0);
-        let mut log_odds = self.f.unary(UnaryOp::Softplus, minus);
-        if !positive_weights.is_empty() {
-            let weights = match positive_weights {
-                [one] => {
-                    require_from_zero("a weight (--pos-weight)", *one)?;
-                    self.f.number(one - 1.0)
-                }
-                each => {
-                    let axis = axis_of(class_axis, &self.ty(), self.name)?;
-                    require_weights(each, self.ty().shape[axis], "--pos-weight")?;
-                    let more: Vec<f32> = each.iter().map(|weight| weight - 1.0).collect();
-                    self.along(axis, &more)
-                }
-            };
-            let more = self.f.multiply(targets, weights);
-            let weights = self.f.affine(more, 1.0, 1.0);
-            log_odds = self.f.multiply(weights, log_odds);
-        }
-        Ok(self.f.add(linear, log_odds))
     }
 
     fn binary_focal(&mut self, targets: ValueId, alpha: Option<f32>, gamma: f32) -> Result<ValueId, ModelError> {

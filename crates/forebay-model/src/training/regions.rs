@@ -5,7 +5,7 @@ use forebay_base::Kernel;
 
 use super::formula::Formula;
 use super::loss::{Region, Shares};
-use super::losses::{require_weights, Term};
+use super::term::{require_weights, Term};
 use crate::error::ModelError;
 use crate::graph::{TensorType, ValueId};
 

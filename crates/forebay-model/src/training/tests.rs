@@ -279,3 +279,57 @@ fn running_statistics_follow_the_parts() {
     assert_eq!(training.running_statistics.len(), 6);
     lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap();
 }
+
+#[test]
+fn formulas_update_in_place_and_in_the_update_phase() {
+    let centered = Optimizer::RmsProp {
+        learning_rate: 0.01,
+        decay_rate: 0.9,
+        epsilon: 1e-8,
+        momentum: 0.9,
+        centered: true,
+        weight_decay: 0.1,
+    };
+    for (optimizer, states) in [
+        (Optimizer::rms_prop(0.01), 11),
+        (centered.clone(), 33),
+        (Optimizer::adagrad(0.01), 11),
+        (Optimizer::lion(0.01), 11),
+        (Optimizer::lamb(0.01), 22),
+        // Matrices and filters have two states, vectors one.
+        (Optimizer::adafactor(0.01), 15),
+    ] {
+        let training = training_graph(&digits(), &options(optimizer.clone())).unwrap();
+        assert_eq!(training.optimizer_state.len(), states, "{optimizer:?}");
+        for &(state, parameter) in &training.optimizer_state {
+            let (state, parameter) = (training.graph.value(state), training.graph.value(parameter));
+            assert_eq!(state_of(&state.name), Some(parameter.name.as_str()));
+        }
+        assert_eq!(training.step, None, "numbers of steps come as hyperparameters");
+        let program = lower(&training.graph, &training.parameters.iter().copied().collect()).unwrap();
+        program.validate().unwrap();
+        let updates = &program.launches[program.update_start..];
+        assert!(!updates.iter().any(|launch| launch.kernel == Kernel::Copy), "{optimizer:?}: all in place");
+        let written = |named: &crate::program::NamedOperand| {
+            let writes = updates.iter().flat_map(|launch| &launch.writes);
+            writes.filter(|write| write.buffer == named.operand.buffer).count()
+        };
+        assert!(program.persistent.iter().all(|named| written(named) == 1), "{optimizer:?}");
+        assert!(optimizer.has_the_plan_of(&optimizer) && !optimizer.has_the_plan_of(&SGD));
+    }
+    assert!(!centered.has_the_plan_of(&Optimizer::rms_prop(0.01)) && !SGD.has_the_plan_of(&centered));
+}
+
+#[test]
+fn numbers_of_steps_are_those_of_the_formulas() {
+    let numbers = |optimizer: &Optimizer, step| optimizer.hyperparameters_of_step(step);
+    let lamb = Optimizer::lamb(0.5);
+    let corrections = |step| numbers(&lamb, step)[5..].to_vec();
+    assert!((corrections(1)[0] - 10.0).abs() < 1e-4 && (corrections(1)[1] - 1000.0).abs() < 0.1);
+    assert!((corrections(2)[0] - 1.0 / 0.19).abs() < 1e-4);
+    assert_eq!(numbers(&lamb, 1), lamb.hyperparameters());
+    let adagrad = Optimizer::Adagrad { learning_rate: 1.0, rate_decay: 1.0, epsilon: 0.0, weight_decay: 0.0 };
+    assert_eq!(numbers(&adagrad, 4)[0], 0.25);
+    assert_eq!(numbers(&Optimizer::adafactor(1.0), 16)[0], 0.25);
+    assert_eq!(numbers(&SGD, 7), SGD.hyperparameters());
+}
