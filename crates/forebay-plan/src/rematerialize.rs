@@ -366,7 +366,9 @@ mod tests {
     use crate::cost::estimate;
     use crate::liveness::{liveness, Owner};
     use crate::order::Ordered;
-    use crate::testing::{limits, random_training_program, training_program, Random};
+    use crate::testing::{limits, random_training_program, training_program, ProgramBuilder, Random};
+    use forebay_base::kernel::UnaryOp;
+    use forebay_base::Kernel;
     use forebay_model::program::Role;
 
     /// Live bytes of a program's launches, counted chunk by chunk and launch by launch.
@@ -411,15 +413,41 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_counts_what_works_in_place_and_looking_longer_finds_no_worse() {
-        let (mut in_place, mut faster) = (0, 0);
+    fn in_one_pool_launches_work_in_place_and_inputs_are_there_from_the_beginning() {
+        let chain = |with_input: bool| {
+            let mut build = ProgramBuilder::default();
+            let x = build.input("x", 1 << 20);
+            let chain = ["a", "b", "c"].map(|name| build.temporary(name, 1 << 20));
+            let y = build.temporary("y", 64);
+            build.launch(Kernel::Fill { value: 1.0 }, &[], &chain[..1]);
+            build.launch(Kernel::Unary(UnaryOp::Exp), &chain[..1], &chain[1..2]);
+            build.launch(Kernel::Unary(UnaryOp::Exp), &chain[1..2], &chain[2..]);
+            let target = if with_input { x } else { chain[2] };
+            build.launch(Kernel::MeanSquaredError, &[chain[2], target], &[y]);
+            build.finish(&[y])
+        };
+        let peaks_mib = |program: &Program| {
+            let (live, costs) = (liveness(program, false), estimate(program, &limits()));
+            let pools = [Pool::OfDevice, Pool::Shared { thorough: false }];
+            pools.map(|pool| rematerialize(program, &live, &costs, u64::MAX, pool).peak_bytes >> 20)
+        };
+        // One link and the next; or one that takes over the other.
+        assert_eq!(peaks_mib(&chain(false)), [2, 1]);
+        // An input that only the end reads is there while the chain runs.
+        assert_eq!(peaks_mib(&chain(true)), [2, 2]);
+    }
+
+    #[test]
+    fn looking_longer_finds_no_worse_and_promises_no_less_than_is_taken() {
+        let mut faster = 0;
         for seed in 1..25 {
-            let program = random_training_program(&mut Random::new(seed), 2 + seed as usize % 9);
-            let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
+            let mut random = Random::new(seed);
+            let program = random_training_program(&mut random, 2 + seed as usize % 9);
+            let (live, mut costs) = (liveness(&program, false), estimate(&program, &limits()));
+            costs.launch_ns.iter_mut().for_each(|duration| *duration = 1 + random.below(1_000_000));
             let find = |limit_bytes, pool| rematerialize(&program, &live, &costs, limit_bytes, pool);
             let [quick, thorough] = [false, true].map(|thorough| Pool::Shared { thorough });
             let (plain, least) = (find(u64::MAX, quick).peak_bytes, find(0, quick).peak_bytes);
-            in_place += usize::from(plain < find(u64::MAX, Pool::OfDevice).peak_bytes);
             for percent in [20, 60] {
                 let limit_bytes = least + plain.saturating_sub(least) * percent / 100;
                 let (quick, thorough) = (find(limit_bytes, quick), find(limit_bytes, thorough));
@@ -433,7 +461,7 @@ mod tests {
                 assert!(naive_peak_bytes(&taken_over) <= thorough.peak_bytes, "seed {seed}, {percent} %");
             }
         }
-        assert!(in_place > 5 && faster > 0, "{in_place} programs work in place, {faster} steps became faster");
+        assert!(faster > 0, "{faster} steps became faster");
     }
 
     #[test]
