@@ -7,50 +7,9 @@ use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::Kernel;
 
 use super::formula::Formula;
-use super::Optimizer;
+use super::optimizer::Optimizer;
 use crate::graph::{Graph, TensorType, Update, ValueId};
 use crate::tensor::Contents;
-
-/// Whether an optimizer is a formula instead of a kernel.
-pub(super) fn is_formula(optimizer: &Optimizer) -> bool {
-    !matches!(optimizer, Optimizer::Sgd { .. } | Optimizer::Adam { .. })
-}
-
-/// The hyperparameters that a formula reads in a step, in the order in which it takes them apart. What needs float64 or the number of
-/// the step is computed here, so that no device has to.
-pub(super) fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
-    let t = step.max(1) as f64;
-    let numbers: Vec<f64> = match *optimizer {
-        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, weight_decay, .. } => {
-            let [rate, decay_rate, epsilon, momentum, decay] =
-                [learning_rate, decay_rate, epsilon, momentum, weight_decay].map(f64::from);
-            vec![rate, 1.0 - decay_rate, epsilon, decay, 1.0 - momentum]
-        }
-        Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay } => {
-            let [rate, rate_decay, epsilon, decay] = [learning_rate, rate_decay, epsilon, weight_decay].map(f64::from);
-            vec![rate / (1.0 + (t - 1.0) * rate_decay), epsilon, decay]
-        }
-        Optimizer::Lion { learning_rate, beta1, beta2, weight_decay } => {
-            let [rate, beta1, beta2, decay] = [learning_rate, beta1, beta2, weight_decay].map(f64::from);
-            vec![rate, 1.0 - beta1, 1.0 - beta2, decay]
-        }
-        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
-            let [rate, beta1, beta2, epsilon, decay] =
-                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
-            let correction = |beta: f64| 1.0 / (1.0 - beta.powf(t));
-            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1), correction(beta2)]
-        }
-        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
-            let [rate, beta2_decay, least, threshold, decay] =
-                [learning_rate, beta2_decay, epsilon, threshold, weight_decay].map(f64::from);
-            let epsilon = f64::from(f32::EPSILON);
-            let relative = rate.min(1.0 / t.sqrt());
-            vec![relative, t.powf(beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
-        }
-        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
-    };
-    numbers.into_iter().map(|number| number as f32).collect()
-}
 
 /// One parameter's update.
 struct Rule<'f, 'g, 'h> {

@@ -1,0 +1,292 @@
+//! How parameters follow their gradients: rules, and the numbers that a step is fed for them.
+
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
+#[cfg(doc)]
+use forebay_base::Kernel;
+
+/// How parameters follow their gradients.
+///
+/// ```
+/// use forebay_model::training::Optimizer;
+///
+/// let nesterov = Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+/// assert_ne!(nesterov, Optimizer::sgd(0.1));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Optimizer {
+    /// Stochastic gradient descent. The first step's velocity is the gradient itself.
+    Sgd {
+        /// Step size.
+        learning_rate: f32,
+        /// Momentum; 0 for none.
+        momentum: f32,
+        /// Nesterov's variant.
+        nesterov: bool,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Bias-corrected Adam, epsilon outside the square root.
+    Adam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter (AdamW) instead of the gradient.
+        decoupled: bool,
+    },
+    /// RMSprop, as PyTorch has it: the gradient by the root of the mean of its squares, epsilon outside the root.
+    RmsProp {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the mean of squares (PyTorch's alpha), and of that of gradients.
+        decay_rate: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// Momentum; 0 for none.
+        momentum: f32,
+        /// Whether the mean of squares is that of the distances to the mean gradient.
+        centered: bool,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Adagrad, as PyTorch has it: the gradient by the root of the sum of its squares, epsilon outside the root.
+    Adagrad {
+        /// Step size.
+        learning_rate: f32,
+        /// Step number t has the step size divided by 1 + (t - 1) of this.
+        rate_decay: f32,
+        /// Added to the root.
+        epsilon: f32,
+        /// L2 penalty, added to the gradient.
+        weight_decay: f32,
+    },
+    /// Lion (Chen et al. 2023): the sign of an average of the gradient. Decay acts on the parameter.
+    Lion {
+        /// Step size.
+        learning_rate: f32,
+        /// Weight of the moment where it is averaged with the gradient for the step.
+        beta1: f32,
+        /// Decay of the moment.
+        beta2: f32,
+        /// Weight decay.
+        weight_decay: f32,
+    },
+    /// LAMB (You et al. 2020): AdamW whose step is scaled to the size of each parameter, by the ratio of their norms, and by 1 where
+    /// one of them is 0.
+    Lamb {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay, part of the step that is scaled.
+        weight_decay: f32,
+    },
+    /// Adafactor (Shazeer and Stern 2018), as PyTorch has it: mean squares of rows and columns instead of single elements, and a
+    /// step relative to the size of the parameter. Decay acts on the parameter.
+    Adafactor {
+        /// Largest relative step size; that of step t is at most 1 / sqrt(t).
+        learning_rate: f32,
+        /// Step t keeps 1 - t^this of the mean squares.
+        beta2_decay: f32,
+        /// Least size of a parameter, for the step relative to it.
+        epsilon: f32,
+        /// Largest root of the mean square of a step before it is scaled.
+        threshold: f32,
+        /// Weight decay.
+        weight_decay: f32,
+    },
+}
+
+impl Optimizer {
+    /// What training is fed as its hyperparameters in its first step: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read, or
+    /// numbers of a formula.
+    pub fn hyperparameters(&self) -> Vec<f32> {
+        self.hyperparameters_of_step(1)
+    }
+
+    /// The same in step number `step`, from 1.
+    pub fn hyperparameters_of_step(&self, step: u64) -> Vec<f32> {
+        match *self {
+            Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
+                SgdHyperparameters { learning_rate, momentum, weight_decay }.elements().to_vec()
+            }
+            Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+                AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec()
+            }
+            _ => numbers(self, step),
+        }
+    }
+
+    /// The step size.
+    pub fn learning_rate(&self) -> f32 {
+        match *self {
+            Optimizer::Sgd { learning_rate, .. }
+            | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::RmsProp { learning_rate, .. }
+            | Optimizer::Adagrad { learning_rate, .. }
+            | Optimizer::Lion { learning_rate, .. }
+            | Optimizer::Lamb { learning_rate, .. }
+            | Optimizer::Adafactor { learning_rate, .. } => learning_rate,
+        }
+    }
+
+    /// The same with another step size.
+    #[must_use]
+    pub fn with_learning_rate(mut self, rate: f32) -> Optimizer {
+        match &mut self {
+            Optimizer::Sgd { learning_rate, .. }
+            | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::RmsProp { learning_rate, .. }
+            | Optimizer::Adagrad { learning_rate, .. }
+            | Optimizer::Lion { learning_rate, .. }
+            | Optimizer::Lamb { learning_rate, .. }
+            | Optimizer::Adafactor { learning_rate, .. } => *learning_rate = rate,
+        }
+        self
+    }
+
+    /// The same with another weight decay.
+    #[must_use]
+    pub fn with_weight_decay(mut self, decay: f32) -> Optimizer {
+        match &mut self {
+            Optimizer::Sgd { weight_decay, .. }
+            | Optimizer::Adam { weight_decay, .. }
+            | Optimizer::RmsProp { weight_decay, .. }
+            | Optimizer::Adagrad { weight_decay, .. }
+            | Optimizer::Lion { weight_decay, .. }
+            | Optimizer::Lamb { weight_decay, .. }
+            | Optimizer::Adafactor { weight_decay, .. } => *weight_decay = decay,
+        }
+        self
+    }
+
+    /// Whether a step that was planned for one of the two optimizers does what the other asks for, once it is fed the other's
+    /// hyperparameters: the same rule with the same state per parameter.
+    pub fn has_the_plan_of(&self, other: &Optimizer) -> bool {
+        match (self, other) {
+            (
+                Optimizer::Sgd { momentum: a, nesterov: a_nesterov, .. },
+                Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
+            ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
+            (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. }) => a == b,
+            (
+                Optimizer::RmsProp { momentum: a, centered: a_centered, .. },
+                Optimizer::RmsProp { momentum: b, centered: b_centered, .. },
+            ) => (*a == 0.0) == (*b == 0.0) && a_centered == b_centered,
+            (Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::RmsProp { .. }, _) => false,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+
+    /// Gradient descent without momentum and decay.
+    pub fn sgd(learning_rate: f32) -> Optimizer {
+        Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+    }
+
+    /// Adam with its usual constants (0.9, 0.999, 1e-8), without decay.
+    pub fn adam(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// RMSprop with its usual constants (0.99, 1e-8), without momentum and decay.
+    pub fn rms_prop(learning_rate: f32) -> Optimizer {
+        let (decay_rate, epsilon, momentum, centered, weight_decay) = (0.99, 1e-8, 0.0, false, 0.0);
+        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay }
+    }
+
+    /// Adagrad with its usual constant (1e-10), without decay.
+    pub fn adagrad(learning_rate: f32) -> Optimizer {
+        Optimizer::Adagrad { learning_rate, rate_decay: 0.0, epsilon: 1e-10, weight_decay: 0.0 }
+    }
+
+    /// Lion with its usual constants (0.9, 0.99), without decay.
+    pub fn lion(learning_rate: f32) -> Optimizer {
+        Optimizer::Lion { learning_rate, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 }
+    }
+
+    /// LAMB with its usual constants (0.9, 0.999, 1e-6), and decay of 0.01.
+    pub fn lamb(learning_rate: f32) -> Optimizer {
+        Optimizer::Lamb { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-6, weight_decay: 0.01 }
+    }
+
+    /// Adafactor with its usual constants (-0.8, 1e-3, 1), without decay.
+    pub fn adafactor(learning_rate: f32) -> Optimizer {
+        let (beta2_decay, epsilon, threshold) = (-0.8, 1e-3, 1.0);
+        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay: 0.0 }
+    }
+
+    /// Whether it is a formula of kernels (`updates.rs`) instead of a kernel of its own.
+    pub(super) fn is_formula(&self) -> bool {
+        !matches!(self, Optimizer::Sgd { .. } | Optimizer::Adam { .. })
+    }
+
+    /// Whether decay acts on parameters instead of gradients.
+    pub(super) fn is_decoupled(&self) -> bool {
+        match self {
+            Optimizer::Adam { decoupled, .. } => *decoupled,
+            Optimizer::Lion { .. } | Optimizer::Lamb { .. } | Optimizer::Adafactor { .. } => true,
+            Optimizer::Sgd { .. } | Optimizer::RmsProp { .. } | Optimizer::Adagrad { .. } => false,
+        }
+    }
+
+    /// AdamW: Adam with its usual constants, and decoupled decay of 0.01.
+    pub fn adamw(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
+    }
+}
+
+impl Default for Optimizer {
+    /// Gradient descent with a step size of 0.01.
+    fn default() -> Optimizer {
+        Optimizer::sgd(0.01)
+    }
+}
+
+/// The hyperparameters that a formula reads in a step, in the order in which it takes them apart. What needs float64 or the number of
+/// the step is computed here, so that no device has to.
+fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
+    let t = step.max(1) as f64;
+    let numbers: Vec<f64> = match *optimizer {
+        Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, weight_decay, .. } => {
+            let [rate, decay_rate, epsilon, momentum, decay] =
+                [learning_rate, decay_rate, epsilon, momentum, weight_decay].map(f64::from);
+            vec![rate, 1.0 - decay_rate, epsilon, decay, 1.0 - momentum]
+        }
+        Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay } => {
+            let [rate, rate_decay, epsilon, decay] = [learning_rate, rate_decay, epsilon, weight_decay].map(f64::from);
+            vec![rate / (1.0 + (t - 1.0) * rate_decay), epsilon, decay]
+        }
+        Optimizer::Lion { learning_rate, beta1, beta2, weight_decay } => {
+            let [rate, beta1, beta2, decay] = [learning_rate, beta1, beta2, weight_decay].map(f64::from);
+            vec![rate, 1.0 - beta1, 1.0 - beta2, decay]
+        }
+        Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
+            let [rate, beta1, beta2, epsilon, decay] =
+                [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
+            let correction = |beta: f64| 1.0 / (1.0 - beta.powf(t));
+            vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1), correction(beta2)]
+        }
+        Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
+            let [rate, beta2_decay, least, threshold, decay] =
+                [learning_rate, beta2_decay, epsilon, threshold, weight_decay].map(f64::from);
+            let epsilon = f64::from(f32::EPSILON);
+            let relative = rate.min(1.0 / t.sqrt());
+            vec![relative, t.powf(beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
+        }
+        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
+    };
+    numbers.into_iter().map(|number| number as f32).collect()
+}
