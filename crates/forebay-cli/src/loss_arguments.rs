@@ -72,7 +72,7 @@ pub struct LossArguments {
     pub alpha: Option<f32>,
     /// How much less sure predictions count: of focal and binary-focal [default: 2]
     #[arg(long, value_name = "X", value_parser = not_negative)]
-    pub gamma: Option<f32>,
+    pub focal_gamma: Option<f32>,
     /// Labels are log probabilities, too: of kl
     #[arg(long)]
     pub log_targets: bool,

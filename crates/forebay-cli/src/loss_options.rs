@@ -36,10 +36,12 @@ pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
             let (margin, other_output) = (given.margin.unwrap_or(0.0), given.pair_output.clone());
             Loss::CosineEmbedding { axis: class_axis, margin, other_output }
         }
-        LossKind::Focal => Loss::Focal { class_axis, ignore_index, class_weights, gamma: given.gamma.unwrap_or(2.0) },
+        LossKind::Focal => {
+            Loss::Focal { class_axis, ignore_index, class_weights, gamma: given.focal_gamma.unwrap_or(2.0) }
+        }
         LossKind::BinaryFocal => Loss::BinaryFocal {
             alpha: Some(given.alpha.unwrap_or(0.25)).filter(|&alpha| alpha >= 0.0),
-            gamma: given.gamma.unwrap_or(2.0),
+            gamma: given.focal_gamma.unwrap_or(2.0),
         },
         LossKind::Dice => Loss::Dice(region(arguments)),
         LossKind::DiceCe => {
@@ -98,7 +100,7 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
         (given.delta.is_some(), "--delta", &[Huber]),
         (given.beta.is_some(), "--beta", &[SmoothL1, Tversky]),
         (given.alpha.is_some(), "--alpha", &[BinaryFocal, Tversky]),
-        (given.gamma.is_some(), "--gamma", &[Focal, BinaryFocal]),
+        (given.focal_gamma.is_some(), "--focal-gamma", &[Focal, BinaryFocal]),
         (given.log_targets, "--log-targets", &[Kl]),
         (given.elementwise_mean, "--elementwise-mean", &[Kl]),
         (given.margin.is_some(), "--margin", &[Cosine]),

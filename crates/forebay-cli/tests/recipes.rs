@@ -15,7 +15,7 @@ fn a_loss_and_an_optimizer_with_numbers_train_and_are_measured() {
     let (model, data) = (digits_model(), digits_data());
     let (all, held_out) = (format!("{data}#0..1500"), format!("{data}#1500..1797"));
     let flags = ["train", &model, "--data", &all, "--batch-size", "50", "--input-scale", "0.0625", "--steps", "12"];
-    let loss = ["--loss", "focal", "--gamma", "1", "--class-weights", "1,1,1,1,1,2,2,2,2,2"];
+    let loss = ["--loss", "focal", "--focal-gamma", "1", "--class-weights", "1,1,1,1,1,2,2,2,2,2"];
     let optimizer = ["--optimizer", "lion", "--learning-rate", "0.001", "--weight-decay", "0.1"];
     let metrics = ["--validate", &held_out, "--metrics", "top3,f1,auc,perplexity,confusion"];
     let flags = [flags.as_slice(), &loss, &optimizer, &metrics].concat();
@@ -67,7 +67,7 @@ fn flags_that_mean_nothing_are_refused() {
     for (flags, words) in [
         (&["--loss", "mse", "--delta", "2"][..], &["--delta has no meaning for --loss mse", "huber"][..]),
         (&["--loss", "l1", "--class-axis", "1"], &["--class-axis has no meaning for --loss l1"]),
-        (&["--gamma", "2"], &["--gamma", "softmax-cross-entropy"]),
+        (&["--focal-gamma", "2"], &["--focal-gamma", "softmax-cross-entropy"]),
         (&["--loss", "cosine", "--margin", "0.5"], &["--margin", "--pair-output"]),
         (&["--loss", "dice-ce", "--parts", "1,2,3"], &["--parts takes two factors"]),
         (&["--optimizer", "lion", "--epsilon", "1"], &["--epsilon has no meaning for --optimizer lion"]),
