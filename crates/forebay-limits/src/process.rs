@@ -9,6 +9,9 @@ pub struct Resident {
     pub now_bytes: u64,
     /// The most so far (`VmHWM`).
     pub peak_bytes: u64,
+    /// The part of `now_bytes` that is pages of files, such as the program's code (`RssFile`). The system can drop them, and counts them
+    /// for the control group that read them first.
+    pub file_bytes: u64,
 }
 
 /// What this process has of the machine's memory; none where the system does not say.
@@ -21,7 +24,9 @@ fn parse(status: &str) -> Option<Resident> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
-    Some(Resident { now_bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")? })
+    // Old systems do not tell pages of files from others.
+    let file_bytes = bytes("RssFile:").unwrap_or(0);
+    Some(Resident { now_bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")?, file_bytes })
 }
 
 #[cfg(test)]
@@ -30,8 +35,11 @@ mod tests {
 
     #[test]
     fn what_the_system_says_is_read() {
-        let status = "Name:\tforebay\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\nThreads:\t3\n";
-        assert_eq!(parse(status), Some(Resident { now_bytes: 10 << 20, peak_bytes: 20 << 20 }));
+        let status = "Name:\tforebay\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\nRssFile:\t    4096 kB\nThreads:\t3\n";
+        let expected = Resident { now_bytes: 10 << 20, peak_bytes: 20 << 20, file_bytes: 4 << 20 };
+        assert_eq!(parse(status), Some(expected));
+        let old = parse("VmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\n");
+        assert_eq!(old, Some(Resident { file_bytes: 0, ..expected }));
         assert_eq!(parse("VmRSS:\t many kB\nVmHWM:\t 1 kB\n"), None);
         assert_eq!(parse(""), None);
     }

@@ -180,10 +180,11 @@ fn limit(
 }
 
 /// What the process may take of the machine, its control groups and resource limits, with what it has already; less what has to stay
-/// free.
+/// free. Pages of files that it has are not among what is available now, but may be counted for others.
 fn free_bytes() -> Option<u64> {
     let available_bytes = forebay_limits::available_bytes(Use::Shared)?;
-    Some(forebay_limits::resident()?.now_bytes.saturating_add(available_bytes))
+    let resident = forebay_limits::resident()?;
+    Some(resident.now_bytes.saturating_sub(resident.file_bytes).saturating_add(available_bytes))
 }
 
 /// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
