@@ -415,7 +415,7 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
         refused = {key: group[key] for key in ("amsgrad", "maximize", "dampening") if group.get(key)}
         if refused:
             raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
-        rate, decay = float(group["lr"]), float(group["weight_decay"])
+        rate, decay = float(group["lr"]), float(group.get("weight_decay", 0.0))
         if type(optimizer) is torch.optim.SGD:
             found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
         elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
