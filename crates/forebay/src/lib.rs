@@ -193,7 +193,7 @@ pub use forebay_model::ModelError;
 pub use forebay_plan::plan::Plan;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("60%".parse()?).build()?;
+/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("70%".parse()?).build()?;
 /// let statistics: &forebay::Statistics = session.statistics().expect("the sizes are known");
 /// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
 /// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
