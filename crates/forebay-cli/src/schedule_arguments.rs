@@ -101,7 +101,7 @@ pub struct ScheduleArguments {
 }
 
 impl ScheduleArguments {
-    /// The schedule of a run of so many steps.
+    /// The schedule of a run of `steps` steps.
     ///
     /// # Errors
     /// Flags that do not belong to the schedule, that are missing, or whose numbers have no meaning; a table that cannot be read.

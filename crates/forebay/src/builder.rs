@@ -187,7 +187,7 @@ impl TrainerBuilder {
         self
     }
 
-    /// Goes through the batch of a step in so many parts, one after the other, whose gradients add up: a step takes that many times
+    /// Goes through the batch of a step in this number of parts, one after the other, whose gradients add up: a step takes that many times
     /// [`TrainerBuilder::batch_size`] samples, and the activations of one part at a time. Losses and gradients are means over the parts;
     /// batch normalisation takes the statistics of each part.
     pub fn accumulate(mut self, parts: u64) -> Self {

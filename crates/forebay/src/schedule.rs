@@ -44,7 +44,7 @@ pub enum Curve {
     /// The same at every step.
     #[default]
     Constant,
-    /// Multiplied by a factor every so many steps (`StepLR`).
+    /// Multiplied by a factor each time that a number of steps is done (`StepLR`).
     Step {
         /// Steps between two changes.
         every: u64,
@@ -187,7 +187,7 @@ impl Schedule {
         self.rate_after(base, step, 0)
     }
 
-    /// The same after so many reductions of a plateau.
+    /// The same after this number of reductions of a plateau.
     pub(crate) fn rate_after(&self, base: f32, step: u64, reductions: u64) -> f32 {
         let done = step.saturating_sub(1);
         let rate = |done| self.curve.rate(f64::from(base), done, reductions);
@@ -250,7 +250,7 @@ impl Schedule {
 }
 
 impl Curve {
-    /// The rate after so many steps, and so many reductions of a plateau.
+    /// The rate of a step, after a number of reductions of a plateau.
     fn rate(&self, base: f64, done: u64, reductions: u64) -> f64 {
         let falling = |part: f64, min: f32| f64::from(min) + (base - f64::from(min)) * part;
         let half_cosine = |part: f64| (1.0 + (PI * part).cos()) / 2.0;

@@ -10,7 +10,7 @@ use crate::graph::{Graph, Node, Subgraph, ValueId};
 use crate::operator::NodeView;
 use crate::operators::row;
 
-/// What conditions are computed from has at most this many elements: nobody counts by more.
+/// What conditions are computed from has at most this many elements: counting loops need no more than a few.
 const COUNT_MAX: u64 = 64;
 /// Iterations whose conditions are computed at most.
 const ITERATIONS_MAX: i64 = 4096;
