@@ -15,7 +15,7 @@ use crate::output;
 const HOST_OPERATORS_NAMED: usize = 3;
 
 /// One step, or one run of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepNumbers {
     /// The loss; none where there is none.
     pub loss: Option<f32>,
@@ -25,41 +25,21 @@ pub struct StepNumbers {
     pub gradient_norm: Option<f32>,
     /// Whether the update was left out.
     pub skipped: bool,
-    /// How long it took.
-    pub seconds: f64,
-    /// The part of it in which no kernel ran.
-    pub stall_seconds: f64,
-    /// What managed memory did; none where a plan says every move.
-    pub moves: Option<StepMoves>,
-    /// Copies to the device that kernels waited for.
-    pub late_copies: usize,
-    /// The part of the stall that they cost.
-    pub late_seconds: f64,
+    /// How long it took, and what it waited for.
+    pub times: RunTimes,
 }
 
 impl StepNumbers {
     /// One run.
-    pub fn new(times: RunTimes) -> StepNumbers {
-        let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = times;
-        let (loss, learning_rate, gradient_norm, skipped) = (None, None, None, false);
-        StepNumbers {
-            loss,
-            learning_rate,
-            gradient_norm,
-            skipped,
-            seconds,
-            stall_seconds,
-            late_copies,
-            late_seconds,
-            moves,
-        }
+    pub fn of_run(times: RunTimes) -> StepNumbers {
+        StepNumbers { times, ..StepNumbers::default() }
     }
 
     /// One step of training.
     pub fn of_training(report: &StepReport) -> StepNumbers {
-        let (loss, learning_rate) = (Some(report.loss), Some(report.learning_rate));
-        let StepReport { gradient_norm, skipped, .. } = *report;
-        StepNumbers { loss, learning_rate, gradient_norm, skipped, ..StepNumbers::new(report.times()) }
+        let StepReport { loss, learning_rate, gradient_norm, skipped, .. } = *report;
+        let (loss, learning_rate) = (Some(loss), Some(learning_rate));
+        StepNumbers { loss, learning_rate, gradient_norm, skipped, times: report.times() }
     }
 }
 
@@ -109,7 +89,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 impl Report<'_> {
     /// Median time of a step; none where nothing ran.
     pub fn seconds_median(&self) -> Option<f64> {
-        median(self.steps.iter().map(|step| step.seconds))
+        median(self.steps.iter().map(|step| step.times.seconds))
     }
 
     /// The object that `--json` prints.
@@ -118,9 +98,9 @@ impl Report<'_> {
         let step = |step: &StepNumbers| {
             let mut object = json!({
                 "loss": step.loss.map(f64::from),
-                "seconds": step.seconds,
-                "stall_seconds": step.stall_seconds,
-                "late_copies": step.late_copies,
+                "seconds": step.times.seconds,
+                "stall_seconds": step.times.stall_seconds,
+                "late_copies": step.times.late_copies,
             });
             if let Some(rate) = step.learning_rate {
                 object["learning_rate"] = f64::from(rate).into();
@@ -129,7 +109,7 @@ impl Report<'_> {
             if let Some(norm) = step.gradient_norm {
                 object["gradient_norm"] = f64::from(norm).into();
             }
-            for (key, number) in step.moves.iter().flat_map(numbers) {
+            for (key, number) in step.times.moves.iter().flat_map(numbers) {
                 object[key] = number_of(number);
             }
             object
@@ -148,9 +128,9 @@ impl Report<'_> {
             "host_launch_bytes": statistics.host_launch_bytes,
             "barriers": statistics.barriers,
             "waits": statistics.waits,
-            "stall_seconds": median(self.steps.iter().map(|step| step.stall_seconds)),
-            "late_copies": median(self.steps.iter().map(|step| step.late_copies as f64)),
-            "late_seconds": median(self.steps.iter().map(|step| step.late_seconds)),
+            "stall_seconds": median(self.steps.iter().map(|step| step.times.stall_seconds)),
+            "late_copies": median(self.steps.iter().map(|step| step.times.late_copies as f64)),
+            "late_seconds": median(self.steps.iter().map(|step| step.times.late_seconds)),
             "host_bytes": statistics.host_bytes,
             "spill_bytes": statistics.spill_bytes,
             "bytes_to_disk": statistics.bytes_to_disk,
@@ -247,11 +227,11 @@ impl Report<'_> {
             format!("{barriers} barriers and {waits} waits ({both} together) for {} launches", statistics.launches),
         );
         if let Some(seconds) = self.seconds_median() {
-            let stall = median(self.steps.iter().map(|step| step.stall_seconds)).unwrap_or_default();
+            let stall = median(self.steps.iter().map(|step| step.times.stall_seconds)).unwrap_or_default();
             line("time per step", format!("{seconds:.3} s (median), {stall:.3} s of it without a kernel running"));
-            let late = median(self.steps.iter().map(|step| step.late_copies as f64)).unwrap_or_default();
+            let late = median(self.steps.iter().map(|step| step.times.late_copies as f64)).unwrap_or_default();
             if late > 0.0 {
-                let seconds = median(self.steps.iter().map(|step| step.late_seconds)).unwrap_or_default();
+                let seconds = median(self.steps.iter().map(|step| step.times.late_seconds)).unwrap_or_default();
                 line("late copies", format!("{late:.0} per step (median), kernels waited {seconds:.3} s for them"));
             }
         }
@@ -263,8 +243,12 @@ impl Report<'_> {
 
     /// Medians of what managed memory did per step; nothing where a plan says every move.
     fn moves(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        let steps: Vec<Vec<(&str, f64)>> =
-            self.steps.iter().filter_map(|step| step.moves.as_ref()).map(|moves| numbers(moves).to_vec()).collect();
+        let steps: Vec<Vec<(&str, f64)>> = self
+            .steps
+            .iter()
+            .filter_map(|step| step.times.moves.as_ref())
+            .map(|moves| numbers(moves).to_vec())
+            .collect();
         let keys = steps.first().cloned().unwrap_or_default();
         keys.into_iter()
             .enumerate()
@@ -327,7 +311,7 @@ mod tests {
         let mut times = RunTimes::default();
         (times.seconds, times.stall_seconds) = (2.0, 0.25);
         (times.late_copies, times.late_seconds) = (1, 0.125);
-        let steps = [StepNumbers { loss: Some(0.5), ..StepNumbers::new(times) }];
+        let steps = [StepNumbers { loss: Some(0.5), ..StepNumbers::of_run(times) }];
         let report = Report {
             steps: &steps,
             statistics: &statistics,

@@ -57,7 +57,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     for _ in 0..arguments.repeat {
         outputs.clear();
         outputs = session.run(inputs.clone())?;
-        steps.push(StepNumbers::new(session.last_run()));
+        steps.push(StepNumbers::of_run(session.last_run()));
     }
     if let Some(folder) = &arguments.output_dir {
         write_outputs(folder, &files, &outputs)?;
