@@ -96,14 +96,31 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
 /// then leaves little behind that others have to wait for.
 const PARTS_MIN: usize = 64;
 
-/// Tasks that each thread works on at once. Between them it does its helper tasks.
-fn tasks(count: usize) -> impl IndexedParallelIterator<Item = usize> {
-    (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1)).inspect(|_| helper_tasks::run())
-}
-
 /// Works on each of `0..count` in parallel.
 pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
-    tasks(count).for_each(&work);
+    run_tasks(count, &work);
+}
+
+/// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function: Rayon compiled for each
+/// closure of its own was a third of the crate's code.
+fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    let tasks = (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1));
+    tasks.for_each(|task| {
+        helper_tasks::run();
+        work(task);
+    });
+}
+
+/// What `work` gives for each of `0..count`, in order; computed in parallel.
+fn map<R: Send>(count: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let mut results: Vec<Option<R>> = (0..count).map(|_| None).collect();
+    let slots = Pointer::new(results.as_mut_ptr());
+    for_each(count, |task| {
+        let result = Some(work(task));
+        // SAFETY: the slot lies in `results`, and each task touches its own.
+        unsafe { *slots.at(task as isize) = result };
+    });
+    results.into_iter().flatten().collect()
 }
 
 /// Cuts `0..count` into chunks of `size` and works on them in parallel.
@@ -122,7 +139,7 @@ pub(super) fn map_chunks<R: Send>(count: usize, size: usize, work: impl Fn(Range
     if chunk_count <= 1 {
         vec![work(0..count)]
     } else {
-        tasks(chunk_count).map(|chunk| work(chunk * size..count.min((chunk + 1) * size))).collect()
+        map(chunk_count, |chunk| work(chunk * size..count.min((chunk + 1) * size)))
     }
 }
 
@@ -142,7 +159,7 @@ pub(super) fn tree_sum<R: Send>(
     };
     let sums: Vec<Option<R>> = match subtrees.count() {
         1 => vec![sum(0)],
-        count => tasks(count as usize).map(sum).collect(),
+        count => map(count as usize, sum),
     };
     subtrees.above().sum(sums.into_iter().flatten(), add)
 }

@@ -5,7 +5,6 @@
 //! and in parts.
 
 use forebay_base::kernel::Activation;
-use rayon::prelude::*;
 
 use super::super::parallel::{for_each, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
@@ -300,7 +299,7 @@ pub(super) unsafe fn pack_transposed(
 ) {
     let (inputs, outputs, taps) = (geometry.inputs, geometry.outputs, geometry.taps());
     let rows = geometry.groups * correlation.families.len() * inputs;
-    (0..rows).into_par_iter().with_min_len(8).for_each(|row| {
+    for_each(rows, |row| {
         let (input, family) = (row % inputs, &correlation.families[row / inputs % correlation.families.len()]);
         let group = row / inputs / correlation.families.len();
         let count = outputs * family.taps.len();
