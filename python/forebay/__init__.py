@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import List
 
 from . import _forebay, managed
+from ._fit import Evaluation, History, StepReport
 from ._losses import (
     BinaryCrossEntropy,
     BinaryFocal,
@@ -66,7 +67,7 @@ from ._tensor import (
     where,
     zeros,
 )
-from ._trainer import Evaluation, History, StepReport, Trainer
+from ._trainer import Trainer
 from .errors import (
     DeviceLost,
     Error,

@@ -97,6 +97,13 @@ class Progress:
             self._bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
             self._bar.update(1)
 
+    def note(self, text: str) -> None:
+        """Something to be told while the epoch goes on."""
+        if self._bar is not None:
+            self._bar.write(f"{self._title}: {text}", file=sys.stderr)
+        elif self._show:
+            print(f"{self._title}: {text}", file=sys.stderr, flush=True)
+
     def end(self, summary: str) -> None:
         """The epoch is done."""
         if self._bar is not None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Sized, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _forebay, _options
 from ._arrays import Native, all_from_native, from_native, labels_to_native, to_native
-from ._feed import Progress, read_ahead, split_batch
+from ._feed import read_ahead, split_batch
+from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
+from ._losses import Loss, loss_given, loss_named
 from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
-from ._losses import Loss, loss_named
 from ._optimizers import Optimizer, optimizer_given, optimizer_named
 from ._options import EngineOptions, PathLike, Size
 from ._plan import Plan
@@ -22,61 +22,7 @@ from .errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from typing_extensions import TypeAlias, Unpack
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What a training step did."""
-
-    #: Which step it was, from 1.
-    step: int
-    #: The loss before the step's update.
-    loss: float
-    #: Seconds from the first command to the last.
-    seconds: float
-    #: The part of them in which no kernel ran.
-    stall_seconds: float
-    #: Copies to the device that kernels had to wait for.
-    late_copies: int
-    #: The part of ``stall_seconds`` that those cost.
-    late_seconds: float
-    #: Whether a better plan, made with measured durations, takes over at the next step.
-    replanned: bool
-    #: The learning rate of the step.
-    learning_rate: float
-    #: The norm of all gradients before they were limited, where it is asked for or needed.
-    gradient_norm: Optional[float]
-    #: Whether the update was left out, because the loss or a gradient is not finite.
-    skipped: bool
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What a model makes of a batch, in evaluation mode."""
-
-    #: The loss.
-    loss: float
-    #: What the loss is computed from: the model's output.
-    logits: npt.NDArray[Any]
-
-
-@dataclass
-class History:
-    """What :meth:`Trainer.fit` did."""
-
-    #: The loss of every step.
-    losses: List[float] = field(default_factory=lambda: [])
-    #: The mean loss of every epoch.
-    epoch_losses: List[float] = field(default_factory=lambda: [])
-    #: The loss over the validation data after every epoch.
-    validation_losses: List[float] = field(default_factory=lambda: [])
-    #: Whether a callback ended the training.
-    stopped: bool = False
-
-
-#: Called after each step with the trainer and its report; ``False`` ends the training.
-Callback: TypeAlias = "Callable[[Trainer, StepReport], Optional[bool]]"
+    from typing_extensions import Unpack
 
 
 class Trainer:
@@ -154,13 +100,14 @@ class Trainer:
         **options: Unpack[EngineOptions],
     ) -> None:
         self._model: Model = as_model(model)
+        self._loss: Loss = loss_named(loss)
         self._optimizer: Optimizer = optimizer_named(optimizer, learning_rate)
         self._native = _forebay.Trainer(
             native_model(self._model),
             _options.engine(device, device_memory, options),
             _options.open_sizes(batch_size, sizes),
             _options.training(
-                loss_named(loss),
+                self._loss,
                 self._optimizer,
                 loss_output=loss_output,
                 decay=decay,
@@ -206,7 +153,7 @@ class Trainer:
             forebay.InvalidArgument: Inputs or labels that do not fit.
             forebay.NotFinite: The loss is no number; parameters are as before.
         """
-        return StepReport(*self._native.step(*self._batch(inputs, labels)))
+        return self._prepared_step(*self._batch(inputs, labels))
 
     def evaluate(self, inputs: Any, labels: Any) -> Evaluation:
         """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are."""
@@ -219,12 +166,43 @@ class Trainer:
 
     def validate(self, data: Iterable[Any]) -> float:
         """The mean loss over all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`."""
+        return float(self.measure(data)["loss"])
+
+    def measure(self, data: Iterable[Any], metrics: Sequence[str] = ()) -> Dict[str, Any]:
+        """How well the model does on all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`.
+
+        Args:
+            data: The batches.
+            metrics: What to measure next to the loss: ``"accuracy"``, ``"top5"`` (any number), ``"f1"``, ``"auc"``, ``"iou"``, ``"dice"``,
+                ``"perplexity"`` and ``"confusion"`` of classes; of these ``"accuracy"``, ``"f1"``, ``"auc"``, ``"iou"`` and ``"dice"`` of
+                decisions (the loss ``"bce"``); ``"mae"`` of numbers. They are defined as in scikit-learn.
+
+        Returns:
+            ``"loss"``, the mean over all samples, and each metric by its name: a number, ``None`` where it is not defined; of the confusion
+            matrix the rows, one for each label.
+
+        Raises:
+            forebay.InvalidArgument: A metric that there is not, or that does not fit the loss.
+
+        >>> import forebay, numpy as np
+        >>> trainer = forebay.Trainer(digits, batch_size=10)
+        >>> batch = np.ones((10, 1, 8, 8), np.float32), np.full(10, 3)
+        >>> sorted(trainer.measure([batch], ["accuracy", "top3"]))
+        ['accuracy', 'loss', 'top3']
+        """
+        measured = self._metrics(metrics)
         total, count = 0.0, 0
         for batch, labels in read_ahead(data, self._prepare):
-            loss, _ = self._native.evaluate(batch, labels)
+            loss, predictions = self._native.evaluate(batch, labels)
+            measured.add(predictions, labels)
             samples = labels[1][0] if labels[1] else 1
             total, count = total + loss * samples, count + samples
-        return total / count if count else math.nan
+        return {"loss": total / count if count else math.nan, **measured.values()}
+
+    def _metrics(self, names: Sequence[str]) -> _forebay.Metrics:
+        """Metrics by name, before anything was measured."""
+        chosen = [names] if isinstance(names, str) else list(names)
+        return _forebay.Metrics(loss_given(self._loss), chosen)
 
     def fit(
         self,
@@ -233,6 +211,11 @@ class Trainer:
         callbacks: Union[Callback, Sequence[Callback]] = (),
         *,
         validation: Optional[Iterable[Any]] = None,
+        validate_every: Optional[int] = None,
+        metrics: Sequence[str] = (),
+        patience: Optional[int] = None,
+        min_delta: float = 0.0,
+        best_checkpoint: Optional[PathLike] = None,
         checkpoint: Optional[PathLike] = None,
         checkpoint_every: Optional[int] = None,
         resume: bool = False,
@@ -245,7 +228,12 @@ class Trainer:
                 among them.
             epochs: How often to go through ``data``.
             callbacks: Called after each step with the trainer and the step's report; one that returns ``False`` ends the training.
-            validation: Batches whose loss is computed after each epoch.
+            validation: Batches that the model is measured on after each epoch.
+            validate_every: Steps after which it is measured instead.
+            metrics: What to measure next to the loss: see :meth:`measure`.
+            patience: Ends the training when as many validations in a row found no lower loss.
+            min_delta: How much lower it has to be.
+            best_checkpoint: A folder for a checkpoint of the step with the lowest loss of all validations.
             checkpoint: A folder for checkpoints: one after each epoch, and at the end.
             checkpoint_every: Steps after which there is another one.
             resume: Whether to go on from the checkpoint in that folder, where there is one: the batches of the epoch that are done are
@@ -255,51 +243,41 @@ class Trainer:
         >>> import forebay, numpy as np
         >>> trainer = forebay.Trainer(digits, "softmax_cross_entropy", "adam", batch_size=16)
         >>> batches = [(np.full((16, 1, 8, 8), i, np.float32), np.full(16, i)) for i in range(4)]
-        >>> history = trainer.fit(batches, epochs=2, progress=False)
-        >>> len(history.losses), history.epoch_losses[1] < history.epoch_losses[0]
-        (8, True)
+        >>> history = trainer.fit(batches, epochs=2, validation=batches, metrics=["accuracy"], patience=1, progress=False)
+        >>> len(history.losses), history.epoch_losses[1] < history.epoch_losses[0], len(history.validations)
+        (8, True, 2)
         """
-        called: List[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
-        folder = None if checkpoint is None else os.fspath(checkpoint)
-        if folder is None and (resume or checkpoint_every is not None):
-            raise InvalidArgument("name a folder for checkpoints: checkpoint=...")
-        first_epoch, done = 0, 0
-        if resume and folder is not None and os.path.exists(os.path.join(folder, "checkpoint.json")):
-            first_epoch, done = _place(self.restore(folder))
-        history = History()
-        for epoch in range(first_epoch, epochs):
-            bar = Progress(progress, epoch, epochs, len(data) if isinstance(data, Sized) else None)
-            losses: List[float] = []
-            try:
-                for number, (batch, labels) in enumerate(read_ahead(data, self._prepare)):
-                    if number < done:
-                        continue
-                    report = StepReport(*self._native.step(batch, labels))
-                    losses.append(report.loss)
-                    history.losses.append(report.loss)
-                    bar.step(report.loss)
-                    # All of them are called, also those after one that ends the training.
-                    ends = [callback(self, report) is False for callback in called]
-                    history.stopped = any(ends)
-                    at = {"epoch": epoch, "batch": number + 1}
-                    is_due = checkpoint_every is not None and report.step % checkpoint_every == 0
-                    if folder is not None and (is_due or history.stopped):
-                        self.save_checkpoint(folder, at)
-                    if history.stopped:
-                        return history
-            finally:
-                bar.stop()
-            done = 0
-            history.epoch_losses.append(sum(losses) / len(losses) if losses else math.nan)
-            summary = f"loss {history.epoch_losses[-1]:.4g}"
-            if validation is not None:
-                history.validation_losses.append(self.validate(validation))
-                summary += f", validation {history.validation_losses[-1]:.4g}"
-            self.observe(history.validation_losses[-1] if validation is not None else history.epoch_losses[-1])
-            bar.end(summary)
-            if folder is not None:
-                self.save_checkpoint(folder, {"epoch": epoch + 1, "batch": 0})
+        settings = FitSettings(
+            epochs=epochs,
+            callbacks=[callbacks] if callable(callbacks) else list(callbacks),
+            validation=validation,
+            validate_every=validate_every,
+            metrics=metrics,
+            patience=patience,
+            min_delta=min_delta,
+            best_checkpoint=None if best_checkpoint is None else os.fspath(best_checkpoint),
+            checkpoint=None if checkpoint is None else os.fspath(checkpoint),
+            checkpoint_every=checkpoint_every,
+            resume=resume,
+            progress=progress,
+        )
+        self._metrics(metrics)
+        history = Fit(self, settings, self._prepare, self._prepared_step).run(data)
+        self._after_fit()
         return history
+
+    # What a subclass does around steps.
+
+    def _before_step(self) -> None:
+        """Called before each step."""
+
+    def _after_fit(self) -> None:
+        """Called when :meth:`fit` ends without an error."""
+
+    def _prepared_step(self, batch: Dict[str, Native], labels: Native) -> StepReport:
+        """A step on arrays as the native module takes them."""
+        self._before_step()
+        return StepReport(*self._native.step(batch, labels))
 
     def _batch(self, inputs: Any, labels: Any) -> Tuple[Dict[str, Native], Native]:
         given = by_name(inputs, list(self._types))
@@ -427,11 +405,3 @@ class Trainer:
     def trace(self) -> Any:
         """When every command ran, as data in the format of Perfetto and ``chrome://tracing``; empty unless ``trace=True``."""
         return json.loads(self._native.trace())
-
-
-def _place(position: Any) -> Tuple[int, int]:
-    """Epoch and batch of a checkpoint of :meth:`Trainer.fit`."""
-    try:
-        return int(position["epoch"]), int(position["batch"])
-    except (KeyError, TypeError, ValueError):
-        raise InvalidArgument(f"the checkpoint is at {position!r}: it was not written by fit") from None

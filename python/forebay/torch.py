@@ -10,26 +10,22 @@ import mmap
 import os
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import nn
 
-from . import _plan
 from . import _losses, _plan
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, optimizer_named
 from ._options import EngineOptions, Size
 from ._torch_module import CompiledModule, compile, refuse_mixed_modes
-from ._trainer import Callback, History, StepReport
 from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias, Unpack
-
-    from ._options import PathLike
 
 #: A loss of Forebay's by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
 LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
@@ -226,44 +222,13 @@ class Trainer(_Trainer):
         self.set_values(values, step_count=steps)
         self._steps_before = steps
 
-    # Steps.
+    # Around steps.
 
-    def step(self, inputs: Any, labels: Any) -> StepReport:
-        """As :meth:`forebay.Trainer.step`; inputs may be tensors. The learning rate is the optimizer's present one."""
+    def _before_step(self) -> None:
         self._follow_optimizer()
-        return super().step(inputs, labels)
 
-    def fit(
-        self,
-        data: Iterable[Any],
-        epochs: int = 1,
-        callbacks: Union[Callback, Sequence[Callback]] = (),
-        *,
-        validation: Optional[Iterable[Any]] = None,
-        checkpoint: Optional[PathLike] = None,
-        checkpoint_every: Optional[int] = None,
-        resume: bool = False,
-        progress: bool = True,
-    ) -> History:
-        """As :meth:`forebay.Trainer.fit`; what was learned is then in the module and in the optimizer."""
-
-        def follow(_trainer: _Trainer, _report: StepReport) -> None:
-            self._follow_optimizer()
-
-        self._follow_optimizer()
-        called: List[Callback] = [callbacks] if callable(callbacks) else list(callbacks)
-        history = super().fit(
-            data,
-            epochs,
-            [*called, follow],
-            validation=validation,
-            checkpoint=checkpoint,
-            checkpoint_every=checkpoint_every,
-            resume=resume,
-            progress=progress,
-        )
+    def _after_fit(self) -> None:
         self.write_back()
-        return history
 
     def _follow_optimizer(self) -> None:
         if self.torch_optimizer is not None:

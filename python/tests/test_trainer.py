@@ -176,6 +176,79 @@ def test_fit_stops_validates_and_tells(digits: str, batch: Any, capsys: pytest.C
     assert history.stopped and run.step_count == 8
 
 
+def test_metrics_are_those_of_scikit_learn(digits: str, batch: Any) -> None:
+    run = trainer(digits)
+    x, labels = batch
+    half = len(labels) // 2
+    data = [(x[:half], labels[:half]), (x[half:], labels[half:])]
+    found = run.measure(data, ["accuracy", "top3", "confusion"])
+    logits = run.evaluate(x, labels).logits
+    predicted, true = logits.argmax(axis=1), labels.astype(np.int64)
+    assert found["accuracy"] == pytest.approx((predicted == true).mean())
+    ranks = (logits > logits[np.arange(len(true)), true][:, None]).sum(axis=1)
+    assert found["top3"] == pytest.approx((ranks < 3).mean())
+    expected = np.zeros((10, 10), int)
+    np.add.at(expected, (true, predicted), 1)
+    assert np.array_equal(found["confusion"], expected)
+    assert found["loss"] == pytest.approx(run.validate(data))
+    with pytest.raises(forebay.InvalidArgument, match="mae"):
+        run.measure(data, ["mae"])
+    with pytest.raises(forebay.InvalidArgument, match="top"):
+        run.fit(data, validation=data, metrics=["best"], progress=False)
+    assert run.step_count == 0, "bad metrics are refused before the first step"
+
+
+def test_fit_ends_when_validation_gets_no_better(digits: str, batch: Any, tmp_path: Path) -> None:
+    x, labels = batch
+    best = tmp_path / "best"
+    right, wrong = [batch] * 20, [(x, (labels + 1) % 10)] * 20
+    run = forebay.Trainer(digits, optimizer=forebay.Adam(1e-2), batch_size=50)
+    history = run.fit(
+        right + wrong,
+        validation=[batch],
+        validate_every=5,
+        metrics="accuracy",
+        patience=3,
+        best_checkpoint=best,
+        progress=False,
+    )
+    assert history.stopped and history.best_step == 20 and run.step_count == 35
+    assert [found["step"] for found in history.validations] == [5, 10, 15, 20, 25, 30, 35]
+    assert history.best_loss == min(history.validation_losses)
+    again = forebay.Trainer(digits, optimizer=forebay.Adam(1e-2), batch_size=50)
+    again.restore(best)
+    assert again.step_count == 20 and again.validate([batch]) == history.best_loss
+
+
+def test_patience_is_resumed(digits: str, batch: Any, tmp_path: Path) -> None:
+    x, labels = batch
+    right, wrong = [batch] * 5, [(x, (labels + 1) % 10)] * 5
+
+    def run(data: Any, epochs: int) -> forebay.History:
+        run = forebay.Trainer(digits, optimizer=forebay.Adam(1e-2), batch_size=50)
+        return run.fit(
+            data, epochs, validation=[batch], patience=2, checkpoint=tmp_path / "run", resume=True, progress=False
+        )
+
+    assert not run(right, 4).stopped
+    assert not run(wrong, 5).stopped
+    history = run(wrong, 9)
+    assert history.stopped and len(history.epoch_losses) == 1 and history.best_step == 20
+    assert run(wrong, 9).losses == [], "its patience is at an end"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"patience": 2}, {"validate_every": 3}, {"metrics": ["accuracy"]}, {"best_checkpoint": "x"}, {"checkpoint_every": 2},
+     {"patience": 0, "validation": []}, {"validate_every": 0, "validation": []}, {"epochs": 2, "validation": iter([])}],
+)  # fmt: skip
+def test_settings_of_fit_that_contradict_each_other(digits: str, batch: Any, settings: Any) -> None:
+    run = trainer(digits)
+    with pytest.raises(forebay.InvalidArgument):
+        run.fit([batch], **settings)
+    assert run.step_count == 0
+
+
 def test_errors_of_the_data_are_the_callers(digits: str, batch: Any) -> None:
     def broken() -> Any:
         yield batch

@@ -7,6 +7,7 @@
 //! | [`arrays`] | tensors from arrays of NumPy, and back |
 //! | [`losses`], [`options`] | dictionaries of options |
 //! | [`recipe`] | schedules, limits of gradients, groups of parameters |
+//! | [`metrics`] | metrics of validation |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
 //! | [`eager`], [`device_tensor`] | streams and events; tensors on the device, and operations on them |
@@ -21,6 +22,7 @@ mod errors;
 mod long_work;
 mod losses;
 mod managed;
+mod metrics;
 mod model;
 mod options;
 mod plan;
@@ -36,6 +38,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<model::Model>()?;
     module.add_class::<session::Session>()?;
     module.add_class::<trainer::Trainer>()?;
+    module.add_class::<metrics::Metrics>()?;
     module.add_class::<eager::Context>()?;
     module.add_class::<eager::Stream>()?;
     module.add_class::<eager::Event>()?;

@@ -1,0 +1,49 @@
+//! How well a model does on labelled data.
+
+use std::sync::Mutex;
+
+use forebay::metrics::{Metric, Metrics as Measured};
+use forebay::Error;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrays::{tensor, Given};
+use crate::errors::exception;
+use crate::losses::{loss, LossGiven};
+
+/// Metrics over any number of batches.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct Metrics(Mutex<Measured>);
+
+#[pymethods]
+impl Metrics {
+    #[new]
+    fn new(py: Python<'_>, given: LossGiven, names: Vec<String>) -> PyResult<Metrics> {
+        let loss = loss(py, given)?;
+        let metrics = || -> Result<Measured, Error> {
+            let chosen = names.iter().map(|name| name.parse()).collect::<Result<Vec<Metric>, Error>>()?;
+            Measured::new(&loss, &chosen)
+        };
+        Ok(Metrics(Mutex::new(metrics().map_err(|error| exception(py, &error))?)))
+    }
+
+    /// Adds a batch: what the model gave and its labels.
+    fn add(&self, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
+        let (predictions, labels) = (tensor(predictions)?, tensor(labels)?);
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&predictions, &labels);
+        Ok(())
+    }
+
+    /// All metrics by name: a number, `None` where it is not defined; the confusion matrix by rows.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let values = PyDict::new(py);
+        for &metric in metrics.chosen() {
+            match metric {
+                Metric::Confusion => values.set_item(metric.to_string(), metrics.confusion().to_vec())?,
+                _ => values.set_item(metric.to_string(), metrics.value(metric))?,
+            }
+        }
+        Ok(values)
+    }
+}

@@ -1,0 +1,233 @@
+"""Training over epochs: validation, checkpoints, and what ends it."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Sized, Tuple
+
+from ._arrays import Native
+from ._feed import Progress, read_ahead
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from typing_extensions import TypeAlias
+
+    from ._trainer import Trainer
+
+    _Batch: TypeAlias = Tuple[Dict[str, Native], Native]
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a training step did."""
+
+    #: Which step it was, from 1.
+    step: int
+    #: The loss before the step's update.
+    loss: float
+    #: Seconds from the first command to the last.
+    seconds: float
+    #: The part of them in which no kernel ran.
+    stall_seconds: float
+    #: Copies to the device that kernels had to wait for.
+    late_copies: int
+    #: The part of ``stall_seconds`` that those cost.
+    late_seconds: float
+    #: Whether a better plan, made with measured durations, takes over at the next step.
+    replanned: bool
+    #: The learning rate of the step.
+    learning_rate: float
+    #: The norm of all gradients before they were limited, where it is asked for or needed.
+    gradient_norm: Optional[float]
+    #: Whether the update was left out, because the loss or a gradient is not finite.
+    skipped: bool
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a batch, in evaluation mode."""
+
+    #: The loss.
+    loss: float
+    #: What the loss is computed from: the model's output.
+    logits: npt.NDArray[Any]
+
+
+@dataclass
+class History:
+    """What :meth:`Trainer.fit` did."""
+
+    #: The loss of every step.
+    losses: List[float] = field(default_factory=lambda: [])
+    #: The mean loss of every epoch.
+    epoch_losses: List[float] = field(default_factory=lambda: [])
+    #: What every validation found: the step after which it was, as ``"step"``, the loss and the metrics.
+    validations: List[Dict[str, Any]] = field(default_factory=lambda: [])
+    #: The lowest loss of all validations, those before a restored checkpoint included.
+    best_loss: Optional[float] = None
+    #: The step after which it was found.
+    best_step: Optional[int] = None
+    #: Whether a callback or ``patience`` ended the training.
+    stopped: bool = False
+
+    @property
+    def validation_losses(self) -> List[float]:
+        """The loss of every validation."""
+        return [validation["loss"] for validation in self.validations]
+
+
+#: Called after each step with the trainer and its report; ``False`` ends the training.
+Callback: TypeAlias = "Callable[[Trainer, StepReport], Optional[bool]]"
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """What :meth:`Trainer.fit` was asked for; its arguments of the same names say what each means."""
+
+    epochs: int
+    callbacks: Sequence[Callback]
+    validation: Optional[Iterable[Any]]
+    validate_every: Optional[int]
+    metrics: Sequence[str]
+    patience: Optional[int]
+    min_delta: float
+    best_checkpoint: Optional[str]
+    checkpoint: Optional[str]
+    checkpoint_every: Optional[int]
+    resume: bool
+    progress: bool
+
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
+            raise InvalidArgument("name a folder for checkpoints: checkpoint=...")
+        for name, steps in (("validate_every", self.validate_every), ("checkpoint_every", self.checkpoint_every)):
+            if steps is not None and steps < 1:
+                raise InvalidArgument(f"{name} is {steps}: it counts steps, so it is at least 1")
+        if self.patience is not None and self.patience < 1:
+            raise InvalidArgument(f"patience is {self.patience}: it counts validations, so it is at least 1")
+        if self.validation is None:
+            needed = {
+                "validate_every": self.validate_every is not None,
+                "metrics": len(self.metrics) > 0,
+                "patience": self.patience is not None,
+                "best_checkpoint": self.best_checkpoint is not None,
+            }
+            for name in (name for name, is_given in needed.items() if is_given):
+                raise InvalidArgument(f"{name} needs data to validate on: validation=...")
+        elif isinstance(self.validation, Iterator) and (self.epochs > 1 or self.validate_every is not None):
+            raise InvalidArgument("validation is read more than once: give a list or a DataLoader instead of an iterator")
+
+
+class Fit:
+    """One call of :meth:`Trainer.fit`: where it is in the data, and what it found."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        settings: FitSettings,
+        prepare: Callable[[Any], _Batch],
+        step: Callable[[Dict[str, Native], Native], StepReport],
+    ) -> None:
+        settings.check()
+        self._trainer = trainer
+        self._prepare = prepare
+        self._step = step
+        self._settings = settings
+        self._history = History()
+        self._epoch = 0
+        #: Batches of the epoch that are done.
+        self._done = 0
+        #: Validations in a row that found no lower loss.
+        self._worse = 0
+
+    def run(self, data: Iterable[Any]) -> History:
+        """Trains until all epochs are done or something ends the training."""
+        folder = self._settings.checkpoint
+        if self._settings.resume and folder is not None and os.path.exists(os.path.join(folder, "checkpoint.json")):
+            self._go_on_from(self._trainer.restore(folder))
+        while self._epoch < self._settings.epochs and not self._history.stopped:
+            self._run_epoch(data)
+        return self._history
+
+    def _run_epoch(self, data: Iterable[Any]) -> None:
+        settings, trainer, history = self._settings, self._trainer, self._history
+        bar = Progress(settings.progress, self._epoch, settings.epochs, len(data) if isinstance(data, Sized) else None)
+        losses: List[float] = []
+        skipped = self._done
+        try:
+            for number, (batch, labels) in enumerate(read_ahead(data, self._prepare)):
+                if number < skipped:
+                    continue
+                report = self._step(batch, labels)
+                losses.append(report.loss)
+                history.losses.append(report.loss)
+                bar.step(report.loss)
+                self._done = number + 1
+                # All of them are called, also those after one that ends the training.
+                ends = [callback(trainer, report) is False for callback in settings.callbacks]
+                if settings.validate_every is not None and report.step % settings.validate_every == 0:
+                    bar.note(self._validate(report.step))
+                history.stopped = history.stopped or any(ends)
+                every = settings.checkpoint_every
+                if settings.checkpoint is not None and (history.stopped or (every and report.step % every == 0)):
+                    trainer.save_checkpoint(settings.checkpoint, self._position())
+                if history.stopped:
+                    return
+        finally:
+            bar.stop()
+        self._end_epoch(sum(losses) / len(losses) if losses else math.nan, bar)
+
+    def _end_epoch(self, loss: float, bar: Progress) -> None:
+        settings, trainer, history = self._settings, self._trainer, self._history
+        history.epoch_losses.append(loss)
+        summary = f"loss {loss:.4g}"
+        self._epoch, self._done = self._epoch + 1, 0
+        if settings.validation is not None and settings.validate_every is None:
+            summary += ", " + self._validate(trainer.step_count)
+        elif settings.validation is None:
+            trainer.observe(loss)
+        bar.end(summary)
+        if settings.checkpoint is not None:
+            trainer.save_checkpoint(settings.checkpoint, self._position())
+
+    def _validate(self, step: int) -> str:
+        """Measures the model, and says what was found."""
+        settings, trainer, history = self._settings, self._trainer, self._history
+        found = trainer.measure(settings.validation or (), settings.metrics)
+        history.validations.append({"step": step, **found})
+        loss = float(found["loss"])
+        trainer.observe(loss)
+        best = history.best_loss
+        # The first loss is the lowest, unless it is no number.
+        if not math.isnan(loss) and (best is None or loss < best - settings.min_delta):
+            history.best_loss, history.best_step, self._worse = loss, step, 0
+            if settings.best_checkpoint is not None:
+                trainer.save_checkpoint(settings.best_checkpoint, self._position())
+        else:
+            self._worse += 1
+        history.stopped = history.stopped or self._has_waited()
+        numbers = {name: value for name, value in found.items() if isinstance(value, float) and name != "loss"}
+        return ", ".join([f"validation {loss:.4g}", *(f"{name} {value:.4g}" for name, value in numbers.items())])
+
+    def _position(self) -> Dict[str, Any]:
+        """Where the training is, as checkpoints hold it."""
+        best = {"loss": self._history.best_loss, "step": self._history.best_step, "worse": self._worse}
+        return {"epoch": self._epoch, "batch": self._done, "best": best}
+
+    def _go_on_from(self, position: Any) -> None:
+        try:
+            self._epoch, self._done = int(position["epoch"]), int(position["batch"])
+        except (KeyError, TypeError, ValueError):
+            raise InvalidArgument(f"the checkpoint is at {position!r}: it was not written by fit") from None
+        best = position.get("best") or {}
+        self._history.best_loss, self._history.best_step = best.get("loss"), best.get("step")
+        self._worse = int(best.get("worse", 0))
+        self._history.stopped = self._has_waited()
+
+    def _has_waited(self) -> bool:
+        """Whether as many validations as ``patience`` says found no lower loss."""
+        return self._settings.patience is not None and self._worse >= self._settings.patience
