@@ -223,7 +223,7 @@ class Fit:
             self._epoch, self._done = int(position["epoch"]), int(position["batch"])
         except (KeyError, TypeError, ValueError):
             raise InvalidArgument(f"the checkpoint is at {position!r}: it was not written by fit") from None
-        best = position.get("best") or {}
+        best: Dict[str, Any] = position.get("best") or {}
         self._history.best_loss, self._history.best_step = best.get("loss"), best.get("step")
         self._worse = int(best.get("worse", 0))
         self._history.stopped = self._has_waited()

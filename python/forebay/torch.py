@@ -25,6 +25,7 @@ from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from typing_extensions import TypeAlias, Unpack
 
 #: A loss of Forebay's by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
@@ -551,7 +552,10 @@ def _loss(loss: LossLike) -> Optional[Loss]:
 
 def _numbers(weights: Optional[torch.Tensor]) -> Tuple[float, ...]:
     """Weights of classes."""
-    return () if weights is None else tuple(float(weight) for weight in weights.flatten().tolist())
+    if weights is None:
+        return ()
+    flat: npt.NDArray[np.float64] = weights.detach().cpu().double().flatten().numpy()
+    return tuple(float(weight) for weight in flat)
 
 
 __all__ = ["CompiledModule", "Trainer", "compile", "plan"]
