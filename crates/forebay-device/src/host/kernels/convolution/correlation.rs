@@ -12,14 +12,17 @@ use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
 use super::axis::{Axis, Class};
+use super::channelwise::{sum_plane, Plane, BEHIND};
 use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, VECTORS};
-use super::slab::{even, spans, Slab, Span, SLACK};
+use super::slab::{copy_run, even, spans, Slab, Span, SLACK};
 use super::Geometry;
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;
 /// Packed elements of one channel, so that few channels do not make a task of everything.
 const CHANNEL_MAX: usize = 16 * 1024;
+/// Packed elements of a task that goes channel by channel, if there are as many.
+const CHANNELWISE_MIN: usize = 8 * 1024;
 /// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
 const SEEN_MAX_BYTES: usize = 24 * 1024;
 /// Taps of a window in the transposed direction, at most: each family lists its own.
@@ -68,6 +71,7 @@ impl Correlation {
     /// A window that the host does not hold.
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, PACKED_MAX)?;
+        let geometry = &geometry.flat();
         let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
         Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
     }
@@ -78,6 +82,7 @@ impl Correlation {
     /// A window or strides that the host does not hold.
     pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, TAPS_MAX)?;
+        let geometry = &geometry.flat();
         let families = (0..3).map(|d| Axis::transposed_classes(geometry, d)).fold(1, usize::saturating_mul);
         if families > FAMILIES_MAX {
             let strides = &geometry.strides[geometry.first..];
@@ -152,6 +157,10 @@ impl Correlation {
     ) {
         // SAFETY: a bias has one element for each channel of the target; no one writes it.
         let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
+        if self.sources == 1 && self.targets == 1 {
+            // SAFETY: the caller's promises.
+            return unsafe { self.channel_by_channel(activation, source, weights, bias, target) };
+        }
         let target_chunks = self.targets.div_ceil(self.target_chunk);
         let blocks = self.slab.block_count();
         let tasks = self.images * self.groups * blocks * target_chunks;
@@ -171,6 +180,101 @@ impl Correlation {
                 self.block(activation, source, weights, bias, target.at(start as isize), origin, targets);
             }
         });
+    }
+
+    /// The same where each group has one channel of the source and one of the target.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`].
+    unsafe fn channel_by_channel(
+        &self,
+        activation: Activation,
+        source: Pointer<f32>,
+        weights: Pointer<f32>,
+        bias: Option<&[f32]>,
+        target: Pointer<f32>,
+    ) {
+        let (slab, blocks) = (&self.slab, self.slab.block_count());
+        let (rows, columns) = (slab.block[1], slab.block[2]);
+        let packed_count = slab.channel_stride + BEHIND;
+        let sums_count = (rows - 1) * slab.row_pitch() + columns + BEHIND;
+        let chunk = (CHANNELWISE_MIN / slab.channel_stride).clamp(1, self.groups);
+        let chunks = self.groups.div_ceil(chunk);
+        for_each(self.images * blocks * chunks, |index| {
+            let (first, index) = (index % chunks * chunk, index / chunks);
+            let (origin, image) = (slab.origin(index % blocks), index / blocks);
+            let lines = slab.lines(origin, &self.source);
+            with_buffer(packed_count + sums_count, |buffer| {
+                let (packed, sums) = buffer.split_at_mut(packed_count);
+                for group in first..self.groups.min(first + chunk) {
+                    // SAFETY: the image's and group's channels exist; no one writes the source, and every task writes elements of
+                    // its own.
+                    unsafe {
+                        let start = image * self.source.image + group * self.source.channel;
+                        let channel = source.slice(start, self.source.span);
+                        match group == first {
+                            true => slab.pack(&lines, channel, packed),
+                            false => slab.pack_inside(&lines, channel, packed),
+                        }
+                        let weights = weights.at((group * self.weights_per_group()) as isize);
+                        let target = target.at((image * self.target.image + group * self.target.channel) as isize);
+                        let bias = bias.map_or(0.0, |bias| bias[group]);
+                        for family in &self.families {
+                            let weights = weights.add(family.weights);
+                            let plane = Plane {
+                                packed: packed.as_ptr(),
+                                offsets: &family.offsets,
+                                weights,
+                                bias,
+                                relu: activation == Activation::Relu,
+                                count: 0,
+                                sums: sums.as_mut_ptr(),
+                            };
+                            self.sum_family(family, origin, plane, target);
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    /// One family of one block of a channel. The plane says how all of them are summed.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`]; the block's source is packed, and there is room for its sums.
+    unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: *mut f32) {
+        let Some((lens, at, layout)) = self.places(family, origin) else { return };
+        let count = (lens[1] - 1) * layout.pitch + lens[2];
+        for number in 0..lens[0] {
+            // SAFETY: the caller's promises; positions lie in the block.
+            unsafe {
+                let packed = plane.packed.add(number * self.slab.plane_pitch());
+                sum_plane(&Plane { packed, count, ..plane });
+                let stride = self.slab.axes[0].target_stride;
+                let base = target.add((at[0] + number * stride) * self.target.plane + at[1] * self.target.row + at[2]);
+                for row in 0..lens[1] {
+                    let sums = std::slice::from_raw_parts(plane.sums.add(row * layout.pitch), lens[2]);
+                    layout.write_run(sums, base.add(row * layout.row_stride));
+                }
+            }
+        }
+    }
+
+    /// How many positions of a block a family has in each dimension, where the first is, and where all lie in the target's planes; none
+    /// where it has none.
+    fn places(&self, family: &Family, origin: [usize; 3]) -> Option<([usize; 3], [usize; 3], Layout)> {
+        let slab = &self.slab;
+        let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
+        let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
+        let at = std::array::from_fn(|d| origin[d] * strides[d] + family.first[d]);
+        let layout = Layout {
+            rows: lens[1],
+            columns: lens[2],
+            pitch: slab.row_pitch(),
+            row_stride: strides[1] * self.target.row,
+            column_stride: strides[2],
+        };
+        (!lens.contains(&0)).then_some((lens, at, layout))
     }
 
     fn weights_per_group(&self) -> usize {
@@ -343,25 +447,13 @@ dispatch_wide! {
 /// As [`correlate_block`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn correlate_block_with<V: Vector>(job: &Job) {
-    let (slab, family) = (&job.correlation.slab, job.family);
-    let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(job.origin[d])));
-    if lens.contains(&0) {
-        return;
-    }
-    let target = &job.correlation.target;
-    let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
-    let at: [usize; 3] = std::array::from_fn(|d| job.origin[d] * strides[d] + family.first[d]);
-    let layout = Layout {
-        rows: lens[1],
-        columns: lens[2],
-        pitch: slab.row_pitch(),
-        row_stride: strides[1] * target.row,
-        column_stride: strides[2],
-    };
+    let (correlation, slab) = (job.correlation, &job.correlation.slab);
+    let Some((lens, at, layout)) = correlation.places(job.family, job.origin) else { return };
+    let (target, layout) = (&correlation.target, layout.merged());
     let tiles = layout.tiles(V::WIDTH);
     let channel_stride = target.channel;
     for plane in 0..lens[0] {
-        let base = (at[0] + plane * strides[0]) * target.plane + at[1] * target.row + at[2];
+        let base = (at[0] + plane * slab.axes[0].target_stride) * target.plane + at[1] * target.row + at[2];
         for tile in &tiles {
             for channels in spans(job.targets.len, CHANNELS) {
                 // SAFETY: the caller's promises; positions of the tile lie in the block.
@@ -414,8 +506,13 @@ unsafe fn correlate_at<V: Vector>(
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
                 let channel = place.base.add(c * place.stride);
                 layout.for_each_run(tile, V::WIDTH, |at, target, count| {
-                    for i in 0..count {
-                        own[at + i] = *channel.add(target + i * layout.column_stride);
+                    let own = &mut own[at..at + count];
+                    if layout.column_stride == 1 {
+                        copy_run(own, std::slice::from_raw_parts(channel.add(target), count));
+                        return;
+                    }
+                    for (i, own) in own.iter_mut().enumerate() {
+                        *own = *channel.add(target + i * layout.column_stride);
                     }
                 });
             }
@@ -425,9 +522,7 @@ unsafe fn correlate_at<V: Vector>(
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
             layout.for_each_run(tile, V::WIDTH, |at, target, count| {
-                for i in 0..count {
-                    *channel.add(target + i * layout.column_stride) = own[at + i];
-                }
+                layout.write_run(&own[at..at + count], channel.add(target));
             });
         }
     }
@@ -451,6 +546,32 @@ struct Tile {
 }
 
 impl Layout {
+    /// The same positions as one row, where rows follow each other without gaps.
+    fn merged(self) -> Layout {
+        if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {
+            return self;
+        }
+        let columns = self.rows * self.columns;
+        Layout { rows: 1, columns, pitch: columns, ..self }
+    }
+
+    /// Writes adjacent positions of a row from an address on.
+    ///
+    /// # Safety
+    /// The addresses must be writable, and no one else's.
+    #[inline(always)]
+    unsafe fn write_run(&self, values: &[f32], address: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            if self.column_stride == 1 {
+                return copy_run(std::slice::from_raw_parts_mut(address, values.len()), values);
+            }
+            for (i, &value) in values.iter().enumerate() {
+                *address.add(i * self.column_stride) = value;
+            }
+        }
+    }
+
     /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less.
     fn tiles(&self, width: usize) -> Vec<Tile> {
         // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums.

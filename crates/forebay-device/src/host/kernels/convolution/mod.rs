@@ -5,6 +5,7 @@
 //! spatial sizes and channels only, never on the batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
+mod channelwise;
 mod correlation;
 mod microkernel;
 mod slab;
@@ -88,6 +89,20 @@ impl Geometry {
             y: layouts.1,
             first: 5 - rank,
         })
+    }
+
+    /// The same convolution with all positions in one row, where a window of one element sees each position by itself and positions
+    /// lie next to each other: rows of a few positions would fill vectors badly.
+    fn flat(&self) -> Geometry {
+        let [planes, rows, columns] = self.source;
+        let is_seamless =
+            |layout: &Spatial| (rows == 1 || layout.row == columns) && (planes == 1 || layout.plane == rows * columns);
+        let sees_itself = self.kernel == [1; 3] && self.strides == [1; 3] && self.pads == [0; 3];
+        if !sees_itself || self.source != self.target || !is_seamless(&self.x) || !is_seamless(&self.y) {
+            return *self;
+        }
+        let all = [1, 1, planes * rows * columns];
+        Geometry { source: all, target: all, ..*self }
     }
 
     /// Weights of a filter's channel.

@@ -4,13 +4,17 @@
 //! adjacent positions see (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: one
 //! number is the position's place in the plane and in what every tap sees of it.
 
+use super::super::simd::WIDTH_MAX;
 use super::super::spatial::Spatial;
 use super::axis::Axis;
+use super::microkernel::VECTORS;
 
 /// Packed elements behind a channel that vectors may read.
 pub(super) const SLACK: usize = 64;
-/// Longest row of a block in positions.
-const COLUMNS_MAX: usize = 512;
+/// Longest row of a block in positions: whole tiles.
+const COLUMNS_MAX: usize = 10 * TILE;
+/// Positions of the widest tile.
+const TILE: usize = VECTORS * WIDTH_MAX;
 
 /// How blocks of positions are cut and how a channel of their source is packed.
 #[derive(Clone, Debug)]
@@ -138,6 +142,14 @@ impl Slab {
         }
         target[self.used - self.axes[2].spread..self.used].fill(0.0);
     }
+
+    /// The same where the zeros are there already: those of another channel that was packed like this one.
+    pub fn pack_inside(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
+        let stride = self.axes[2].source_stride;
+        for (line, target) in lines.iter().zip(target.chunks_exact_mut(self.pitch[2])) {
+            copy(&mut target[line.low..line.high], &channel[line.start..], stride);
+        }
+    }
 }
 
 /// One packed row: zeros, then elements `low..high` from the channel's element `start` on, then zeros.
@@ -150,7 +162,7 @@ pub(super) struct Line {
 
 fn copy(target: &mut [f32], source: &[f32], stride: usize) {
     match stride {
-        1 => target.copy_from_slice(&source[..target.len()]),
+        1 => copy_run(target, &source[..target.len()]),
         2 if !target.is_empty() => {
             // Written out so that it becomes shuffles of vectors.
             let whole = target.len() - 1;
@@ -160,6 +172,28 @@ fn copy(target: &mut [f32], source: &[f32], stride: usize) {
             target[whole] = source[whole * 2];
         }
         _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(value, &seen)| *value = seen),
+    }
+}
+
+/// Copies a row, which may be short: two copies of a fixed size that overlap take less than a call.
+///
+/// # Panics
+/// Where the lengths differ.
+#[inline(always)]
+pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
+    #[inline(always)]
+    fn ends<const N: usize>(target: &mut [f32], source: &[f32]) {
+        let behind = target.len() - N;
+        target[..N].copy_from_slice(&source[..N]);
+        target[behind..].copy_from_slice(&source[behind..]);
+    }
+    assert_eq!(target.len(), source.len(), "as many elements");
+    match target.len() {
+        0..4 => target.iter_mut().zip(source).for_each(|(target, &value)| *target = value),
+        4..8 => ends::<4>(target, source),
+        8..16 => ends::<8>(target, source),
+        16..=32 => ends::<16>(target, source),
+        _ => target.copy_from_slice(source),
     }
 }
 
@@ -184,7 +218,11 @@ fn row_pitch(axis: &Axis, columns: usize) -> usize {
 fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<[usize; 3]> {
     let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
     let [planes, rows, columns] = axes;
-    let mut width = even(columns.count(), COLUMNS_MAX.min(positions_max));
+    let width_max = COLUMNS_MAX.min(positions_max);
+    let mut width = even(columns.count(), width_max);
+    if width < columns.count() {
+        width = width.next_multiple_of(TILE).min(width_max);
+    }
     let row_size = |width: usize| phases.saturating_mul(width + columns.spread);
     let least = |width: usize| row_size(width).saturating_mul(1 + rows.spread).saturating_mul(1 + planes.spread);
     while width > 1 && least(width) > elements_max {
