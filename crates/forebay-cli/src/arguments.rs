@@ -258,6 +258,10 @@ pub enum DataChangedKind {
   a folder of images    PNG or JPEG, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
 DATA#0..1500 takes those samples only.
 
+CONFIG.toml has a flag on each line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,
+`no-compare = true`. Flags of the command line win. A run with --checkpoint or --best-checkpoint keeps what it was asked for there, in
+config.toml.
+
 With a budget, a few steps are run again after training, in turn with unlimited ones on a copy of the model, to show what
 the budget costs; --no-compare leaves that out. What is saved is the model as training left it.
 
@@ -266,11 +270,15 @@ Examples:
   forebay train digits.onnx --data digits.npz#0..1500 --input-scale 0.0625 --batch-size 50 --epochs 10 \\
       --learning-rate 0.05 --momentum 0.9 --weight-decay 1e-4 --validate digits.npz#1500..1797
   forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 1000 --checkpoint run1
-  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1")]
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1
+  forebay train run.toml --epochs 3 --dry-run                      a file of flags; whether it could start, and how long it takes")]
 pub struct TrainArguments {
-    /// The model
-    #[arg(value_name = "MODEL.onnx")]
+    /// The model; or a file with the flags of a run, as below
+    #[arg(value_name = "MODEL.onnx|CONFIG.toml")]
     pub model: PathBuf,
+    /// What the run was asked for, as a file.
+    #[arg(skip)]
+    pub configuration: String,
     /// What to train on (see below)
     #[arg(long, value_name = "DATA")]
     pub data: String,
@@ -326,6 +334,13 @@ pub struct TrainArguments {
     /// Whether --resume goes on with data that is not what the checkpoint was trained on
     #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
     pub data_changed: DataChangedKind,
+    /// Check the model, the data, the plan and the disks, and say what training would take; train nothing, and write nothing
+    ///
+    /// With --json, keys of the report, and: ready (true; what is wrong ends with exit code 1 or 2), model (path, parameters,
+    /// checkpoint_bytes), data (name, kind, samples, tensors, size_bytes, held_bytes), batch_size, steps_per_epoch, steps_to_train,
+    /// predicted_step_seconds, predicted_epoch_seconds, predicted_seconds, and disk (what, folder, needed_bytes, free_bytes of each).
+    #[arg(long)]
+    pub dry_run: bool,
     /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,

@@ -14,7 +14,8 @@ pub struct RecordArguments {
     /// checkpoint keeps the lines up to there
     ///
     /// Keys, and columns: kind (step or validation), step, epoch (from 1), loss, learning_rate, gradient_norm, skipped, seconds,
-    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy and dice_mean.
+    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy, dice_mean, and each of --metrics (confusion in
+    /// JSON lines alone).
     #[arg(long, value_name = "FILE.jsonl|FILE.csv")]
     pub log: Option<PathBuf>,
     /// Validate after every N steps, too [default: after each epoch, if --patience or --best-checkpoint ask for it]

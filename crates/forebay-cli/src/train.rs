@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Sampler};
 use forebay::metrics::{ClassCounts, Metrics};
-use forebay::{
-    documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
-};
+use forebay::{documents, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions};
 use forebay_device::process::give_back;
 use serde_json::{json, Value};
 
-use crate::arguments::{MemoryKind, OnNanKind, TrainArguments};
+use crate::arguments::{MemoryKind, TrainArguments};
 use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
+use crate::config_file;
 use crate::epoch_loss::EpochLoss;
 use crate::failure::Failure;
 use crate::feeding;
@@ -22,12 +21,10 @@ use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::log_file::LogFile;
 use crate::metrics;
+use crate::opening::{self, found, Opened};
 use crate::output;
-use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
-use crate::resuming::{agreed, check_batches, check_data};
-use crate::training_options::training_options;
 
 /// Trains a model.
 ///
@@ -87,7 +84,10 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
 }
 
 /// Says which initializers are taken for constants.
-fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
+///
+/// # Errors
+/// Those of the model.
+pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     let names = model.untrained_initializers()?;
     let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
     if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
@@ -100,7 +100,11 @@ fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
+/// Finds what cannot be written, and flags without a meaning, before anything is read.
+///
+/// # Errors
+/// The first of them.
+pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
     if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
         let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
@@ -160,69 +164,22 @@ struct Validation {
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
-        // What is wrong with the flags is said before anything is read.
-        arguments.schedule.schedule(1)?;
-        let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
-        let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
-        let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
-        let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
-        let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
-        let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
-        metrics::of_validation(&options.training.loss, &arguments.metrics)?;
-        options.engine = arguments.device.options(arguments.trace.trace.is_some());
-        options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
-        let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
-            Some((file, size)) => {
-                let memory = &mut options.engine.memory;
-                let budget = if memory.simulate_device.is_some() {
-                    &mut memory.simulate_device
-                } else {
-                    &mut memory.device_memory
-                };
-                *budget = Some(size);
-                Some(file)
-            }
-            None => None,
-        };
-        options.batch_size = asked;
-        options.on_nan = match arguments.on_nan {
-            OnNanKind::Stop => OnNan::Stop,
-            OnNanKind::Continue => OnNan::Continue,
-            OnNanKind::Skip => OnNan::Skip,
-        };
-        let model = Model::from_file(&arguments.model)?;
-        // What flags say counts before what the data has.
-        options.sizes = feeding::sizes_of_data(arguments, &model)?;
-        options.sizes.extend(arguments.training.size.iter().cloned());
-        let mut trainer = Trainer::new(model.clone(), options.clone())?;
-        warn_of_unknown_costs(trainer.unknown_costs());
-        let data = feeding::open(&arguments.data, &trainer, arguments)?;
-        trainer.keep_memory_limit()?;
+        let Opened { model, options, trainer, data, mut digest, sampler, batch_size, shuffle, position, budget_file } =
+            opening::open(arguments)?;
         tell_of_untrained(&model)?;
+        output::complain(&format!("note: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        let mut digest = None;
-        if let Some(checkpoint) = &checkpoint {
-            check_batches(arguments, &checkpoint.position)?;
-            digest = check_data(arguments, &data, &checkpoint.position)?;
-            trainer.restore(checkpoint)?;
-        }
         if digest.is_none() && arguments.checkpoint.is_some() {
             digest = Some(data.digest()?);
         }
-        let kept = |key: &str| position.and_then(|position| position.get(key)).cloned().unwrap_or_default();
+        let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
-        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count())).transpose()?;
-        let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
-        let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
-        let sample_count = data.sample_count();
-        if sample_count < batch_size {
-            output::complain(&format!(
-                "note: {} has {sample_count} samples, fewer than a batch of {batch_size}: each step trains on {sample_count}, \
-                 with a plan of its own",
-                arguments.data
-            ));
-        }
+        let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
+        let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
+        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count(), names));
+        let log = log.transpose()?;
+        let best_folder = arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?;
         Ok(Run {
             arguments,
             model,
@@ -236,7 +193,7 @@ impl<'a> Run<'a> {
             steps: Vec::new(),
             epoch_loss,
             best,
-            best_folder: arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?,
+            best_folder,
             validation_data: None,
             validations: Vec::new(),
             latest: None,
@@ -247,9 +204,7 @@ impl<'a> Run<'a> {
 
     /// Steps to be done in the end, those before a checkpoint included.
     fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
-        let epochs = self.arguments.epochs.unwrap_or(1);
-        let steps = self.arguments.steps.or_else(|| epochs.checked_mul(self.sampler.steps_per_epoch()));
-        let steps = steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))?;
+        let steps = opening::steps(self.arguments, self.sampler.steps_per_epoch())?;
         let done = self.trainer.step_count();
         if done < steps {
             return Ok(steps);
@@ -302,7 +257,7 @@ impl<'a> Run<'a> {
             is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 let position = self.position();
-                let write = |folder: &CheckpointFolder| self.trainer.write_checkpoint(folder, &position);
+                let write = |folder: &CheckpointFolder| self.write_checkpoint(folder, &position);
                 if let Err(failure) = keeper.keep(report.step, write) {
                     let safe = keeper.what_is_safe();
                     progress.line(&format!("warning: {failure}; training goes on, and {safe}"));
@@ -340,8 +295,7 @@ impl<'a> Run<'a> {
         self.latest = Some((step, validation));
         if is_lower && self.best_folder.is_some() {
             let position = self.position();
-            let written =
-                self.best_folder.iter().try_for_each(|folder| self.trainer.write_checkpoint(folder, &position));
+            let written = self.best_folder.iter().try_for_each(|folder| self.write_checkpoint(folder, &position));
             if let Err(error) = written {
                 progress.line(&format!("warning: {error}; training goes on without the checkpoint of the lowest loss"));
             }
@@ -376,7 +330,7 @@ impl<'a> Run<'a> {
         let done = self.trainer.step_count();
         if keeper.folder().is_some() && !keeper.has(done) {
             let position = self.position();
-            if let Err(failure) = keeper.keep(done, |folder| self.trainer.write_checkpoint(folder, &position)) {
+            if let Err(failure) = keeper.keep(done, |folder| self.write_checkpoint(folder, &position)) {
                 failures.push(format!("{failure} ({})", keeper.what_is_safe()));
             }
         }
@@ -403,12 +357,23 @@ impl<'a> Run<'a> {
         let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
         if is_lost {
             let position = self.position();
-            match keeper.rescue(|folder| self.trainer.write_checkpoint(folder, &position)) {
+            match keeper.rescue(|folder| self.write_checkpoint(folder, &position)) {
                 Ok(rescued) => folder = Some(rescued),
                 Err(failure) => failures.push(failure.to_string()),
             }
         }
         Stored { failures, folder, saved }
+    }
+
+    /// Writes a checkpoint, and next to it what the run was asked for.
+    fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
+        self.trainer.write_checkpoint(folder, position)?;
+        let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
+        let is_there = std::fs::read(&path).is_ok_and(|found| found == text.as_bytes());
+        if let Some(failure) = (!is_there).then(|| output::write(&path, text)).and_then(Result::err) {
+            output::complain(&format!("warning: {failure}; the checkpoint itself is whole"));
+        }
+        Ok(())
     }
 
     /// The position in the data, as another run needs it to go on from here.

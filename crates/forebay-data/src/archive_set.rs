@@ -4,12 +4,12 @@
 //! floating point. Where the model itself has an input named `y`, the labels are `labels`.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 
 use crate::convert::convert;
-use crate::dataset::{Batch, LabelKind, Requirements, Source};
+use crate::dataset::{described, size_of_files, Batch, Description, LabelKind, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
@@ -17,6 +17,8 @@ use forebay_base::Tensor;
 
 /// The arrays, in the file's own types: they are converted batch by batch.
 struct ArchiveSet {
+    path: PathBuf,
+    label_name: &'static str,
     inputs: Vec<Tensor>,
     labels: Tensor,
     label_origin: String,
@@ -58,7 +60,8 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     let label_name = label_name(&archive.names(), requirements);
     let (labels, label_origin) = load(&mut archive, label_name, &requirements.label_shape)?;
     check_conversion(labels.data_type(), label_type(requirements), 1.0, &label_origin)?;
-    Ok(Box::new(ArchiveSet { inputs, labels, label_origin, origins, requirements: requirements.clone() }))
+    let (path, requirements) = (path.to_path_buf(), requirements.clone());
+    Ok(Box::new(ArchiveSet { path, label_name, inputs, labels, label_origin, origins, requirements }))
 }
 
 /// `y` where there is one that is not an input, else `labels`.
@@ -94,6 +97,21 @@ pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
 }
 
 impl Source for ArchiveSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        let arrays = self.inputs.iter().chain([&self.labels]);
+        Ok(Description {
+            kind: "an .npz archive".to_owned(),
+            tensors: names
+                .zip(arrays.clone())
+                .map(|(name, array)| described(name, array.data_type(), &array.shape()[1..]))
+                .collect(),
+            size_bytes: size_of_files([self.path.as_path()])?,
+            held_bytes: arrays.map(|array| array.bytes().len() as u64).sum(),
+            ..Description::default()
+        })
+    }
+
     fn sample_count(&self) -> u64 {
         self.labels.shape()[0]
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 
 use forebay_base::DataType;
 
@@ -99,8 +100,45 @@ pub struct Batch {
     pub labels: Tensor,
 }
 
+/// What a data set holds, as it was found.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, InputDescription, LabelKind, Requirements};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// let labels = LabelKind::Classes;
+/// let requirements = Requirements { inputs: vec![image], input_scale: 1.0, labels, label_shape: Vec::new() };
+/// let found = open("../../examples/digits/digits.npz#0..1500", &requirements)?.description()?;
+/// assert_eq!(found.samples, 1500);
+/// assert_eq!(found.tensors, ["x: uint8[1, 8, 8]", "y: uint8[]"]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Description {
+    /// What kind of data set it is.
+    pub kind: String,
+    /// Number of samples; those that are selected.
+    pub samples: u64,
+    /// What a sample has: names with types and shapes as they are stored.
+    pub tensors: Vec<String>,
+    /// Bytes of all its files.
+    pub size_bytes: u64,
+    /// Bytes of samples that are in memory as long as the data set is; the others are read when they are asked for.
+    pub held_bytes: u64,
+}
+
 /// Where samples come from.
 pub trait Source: Send {
+    /// What was found. The number of samples is filled in by the data set.
+    ///
+    /// # Errors
+    /// [`DataError`] naming a file that is no longer there.
+    fn description(&self) -> Result<Description, DataError>;
+
     /// Number of samples.
     fn sample_count(&self) -> u64;
 
@@ -187,6 +225,14 @@ impl DataSet {
         self.rows.end - self.rows.start
     }
 
+    /// What it holds.
+    ///
+    /// # Errors
+    /// [`DataError`] naming a file that is no longer there.
+    pub fn description(&self) -> Result<Description, DataError> {
+        Ok(Description { samples: self.sample_count(), ..self.source.description()? })
+    }
+
     /// Reads samples, counted from 0 within the selection, in the order given.
     ///
     /// # Errors
@@ -246,6 +292,24 @@ impl RowSelection {
     }
 }
 
+/// Bytes of files together.
+///
+/// # Errors
+/// [`DataError::Io`] naming the first that is not there.
+pub(crate) fn size_of_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<u64, DataError> {
+    let mut size_bytes = 0u64;
+    for path in paths {
+        let found = std::fs::metadata(path).map_err(|error| DataError::io(path, error))?;
+        size_bytes = size_bytes.saturating_add(found.len());
+    }
+    Ok(size_bytes)
+}
+
+/// A tensor of a description.
+pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> String {
+    format!("{name}: {data_type}{shape:?}")
+}
+
 /// Splits the last axes of one image input into channels and spatial sizes.
 ///
 /// # Errors
@@ -282,6 +346,10 @@ mod tests {
     struct Numbers(u64);
 
     impl Source for Numbers {
+        fn description(&self) -> Result<Description, DataError> {
+            Ok(Description { kind: "numbers".into(), ..Description::default() })
+        }
+
         fn sample_count(&self) -> u64 {
             self.0
         }
@@ -317,6 +385,7 @@ mod tests {
         assert_eq!(set.sample_count(), 3);
         assert_eq!(set.batch(&[2, 0]).unwrap().labels, Tensor::from_i64(&[2], &[6, 4]));
         assert_eq!(select(10, "4..").unwrap().sample_count(), 6);
+        assert_eq!(select(10, "4..").unwrap().description().unwrap().samples, 6);
         assert_eq!(select(10, "4..7").unwrap().digest().unwrap(), select(20, "4..7").unwrap().digest().unwrap());
         assert_ne!(select(10, "4..7").unwrap().digest().unwrap(), select(10, "3..6").unwrap().digest().unwrap());
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use image::imageops::FilterType;
 
 use crate::convert::convert;
-use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
+use crate::dataset::{image_input, size_of_files, Batch, Description, InputDescription, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use forebay_base::Tensor;
@@ -104,6 +104,20 @@ impl ImageSet {
 }
 
 impl Source for ImageSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let (path, _) = &self.files[0];
+        let size = image::image_dimensions(path);
+        let size = size.map_or("of unknown size".to_owned(), |(width, height)| format!("{height} x {width} pixels"));
+        let classes = self.files.iter().map(|(_, class)| class + 1).max().unwrap_or_default();
+        let image = format!("images, the first {size}, resized to {:?}", self.input.sample_shape);
+        Ok(Description {
+            kind: format!("a folder of images in {classes} classes"),
+            tensors: vec![image, format!("labels: a class of each")],
+            size_bytes: size_of_files(self.files.iter().map(|(path, _)| path.as_path()))?,
+            ..Description::default()
+        })
+    }
+
     fn sample_count(&self) -> u64 {
         self.files.len() as u64
     }

@@ -38,7 +38,7 @@ pub mod sampler;
 pub mod volume;
 pub mod volume_set;
 
-pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
+pub use dataset::{Batch, DataSet, Description, InputDescription, LabelKind, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
 pub use open::{open, open_free, sample_shapes};

@@ -13,7 +13,7 @@ use forebay_base::{DataType, Tensor};
 
 use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
 use crate::convert::convert;
-use crate::dataset::{Batch, Requirements, Source};
+use crate::dataset::{described, size_of_files, Batch, Description, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
@@ -378,6 +378,23 @@ fn padded(tensor: &Tensor, shape: &[u64], fill: &[u8], origin: &str) -> Result<T
 }
 
 impl Source for RaggedSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let mut tensors = Vec::new();
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        for name in names {
+            let (data_type, shape, _) = self.ty(0, name)?;
+            tensors.push(format!("{}, the first one", described(name, data_type, &shape)));
+        }
+        let (kind, size_bytes, held_bytes) = match &self.samples {
+            Samples::Files(files) => ("a folder of .npz files", size_of_files(files.iter().map(PathBuf::as_path))?, 0),
+            Samples::Joined { arrays, .. } => {
+                let held = arrays.values().map(|(array, _)| array.bytes().len() as u64).sum();
+                ("an .npz archive of samples one behind the other", size_of_files([self.path.as_path()])?, held)
+            }
+        };
+        Ok(Description { kind: kind.to_owned(), tensors, size_bytes, held_bytes, ..Description::default() })
+    }
+
     fn sample_count(&self) -> u64 {
         match &self.samples {
             Samples::Files(files) => files.len() as u64,

@@ -17,6 +17,6 @@
 //! ```
 
 pub use forebay_data::{
-    convert, npy, npz, open, open_free, sample_shapes, Batch, DataError, DataSet, Digest, FreeSizes, InputDescription,
-    LabelKind, Requirements, Sampler,
+    convert, npy, npz, open, open_free, sample_shapes, Batch, DataError, DataSet, Description, Digest, FreeSizes,
+    InputDescription, LabelKind, Requirements, Sampler,
 };
