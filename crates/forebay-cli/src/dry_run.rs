@@ -8,6 +8,7 @@ use serde_json::{json, Value};
 
 use crate::arguments::{MemoryKind, TrainArguments};
 use crate::failure::Failure;
+use crate::feeding;
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::opening::{self, Opened};
 use crate::output;
@@ -26,9 +27,9 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let Opened { model, trainer, data, sampler, .. } = &opened;
     let steps = opening::steps(arguments, sampler.steps_per_epoch())?;
     arguments.schedule.schedule(steps)?;
-    let validation = match &arguments.validate {
-        Some(name) => Some(opening::found(name, &crate::feeding::open(name, trainer, arguments)?)?),
-        None => None,
+    let validation = match (arguments.validation(), feeding::open_validation(trainer, arguments)?) {
+        (Some(name), Some(set)) => Some(opening::found(&name, &set)?),
+        _ => None,
     };
     let disk = disk(arguments, trainer)?;
     tell_of_untrained(model)?;

@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`data_arguments`] | the flags of reading samples |
 //! | [`device_arguments`] | the flags of devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
 //! | [`gradient_arguments`] | the flags of limits of gradients, and of groups of parameters |
@@ -44,6 +45,7 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod config_file;
+mod data_arguments;
 mod device_arguments;
 mod devices;
 mod dry_run;

@@ -76,7 +76,7 @@ pub fn open(arguments: &TrainArguments) -> Result<Opened, Failure> {
     options.sizes.extend(arguments.training.size.iter().cloned());
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
     warn_of_unknown_costs(trainer.unknown_costs());
-    let data = feeding::open(&arguments.data, &trainer, arguments)?;
+    let data = feeding::open(&trainer, arguments)?;
     trainer.keep_memory_limit()?;
     let mut digest = None;
     if let Some(checkpoint) = &checkpoint {

@@ -27,6 +27,8 @@ pub struct StepNumbers {
     pub skipped: bool,
     /// How long it took.
     pub seconds: f64,
+    /// How long it waited for its batch; none where nothing is read.
+    pub data_seconds: Option<f64>,
     /// The part of it in which no kernel ran.
     pub stall_seconds: f64,
     /// What managed memory did; none where a plan says every move.
@@ -47,6 +49,7 @@ impl StepNumbers {
             learning_rate,
             gradient_norm,
             skipped,
+            data_seconds: None,
             seconds,
             stall_seconds,
             late_copies,
@@ -55,11 +58,12 @@ impl StepNumbers {
         }
     }
 
-    /// One step of training.
-    pub fn of_training(report: &StepReport) -> StepNumbers {
+    /// One step of training, which waited so long for its batch.
+    pub fn of_training(report: &StepReport, data_seconds: f64) -> StepNumbers {
+        let data_seconds = Some(data_seconds);
         let (loss, learning_rate) = (Some(report.loss), Some(report.learning_rate));
         let StepReport { gradient_norm, skipped, .. } = *report;
-        StepNumbers { loss, learning_rate, gradient_norm, skipped, ..StepNumbers::new(report.times()) }
+        StepNumbers { loss, learning_rate, gradient_norm, skipped, data_seconds, ..StepNumbers::new(report.times()) }
     }
 }
 
@@ -112,6 +116,12 @@ impl Report<'_> {
         median(self.steps.iter().map(|step| step.seconds))
     }
 
+    /// How long all steps waited for their batches; none where nothing was read.
+    pub fn data_seconds(&self) -> Option<f64> {
+        self.steps.first()?;
+        self.steps.iter().map(|step| step.data_seconds).sum()
+    }
+
     /// The object that `--json` prints.
     pub fn json(&self) -> Map<String, Value> {
         let statistics = self.statistics;
@@ -125,6 +135,9 @@ impl Report<'_> {
             if let Some(rate) = step.learning_rate {
                 object["learning_rate"] = f64::from(rate).into();
                 object["skipped"] = step.skipped.into();
+            }
+            if let Some(seconds) = step.data_seconds {
+                object["data_seconds"] = seconds.into();
             }
             if let Some(norm) = step.gradient_norm {
                 object["gradient_norm"] = f64::from(norm).into();
@@ -160,6 +173,9 @@ impl Report<'_> {
             Value::Object(mut object) => {
                 if let Some(bytes) = self.resident_peak_bytes {
                     object.insert("resident_peak_bytes".to_owned(), bytes.into());
+                }
+                if let Some(seconds) = self.data_seconds() {
+                    object.insert("data_seconds".to_owned(), seconds.into());
                 }
                 object.insert("memory_limit_bytes".to_owned(), self.limit.map(|limit| limit.bytes).into());
                 if let Some(explanation) = &self.explanation {
@@ -249,6 +265,10 @@ impl Report<'_> {
         if let Some(seconds) = self.seconds_median() {
             let stall = median(self.steps.iter().map(|step| step.stall_seconds)).unwrap_or_default();
             line("time per step", format!("{seconds:.3} s (median), {stall:.3} s of it without a kernel running"));
+            if let Some(all) = self.data_seconds() {
+                let one = median(self.steps.iter().filter_map(|step| step.data_seconds)).unwrap_or_default();
+                line("waited for data", format!("{one:.3} s per step (median), {all:.3} s in all"));
+            }
             let late = median(self.steps.iter().map(|step| step.late_copies as f64)).unwrap_or_default();
             if late > 0.0 {
                 let seconds = median(self.steps.iter().map(|step| step.late_seconds)).unwrap_or_default();

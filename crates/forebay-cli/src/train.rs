@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::data::{Batch, DataSet, Sampler};
+use forebay::data::{Augmentation, Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::metrics::{ClassCounts, Metrics};
 use forebay::{documents, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions};
 use forebay_device::process::give_back;
@@ -13,6 +13,7 @@ use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
 use crate::config_file;
+use crate::data_arguments::Normalize;
 use crate::epoch_loss::EpochLoss;
 use crate::failure::Failure;
 use crate::feeding;
@@ -25,6 +26,7 @@ use crate::opening::{self, found, Opened};
 use crate::output;
 use crate::progress::Progress;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::resuming::batches;
 
 /// Trains a model.
 ///
@@ -60,9 +62,9 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         });
     }
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
-    let validation = match (&arguments.validate, run.latest.take()) {
+    let validation = match (arguments.validation(), run.latest.take()) {
         (Some(_), Some((step, validation))) if step == done => Some(validation),
-        (Some(data), _) => Some(run.validate_now(data)?),
+        (Some(data), _) => Some(run.validate_now(&data)?),
         (None, _) => None,
     };
     // What follows moves the parameters on, or is only told.
@@ -134,10 +136,12 @@ struct Run<'a> {
     model: Model,
     options: TrainerOptions,
     trainer: Trainer,
-    data: DataSet,
+    /// The data, batch by batch.
+    loader: Loader,
+    /// How samples are normalised.
+    normalization: Option<Normalization>,
     /// The digest of the data, once it was asked for.
     digest: Option<String>,
-    sampler: Sampler,
     batch_size: u64,
     shuffle: Option<u64>,
     steps: Vec<StepNumbers>,
@@ -164,8 +168,18 @@ struct Validation {
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
-        let Opened { model, options, trainer, data, mut digest, sampler, batch_size, shuffle, position, budget_file } =
-            opening::open(arguments)?;
+        let Opened {
+            model,
+            options,
+            trainer,
+            mut data,
+            mut digest,
+            sampler,
+            batch_size,
+            shuffle,
+            position,
+            budget_file,
+        } = opening::open(arguments)?;
         tell_of_untrained(&model)?;
         output::complain(&format!("note: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
@@ -174,6 +188,13 @@ impl<'a> Run<'a> {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
+        let transforms = arguments.reading.augment.clone();
+        if !transforms.is_empty() {
+            data.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
+        }
+        let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
+        normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
+        let loader = feeding::loader(data, sampler, &trainer, arguments)?;
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
         let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
         let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
@@ -185,9 +206,9 @@ impl<'a> Run<'a> {
             model,
             options,
             trainer,
-            data,
+            loader,
+            normalization,
             digest,
-            sampler,
             batch_size,
             shuffle,
             steps: Vec::new(),
@@ -204,7 +225,7 @@ impl<'a> Run<'a> {
 
     /// Steps to be done in the end, those before a checkpoint included.
     fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
-        let steps = opening::steps(self.arguments, self.sampler.steps_per_epoch())?;
+        let steps = opening::steps(self.arguments, self.loader.sampler().steps_per_epoch())?;
         let done = self.trainer.step_count();
         if done < steps {
             return Ok(steps);
@@ -212,7 +233,7 @@ impl<'a> Run<'a> {
         let is_elsewhere = |folder: &Path| !keeper.is_asked_for(folder);
         let asks_for_checkpoint =
             keeper.folder().is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
-        if self.arguments.save.is_none() && self.arguments.validate.is_none() && !asks_for_checkpoint {
+        if self.arguments.save.is_none() && self.arguments.validation().is_none() && !asks_for_checkpoint {
             return Err(Failure::Usage(format!(
                 "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
                  count from the beginning (--save writes the model as it is)"
@@ -233,13 +254,14 @@ impl<'a> Run<'a> {
     /// checkpoint on the way that cannot be written is no reason to stop.
     fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<bool, Failure> {
         let mut is_enough = false;
+        self.loader.end_at(steps);
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
         while self.trainer.step_count() < steps && !is_enough && !interrupt::requested() {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
             }
-            let samples = self.sampler.batch(self.trainer.step_count());
-            let Batch { inputs, labels } = self.data.batch(&samples)?;
+            let Loaded { batch, samples, waited_seconds, .. } = self.loader.batch(self.trainer.step_count())?;
+            let Batch { inputs, labels } = batch;
             if self.steps.is_empty() {
                 // What planning and the first samples took is not needed again.
                 give_back();
@@ -253,7 +275,7 @@ impl<'a> Run<'a> {
             if let Some(replan) = &report.replan {
                 progress.line(&replanned(report.step, replan));
             }
-            self.steps.push(StepNumbers::of_training(&report));
+            self.steps.push(StepNumbers::of_training(&report, waited_seconds));
             is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 let position = self.position();
@@ -270,7 +292,7 @@ impl<'a> Run<'a> {
 
     /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
     fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
-        let (step, steps_per_epoch) = (report.step, self.sampler.steps_per_epoch());
+        let (step, steps_per_epoch) = (report.step, self.loader.sampler().steps_per_epoch());
         if let Some(log) = &mut self.log {
             let epoch = step.div_ceil(steps_per_epoch.max(1));
             log.step(report, epoch, self.trainer.usage().heap_peak_bytes, resident_peak_bytes());
@@ -278,14 +300,14 @@ impl<'a> Run<'a> {
         let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
         let records = &self.arguments.records;
         let every = records.validation_steps(steps_per_epoch);
-        let (Some(every), Some(data)) = (every, &self.arguments.validate) else {
+        let (Some(every), Some(data)) = (every, self.arguments.validation()) else {
             epoch_mean.into_iter().for_each(|mean| self.trainer.observe(mean));
             return Ok(false);
         };
         if !step.is_multiple_of(every) {
             return Ok(false);
         }
-        let validation = self.validate_now(data)?;
+        let validation = self.validate_now(&data)?;
         progress.line(&format!(
             "step {step}: {}",
             validation.lines().join("; ").split_whitespace().collect::<Vec<_>>().join(" ")
@@ -316,7 +338,7 @@ impl<'a> Run<'a> {
         let validation = self.validate(data)?;
         let (step, numbers) = (self.trainer.step_count(), validation.json());
         if let Some(log) = &mut self.log {
-            log.validation(step, step.div_ceil(self.sampler.steps_per_epoch().max(1)), &numbers);
+            log.validation(step, step.div_ceil(self.loader.sampler().steps_per_epoch().max(1)), &numbers);
         }
         let mut row = numbers;
         row["step"] = step.into();
@@ -380,21 +402,21 @@ impl<'a> Run<'a> {
     fn position(&mut self) -> Value {
         if self.digest.is_none() {
             // Data that can no longer be read is no reason to lose what was learnt from it.
-            self.digest = self.data.digest().ok();
+            self.digest = self.loader.data().digest().ok();
         }
-        let parts = self.arguments.training.gradients.parts();
-        json!({
+        let mut position = json!({
             "data": self.arguments.data,
-            "samples": self.data.sample_count(),
+            "samples": self.loader.data().sample_count(),
             "digest": self.digest,
             "batch_size": self.part_size(),
-            "accumulate": Some(parts).filter(|&parts| parts > 1),
             "shuffle": self.shuffle,
-            "bucket_by": self.arguments.bucket_by,
-            "pad_to": self.arguments.pad_to,
+            "normalization": self.normalization.as_ref().map(|normalization| &normalization.channels),
             "epoch_loss": self.epoch_loss.json(),
             "best": self.best.json(),
-        })
+        });
+        let batches = batches(self.arguments);
+        batches.as_object().into_iter().flatten().for_each(|(key, value)| position[key] = value.clone());
+        position
     }
 
     /// Says where a step failed, and that nothing before it is lost.
@@ -418,7 +440,13 @@ impl<'a> Run<'a> {
     fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
         let mut set = match self.validation_data.take() {
             Some(set) => set,
-            None => feeding::open(data, &self.trainer, self.arguments)?,
+            None => match feeding::open_validation(&self.trainer, self.arguments)? {
+                Some(mut set) => {
+                    self.normalization.iter().for_each(|normalization| set.normalize(normalization.clone()));
+                    set
+                }
+                None => return Err(Failure::Usage("there is nothing to validate on".to_owned())),
+            },
         };
         let loss = &self.options.training.loss;
         let ignored = loss.ignore_index();
@@ -455,8 +483,9 @@ impl<'a> Run<'a> {
         let is_allowed = self.trainer.memory_limit().is_none();
         let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed;
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
-        let samples = self.sampler.batch(0);
-        let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
+        let samples = self.loader.samples(0);
+        let batch = self.loader.data().batch(&samples);
+        let compared = batch.map_err(Failure::from).and_then(|batch| {
             let Batch { inputs, labels } = batch;
             compare(&mut self.trainer, self.model.clone(), self.options.clone(), &inputs, &labels)
         });
@@ -482,7 +511,8 @@ impl<'a> Run<'a> {
         let report = Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
         if self.arguments.report.json {
             let mut object = report.json();
-            object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());
+            object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());
+            object.insert("batch_size".to_owned(), self.batch_size.min(self.loader.data().sample_count()).into());
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
                 object.insert("validations".to_owned(), self.validations.clone().into());
@@ -503,6 +533,12 @@ impl<'a> Run<'a> {
             return say_json(object);
         }
         report.lines().iter().for_each(|line| output::say(line));
+        let data = self.loader.data();
+        let bad = data.bad_samples();
+        if bad.len() > 0 {
+            output::say(&format!("{:<16} {} samples that cannot be read:", "left out", bad.len()));
+            bad.for_each(|reason| output::say(&format!("{:<16} {reason}", "")));
+        }
         if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
             let (ratio, losses) = (seconds / unlimited_seconds, if identical { "identical" } else { "DIFFERENT" });
             let name = "against no limit";
@@ -518,6 +554,24 @@ impl<'a> Run<'a> {
             output::say(&format!("{:<16} {}", "saved", path.display()));
         }
         Ok(())
+    }
+}
+
+/// How samples are normalised: with the numbers of the checkpoint where it has some.
+fn normalization(
+    arguments: &TrainArguments,
+    kept: &Value,
+    data: &mut DataSet,
+) -> Result<Option<Normalization>, Failure> {
+    match &arguments.reading.normalize {
+        None => Ok(None),
+        Some(Normalize::Given(normalization)) => Ok(Some(normalization.clone())),
+        Some(Normalize::Measured) => {
+            let pair = |pair: &Value| Some((pair.get(0)?.as_f64()?, pair.get(1)?.as_f64()?));
+            let channels = kept.as_array().map(|pairs| pairs.iter().filter_map(pair).collect::<Vec<_>>());
+            let earlier = channels.filter(|channels| !channels.is_empty()).map(|channels| Normalization { channels });
+            earlier.map_or_else(|| Ok(Some(data.measure()?)), |earlier| Ok(Some(earlier)))
+        }
     }
 }
 
