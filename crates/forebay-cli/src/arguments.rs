@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::metrics::Metric;
 use forebay::{DeviceName, MemorySize};
 
+use crate::data_arguments::DataArguments;
 use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
@@ -67,7 +68,8 @@ pub enum Command {
 pub struct ReportArguments {
     /// Print one JSON object on standard output, and nothing else there
     ///
-    /// Keys: steps (loss, learning_rate, gradient_norm where it is known, skipped, and seconds each), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
+    /// Keys: steps (loss, learning_rate, gradient_norm where it is known, skipped, data_seconds (waited for its batch), and seconds each),
+    /// data_seconds (all of that), bad_samples (left out), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
     /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps),
     /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
     /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
@@ -251,12 +253,18 @@ pub enum DataChangedKind {
 #[derive(Args, Debug)]
 #[command(after_help = "DATA is one of
   an .npz archive       arrays named as the model's inputs, and the labels as `y` or `labels`; the first axis counts samples.
-                        Integers become the input's type, --input-scale multiplies them.
+                        Integers become the input's type, --input-scale multiplies them. So with a folder of .npy files.
   a folder of NIfTI     image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
                         case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
                         then normalised to mean 0 and deviation 1
-  a folder of images    PNG or JPEG, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
+  a folder of images    PNG, JPEG, WebP or TIFF, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
+  a table of images     a .csv file with the columns path and label
+  tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
 DATA#0..1500 takes those samples only.
+
+CONFIG.toml has a flag on each line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,
+`no-compare = true`. Flags of the command line win. A run with --checkpoint or --best-checkpoint keeps what it was asked for there, in
+config.toml.
 
 With a budget, a few steps are run again after training, in turn with unlimited ones on a copy of the model, to show what
 the budget costs; --no-compare leaves that out. What is saved is the model as training left it.
@@ -266,20 +274,24 @@ Examples:
   forebay train digits.onnx --data digits.npz#0..1500 --input-scale 0.0625 --batch-size 50 --epochs 10 \\
       --learning-rate 0.05 --momentum 0.9 --weight-decay 1e-4 --validate digits.npz#1500..1797
   forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 1000 --checkpoint run1
-  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1")]
+  forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1
+  forebay train run.toml --epochs 3 --dry-run                      a file of flags; whether it could start, and how long it takes")]
 pub struct TrainArguments {
-    /// The model
-    #[arg(value_name = "MODEL.onnx")]
+    /// The model; or a file with the flags of a run, as below
+    #[arg(value_name = "MODEL.onnx|CONFIG.toml")]
     pub model: PathBuf,
+    /// What the run was asked for, as a file.
+    #[arg(skip)]
+    pub configuration: String,
     /// What to train on (see below)
     #[arg(long, value_name = "DATA")]
     pub data: String,
     /// What to validate on after training (and on the way: --validate-every): loss, accuracy, and Dice where labels have spatial axes
-    #[arg(long, value_name = "DATA")]
+    #[arg(long, value_name = "DATA", group = "validation")]
     pub validate: Option<String>,
     /// What to measure on it besides: accuracy, top5 (any number), f1, auc, iou, dice, perplexity and confusion of classes; of these
     /// accuracy, f1, auc, iou and dice of decisions (bce); mae of numbers
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validate")]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validation")]
     pub metrics: Vec<Metric>,
     /// Multiply inputs that become floating-point numbers
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -326,6 +338,13 @@ pub struct TrainArguments {
     /// Whether --resume goes on with data that is not what the checkpoint was trained on
     #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
     pub data_changed: DataChangedKind,
+    /// Check the model, the data, the plan and the disks, and say what training would take; train nothing, and write nothing
+    ///
+    /// With --json, keys of the report, and: ready (true; what is wrong ends with exit code 1 or 2), model (path, parameters,
+    /// checkpoint_bytes), data (name, kind, samples, tensors, size_bytes, held_bytes), batch_size, steps_per_epoch, steps_to_train,
+    /// predicted_step_seconds, predicted_epoch_seconds, predicted_seconds, and disk (what, folder, needed_bytes, free_bytes of each).
+    #[arg(long)]
+    pub dry_run: bool,
     /// Do not run steps without a budget next to those with one
     #[arg(long)]
     pub no_compare: bool,
@@ -347,6 +366,9 @@ pub struct TrainArguments {
     /// What is looked at while training runs.
     #[command(flatten)]
     pub records: RecordArguments,
+    /// How samples are read.
+    #[command(flatten)]
+    pub reading: DataArguments,
     /// The machine.
     #[command(flatten)]
     pub device: DeviceArguments,
@@ -356,6 +378,14 @@ pub struct TrainArguments {
     /// The trace.
     #[command(flatten)]
     pub trace: TraceArguments,
+}
+
+impl TrainArguments {
+    /// What is validated on, in words; none where nothing is.
+    pub fn validation(&self) -> Option<String> {
+        let of_split = self.reading.split.map(|percent| format!("{} % of {}", 100.0 - percent, self.data));
+        self.validate.clone().or(of_split)
+    }
 }
 
 /// `forebay plan`.

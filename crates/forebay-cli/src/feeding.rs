@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, DataSet, Sampler};
-use forebay::{Dimension, Model, Tensor, Trainer};
+use forebay::data::{self, convert, npy, npz, DataSet, HeldBytes, Loader, Part, Sampler};
+use forebay::{format_bytes, Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
 use crate::failure::Failure;
@@ -13,18 +13,92 @@ use crate::output;
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// Opens a data set for a trainer.
+/// Batches that are read ahead where memory allows it.
+const AHEAD: u64 = 2;
+/// Without a limit, batches that are read ahead take at most this.
+const AHEAD_BYTES_MAX: u64 = 256 << 20;
+
+/// Opens what a trainer trains on.
 ///
 /// # Errors
 /// Data that is missing, corrupt, or does not fit the model.
-pub fn open(data: &str, trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Failure> {
+pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Failure> {
+    let first = arguments.reading.split.map(|percent| Part::First { percent });
+    open_part(&arguments.data, first, trainer, arguments)
+}
+
+/// Opens what it is validated on; none where nothing is.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<Option<DataSet>, Failure> {
+    let rest = arguments.reading.split.map(|percent| Part::Rest { percent });
+    let name = arguments.validate.as_ref().or(rest.map(|_| &arguments.data));
+    name.map(|name| open_part(name, rest, trainer, arguments)).transpose()
+}
+
+fn open_part(
+    data: &str,
+    part: Option<Part>,
+    trainer: &Trainer,
+    arguments: &TrainArguments,
+) -> Result<DataSet, Failure> {
     let mut free = trainer.free_sizes(arguments.pad_to);
     free.label_padding = arguments.pad_label.or(free.label_padding);
-    let mut set = data::open_free(data, &trainer.data_requirements(arguments.input_scale)?, &free)?;
-    if let Some(bytes) = trainer.data_memory_bytes() {
+    let batches_bytes = batch_bytes(trainer).saturating_mul(AHEAD + 1);
+    let held = arguments.reading.data_memory.map(|bytes| HeldBytes::AtMost(bytes.saturating_sub(batches_bytes)));
+    let requirements = trainer.data_requirements(arguments.input_scale)?;
+    let mut set = data::open_free(data, &requirements, &free, held.unwrap_or_default())?;
+    if let Some(part) = part {
+        set = set.part(part, arguments.reading.split_seed)?;
+    }
+    if let Some(bytes) = trainer.data_memory_bytes().into_iter().chain(arguments.reading.data_memory).min() {
         set.keep_at_most(bytes);
     }
+    set.skip_bad(arguments.reading.skip_bad.unwrap_or(0));
     Ok(set)
+}
+
+/// Bytes of a batch as a step takes it.
+fn batch_bytes(trainer: &Trainer) -> u64 {
+    let infos = trainer.inputs().iter().chain([trainer.labels()]);
+    let bytes = infos.map(|info| {
+        let elements = info.shape.iter().fold(1u64, |count, &size| count.saturating_mul(size));
+        elements.saturating_mul(info.data_type.size_bytes())
+    });
+    bytes.fold(0, u64::saturating_add).max(1)
+}
+
+/// Batches for training, read ahead as far as memory allows: the data set keeps the less of its samples.
+///
+/// # Errors
+/// A `--data-memory` that is too small for a batch.
+pub fn loader(
+    mut set: DataSet,
+    sampler: Sampler,
+    trainer: &Trainer,
+    arguments: &TrainArguments,
+) -> Result<Loader, Failure> {
+    let (batch_bytes, held_bytes) = (batch_bytes(trainer), set.description()?.held_bytes);
+    let asked = arguments.reading.data_memory;
+    if let Some(bytes) = asked.filter(|&bytes| bytes < batch_bytes.saturating_add(held_bytes)) {
+        let [given, batch, held] = [bytes, batch_bytes, held_bytes].map(format_bytes);
+        return Err(Failure::Usage(format!(
+            "--data-memory {given} is too little: a batch takes {batch}, next to {held} of samples in memory (a smaller --batch-size \
+             takes less)"
+        )));
+    }
+    let asked = asked.map(|bytes| bytes - held_bytes);
+    let left = trainer.data_memory_bytes().into_iter().chain(asked).min();
+    let ahead = match left {
+        // One of them is the step's own.
+        Some(left) => (left / batch_bytes).saturating_sub(1).min(AHEAD),
+        None => (AHEAD_BYTES_MAX / batch_bytes).clamp(1, AHEAD),
+    };
+    if let Some(left) = left {
+        set.keep_at_most(left.saturating_sub(ahead * batch_bytes));
+    }
+    Ok(Loader::new(set, sampler, ahead as usize))
 }
 
 /// Which samples make up which batch.

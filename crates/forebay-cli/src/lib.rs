@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
+//! | [`data_arguments`] | the flags of reading samples |
 //! | [`device_arguments`] | the flags of devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
 //! | [`gradient_arguments`] | the flags of limits of gradients, and of groups of parameters |
@@ -24,6 +25,9 @@
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
+//! | [`config_file`] | a file of flags |
+//! | [`opening`] | what training starts from |
+//! | [`dry_run`] | whether a run can start, and what it takes |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
 //! | [`numbers`] | numbers of flags |
@@ -40,8 +44,11 @@ mod budget_file;
 mod buffer_table;
 mod chart;
 mod compare;
+mod config_file;
+mod data_arguments;
 mod device_arguments;
 mod devices;
+mod dry_run;
 mod epoch_loss;
 mod escape;
 mod export;
@@ -58,6 +65,7 @@ mod loss_arguments;
 mod loss_options;
 mod metrics;
 mod numbers;
+mod opening;
 mod optimizer_arguments;
 mod optimizer_options;
 mod output;
@@ -76,20 +84,41 @@ mod training_options;
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use arguments::{Arguments, Command};
+use config_file::Expanded;
+use failure::Failure;
 
 /// Runs a command line, the program's name first, and gives its exit code.
 pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     forebay_device::process::keep_little();
     forebay_device::signals::ignore_file_size_signal();
-    let arguments = match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => arguments,
-        Err(words) => return tell(&words),
+    let mut root = Arguments::command();
+    let Expanded { arguments, file } = match config_file::expand(arguments.into_iter().collect(), &mut root) {
+        Ok(expanded) => expanded,
+        Err(failure) => return complain(&failure),
     };
+    let parsed = root.clone().try_get_matches_from(arguments);
+    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
+    let (mut arguments, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(words) => {
+            let code = tell(&words);
+            if let Some(file) = file.filter(|_| code != 0) {
+                output::complain(&format!("note: flags that are not on the command line come from {}", file.display()));
+            }
+            return code;
+        }
+    };
+    if let (Command::Train(arguments), Some(matches)) =
+        (&mut arguments.command, matches.subcommand_matches(config_file::COMMAND))
+    {
+        arguments.configuration = config_file::effective(matches, &root);
+    }
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Train(arguments) if arguments.dry_run => dry_run::dry_run(arguments),
         Command::Train(arguments) => train::train(arguments),
         Command::Export(arguments) => export::export(arguments),
         Command::Plan(arguments) => plan::plan(arguments),
@@ -100,11 +129,14 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match result.and_then(|()| output::finish()) {
         Ok(()) => 0,
-        Err(failure) => {
-            output::complain(&format!("error: {failure}"));
-            failure.exit_code()
-        }
+        Err(failure) => complain(&failure),
     }
+}
+
+/// Says why the program ends early, and gives its exit code.
+fn complain(failure: &Failure) -> u8 {
+    output::complain(&format!("error: {failure}"));
+    failure.exit_code()
 }
 
 /// Prints what the argument parser has to say: help and versions on standard output, errors on standard error.

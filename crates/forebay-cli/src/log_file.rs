@@ -25,6 +25,8 @@ const KEYS: [&str; 12] = [
     "accuracy",
     "dice_mean",
 ];
+/// The metric that is a matrix.
+const CONFUSION: &str = "confusion";
 /// The longest record of an earlier run that is read.
 const EARLIER_BYTES_MAX: u64 = 4 << 30;
 
@@ -40,31 +42,37 @@ pub struct LogFile {
     path: PathBuf,
     file: BufWriter<File>,
     form: Form,
+    /// Metrics of validations, in the order of the columns.
+    metrics: Vec<String>,
     /// Whether a line could not be written: none is tried after it.
     is_broken: bool,
 }
 
 impl LogFile {
-    /// Begins a record. Lines of an earlier one stay up to step `done`, if the run goes on from there.
+    /// Begins a record of steps, and of validations with these metrics. Lines of an earlier one stay up to step `done`, if the run goes on
+    /// from there.
     ///
     /// # Errors
     /// A file that cannot be written, or that holds no such record.
-    pub fn new(path: &Path, done: u64) -> Result<LogFile, Failure> {
+    pub fn new(path: &Path, done: u64, metrics: Vec<String>) -> Result<LogFile, Failure> {
         let form = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
             true => Form::Table,
             false => Form::Json,
         };
+        // A matrix has no place in a table; a metric may be one of the columns that are always there.
+        let is_column = |name: &String| form == Form::Json || (name != CONFUSION && !KEYS.contains(&name.as_str()));
+        let metrics: Vec<String> = metrics.into_iter().filter(is_column).collect();
+        let columns = (form == Form::Table).then(|| columns(&metrics).join(","));
         let earlier = match done > 0 && path.is_file() {
-            true => kept(path, form, done)?,
+            true => kept(path, columns.as_deref(), done)?,
             false => Vec::new(),
         };
         let refused = |error: std::io::Error| output::refused(path, &error);
         let mut file = BufWriter::new(File::create(path).map_err(refused)?);
-        let header = (form == Form::Table).then(|| KEYS.join(","));
-        let lines = header.into_iter().chain(earlier);
+        let lines = columns.into_iter().chain(earlier);
         lines.into_iter().try_for_each(|line| writeln!(file, "{line}")).map_err(refused)?;
         file.flush().map_err(refused)?;
-        Ok(LogFile { path: path.to_owned(), file, form, is_broken: false })
+        Ok(LogFile { path: path.to_owned(), file, form, metrics, is_broken: false })
     }
 
     /// Writes the line of a step. A line that cannot be written is no reason to stop: it is told once.
@@ -91,6 +99,8 @@ impl LogFile {
         for key in ["loss", "accuracy", "dice_mean"] {
             line[key] = numbers.get(key).cloned().unwrap_or_default();
         }
+        let metrics = numbers.get("metrics").and_then(Value::as_object);
+        metrics.into_iter().flatten().for_each(|(name, value)| line[name] = value.clone());
         self.line(&line);
     }
 
@@ -98,13 +108,14 @@ impl LogFile {
         if self.is_broken {
             return;
         }
+        let mut keys = columns(&self.metrics).into_iter();
         let text = match self.form {
             Form::Json => {
-                let known = KEYS.iter().filter(|key| line.get(**key).is_some_and(|value| !value.is_null()));
-                let pairs: Vec<String> = known.map(|key| format!("\"{key}\":{}", line[*key])).collect();
+                let known = keys.filter(|key| line.get(*key).is_some_and(|value| !value.is_null()));
+                let pairs: Vec<String> = known.map(|key| format!("\"{key}\":{}", line[key])).collect();
                 format!("{{{}}}", pairs.join(","))
             }
-            Form::Table => KEYS.map(|key| cell(line.get(key))).join(","),
+            Form::Table => keys.by_ref().map(|key| cell(line.get(key))).collect::<Vec<_>>().join(","),
         };
         if let Err(error) = writeln!(self.file, "{text}").and_then(|()| self.file.flush()) {
             self.is_broken = true;
@@ -112,6 +123,12 @@ impl LogFile {
             output::complain(&format!("warning: {failure}; training goes on without it"));
         }
     }
+}
+
+/// Keys, and columns, in their order.
+fn columns(metrics: &[String]) -> Vec<&str> {
+    let more = metrics.iter().map(String::as_str).filter(|name| !KEYS.contains(name));
+    KEYS.into_iter().chain(more).collect()
 }
 
 /// A value in a table: nothing where it is not known.
@@ -124,16 +141,16 @@ fn cell(value: Option<&Value>) -> String {
 }
 
 /// The lines of an earlier record up to a step.
-fn kept(path: &Path, form: Form, done: u64) -> Result<Vec<String>, Failure> {
+fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
     let refuse = |reason: String| Failure::Failed(format!("cannot go on with {}: {reason}", path.display()));
     let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
     let mut lines = text.lines();
-    if form == Form::Table && lines.next().is_some_and(|header| header != KEYS.join(",")) {
-        return Err(refuse("its columns are not those of a record (--log names another file)".to_owned()));
+    if columns.is_some_and(|columns| lines.next().is_some_and(|header| header != columns)) {
+        return Err(refuse("its columns are not those of this run's record (--log names another file)".to_owned()));
     }
-    let step_of = |line: &str| match form {
-        Form::Json => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
-        Form::Table => line.split(',').nth(1)?.parse().ok(),
+    let step_of = |line: &str| match columns {
+        None => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
+        Some(_) => line.split(',').nth(1)?.parse().ok(),
     };
     // A process that was killed may have left half a line.
     Ok(lines.filter(|line| step_of(line).is_some_and(|step| step <= done)).map(str::to_owned).collect())
@@ -146,30 +163,34 @@ mod tests {
     #[test]
     fn a_record_goes_on_where_the_checkpoint_is() {
         let folder = tempfile::tempdir().unwrap();
-        let numbers = json!({ "loss": 0.5, "accuracy": null, "dice": [] });
+        let metrics = json!({ "confusion": [[1, 0], [2, 3]], "f1": 0.25, "top5": null });
+        let numbers = json!({ "loss": 0.5, "accuracy": null, "dice": [], "metrics": metrics });
+        let names = || ["f1", "confusion", "accuracy", "top5"].map(str::to_owned).to_vec();
         for (name, header) in [("log.jsonl", 0), ("log.csv", 1)] {
             let path = folder.path().join(name);
-            let mut log = LogFile::new(&path, 0).unwrap();
+            let mut log = LogFile::new(&path, 0, names()).unwrap();
             (1..=4).for_each(|step| log.validation(step, 1, &numbers));
             drop(log);
             let mut text = std::fs::read_to_string(&path).unwrap();
             text.push_str("{\"kind\":\"st");
             std::fs::write(&path, text).unwrap();
-            let mut log = LogFile::new(&path, 2).unwrap();
+            let mut log = LogFile::new(&path, 2, names()).unwrap();
             log.validation(3, 2, &numbers);
             let text = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<&str> = text.lines().skip(header).collect();
             let expected = match name {
-                "log.jsonl" => "{\"kind\":\"validation\",\"step\":3,\"epoch\":2,\"loss\":0.5}",
-                _ => "validation,3,2,0.5,,,,,,,,",
+                "log.jsonl" => {
+                    "{\"kind\":\"validation\",\"step\":3,\"epoch\":2,\"loss\":0.5,\"f1\":0.25,\"confusion\":[[1,0],[2,3]]}"
+                }
+                _ => "validation,3,2,0.5,,,,,,,,,0.25,",
             };
             assert_eq!((lines.len(), lines[2]), (3, expected), "{text}");
-            LogFile::new(&path, 0).unwrap();
+            LogFile::new(&path, 0, names()).unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), header, "a new run begins again");
         }
         let other = folder.path().join("other.csv");
         std::fs::write(&other, "a,b\n1,2\n").unwrap();
-        let error = LogFile::new(&other, 1).err().unwrap().to_string();
+        let error = LogFile::new(&other, 1, Vec::new()).err().unwrap().to_string();
         assert!(error.contains("other.csv") && error.contains("columns"), "{error}");
     }
 }

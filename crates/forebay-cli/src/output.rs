@@ -15,11 +15,11 @@ static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
 /// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told
 /// by [`finish`], so that work goes on that is worth more than its words.
 pub fn say(line: &str) {
-    note(writeln!(io::stdout(), "{}", escaped(line)));
+    remember(writeln!(io::stdout(), "{}", escaped(line)));
 }
 
 /// Remembers the first failure of standard output.
-fn note(result: io::Result<()>) {
+fn remember(result: io::Result<()>) {
     if let Err(error) = result {
         if error.kind() != io::ErrorKind::BrokenPipe {
             REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
@@ -32,7 +32,7 @@ fn note(result: io::Result<()>) {
 /// # Errors
 /// What standard output refused.
 pub fn finish() -> Result<(), Failure> {
-    note(io::stdout().flush());
+    remember(io::stdout().flush());
     match REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
         Some(error) => Err(Failure::Failed(format!("cannot write standard output: {error}"))),
         None => Ok(()),

@@ -14,20 +14,21 @@ pub struct RecordArguments {
     /// checkpoint keeps the lines up to there
     ///
     /// Keys, and columns: kind (step or validation), step, epoch (from 1), loss, learning_rate, gradient_norm, skipped, seconds,
-    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy and dice_mean.
+    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy, dice_mean, and each of --metrics (confusion in
+    /// JSON lines alone).
     #[arg(long, value_name = "FILE.jsonl|FILE.csv")]
     pub log: Option<PathBuf>,
     /// Validate after every N steps, too [default: after each epoch, if --patience or --best-checkpoint ask for it]
-    #[arg(long, value_name = "N", requires = "validate", value_parser = positive_count)]
+    #[arg(long, value_name = "N", requires = "validation", value_parser = positive_count)]
     pub validate_every: Option<u64>,
     /// Stop when N validations in a row found no lower loss
-    #[arg(long, value_name = "N", requires = "validate", value_parser = positive_count)]
+    #[arg(long, value_name = "N", requires = "validation", value_parser = positive_count)]
     pub patience: Option<u64>,
     /// By how much a loss must be lower than the lowest one to count as lower [default: 0]
-    #[arg(long, value_name = "X", requires = "validate")]
+    #[arg(long, value_name = "X", requires = "validation")]
     pub min_delta: Option<f64>,
     /// Write a checkpoint into this folder whenever a validation finds the lowest loss so far (`forebay export` makes a model of it)
-    #[arg(long, value_name = "DIR", requires = "validate")]
+    #[arg(long, value_name = "DIR", requires = "validation")]
     pub best_checkpoint: Option<PathBuf>,
 }
 

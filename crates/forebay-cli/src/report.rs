@@ -25,7 +25,9 @@ pub struct StepNumbers {
     pub gradient_norm: Option<f32>,
     /// Whether the update was left out.
     pub skipped: bool,
-    /// How long it took, and what it waited for.
+    /// How long it waited for its batch; none where nothing is read.
+    pub data_seconds: Option<f64>,
+    /// How long it took, and what it waited for on the way.
     pub times: RunTimes,
 }
 
@@ -35,11 +37,11 @@ impl StepNumbers {
         StepNumbers { times, ..StepNumbers::default() }
     }
 
-    /// One step of training.
-    pub fn of_training(report: &StepReport) -> StepNumbers {
+    /// One step of training, with the seconds that it waited for its batch.
+    pub fn of_training(report: &StepReport, data_seconds: f64) -> StepNumbers {
         let StepReport { loss, learning_rate, gradient_norm, skipped, .. } = *report;
-        let (loss, learning_rate) = (Some(loss), Some(learning_rate));
-        StepNumbers { loss, learning_rate, gradient_norm, skipped, times: report.times() }
+        let (loss, learning_rate, data_seconds) = (Some(loss), Some(learning_rate), Some(data_seconds));
+        StepNumbers { loss, learning_rate, gradient_norm, skipped, data_seconds, times: report.times() }
     }
 }
 
@@ -92,6 +94,12 @@ impl Report<'_> {
         median(self.steps.iter().map(|step| step.times.seconds))
     }
 
+    /// How long all steps waited for their batches; none where nothing was read.
+    pub fn data_seconds(&self) -> Option<f64> {
+        self.steps.first()?;
+        self.steps.iter().map(|step| step.data_seconds).sum()
+    }
+
     /// The object that `--json` prints.
     pub fn json(&self) -> Map<String, Value> {
         let statistics = self.statistics;
@@ -105,6 +113,9 @@ impl Report<'_> {
             if let Some(rate) = step.learning_rate {
                 object["learning_rate"] = f64::from(rate).into();
                 object["skipped"] = step.skipped.into();
+            }
+            if let Some(seconds) = step.data_seconds {
+                object["data_seconds"] = seconds.into();
             }
             if let Some(norm) = step.gradient_norm {
                 object["gradient_norm"] = f64::from(norm).into();
@@ -140,6 +151,9 @@ impl Report<'_> {
             Value::Object(mut object) => {
                 if let Some(bytes) = self.resident_peak_bytes {
                     object.insert("resident_peak_bytes".to_owned(), bytes.into());
+                }
+                if let Some(seconds) = self.data_seconds() {
+                    object.insert("data_seconds".to_owned(), seconds.into());
                 }
                 object.insert("memory_limit_bytes".to_owned(), self.limit.map(|limit| limit.bytes).into());
                 if let Some(explanation) = &self.explanation {
@@ -229,6 +243,10 @@ impl Report<'_> {
         if let Some(seconds) = self.seconds_median() {
             let stall = median(self.steps.iter().map(|step| step.times.stall_seconds)).unwrap_or_default();
             line("time per step", format!("{seconds:.3} s (median), {stall:.3} s of it without a kernel running"));
+            if let Some(all) = self.data_seconds() {
+                let one = median(self.steps.iter().filter_map(|step| step.data_seconds)).unwrap_or_default();
+                line("waited for data", format!("{one:.3} s per step (median), {all:.3} s in all"));
+            }
             let late = median(self.steps.iter().map(|step| step.times.late_copies as f64)).unwrap_or_default();
             if late > 0.0 {
                 let seconds = median(self.steps.iter().map(|step| step.times.late_seconds)).unwrap_or_default();

@@ -41,14 +41,35 @@ pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) 
     Ok(Some(now))
 }
 
+/// How batches are made, as a checkpoint keeps it.
+pub fn batches(arguments: &TrainArguments) -> Value {
+    let parts = Some(arguments.training.gradients.parts()).filter(|&parts| parts > 1);
+    let reading = &arguments.reading;
+    let changes: Vec<String> = reading.augment.iter().map(|change| format!("{change:?}")).collect();
+    json!({
+        "bucket_by": arguments.bucket_by,
+        "pad_to": arguments.pad_to,
+        "accumulate": parts,
+        "split": reading.split.map(|percent| json!([percent, reading.split_seed])),
+        "augment": Some(changes).filter(|changes| !changes.is_empty()),
+        "normalize": reading.normalize.as_ref().map(|normalize| format!("{normalize:?}")),
+    })
+}
+
 /// Whether batches are made as before the checkpoint, which decides which samples a step sees.
 ///
 /// # Errors
 /// Other flags than those of the checkpoint.
 pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
-    let parts = Some(arguments.training.gradients.parts()).filter(|&parts| parts > 1);
-    let now = json!({"bucket_by": arguments.bucket_by, "pad_to": arguments.pad_to, "accumulate": parts});
-    for (flag, key) in [("--bucket-by", "bucket_by"), ("--pad-to", "pad_to"), ("--accumulate", "accumulate")] {
+    let now = batches(arguments);
+    for (flag, key) in [
+        ("--bucket-by", "bucket_by"),
+        ("--pad-to", "pad_to"),
+        ("--accumulate", "accumulate"),
+        ("--split", "split"),
+        ("--augment", "augment"),
+        ("--normalize", "normalize"),
+    ] {
         let then = position.get(key).unwrap_or(&Value::Null);
         if *then != now[key] {
             let then = if then.is_null() { "without it".to_owned() } else { format!("with {flag} {then}") };

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::data::{Batch, DataSet, Sampler};
+use forebay::data::{Augmentation, Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::metrics::{ClassCounts, Metrics};
-use forebay::{
-    documents, Checkpoint, CheckpointFolder, Model, OnNan, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
-};
+use forebay::{documents, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions};
 use forebay_device::process::give_back;
 use serde_json::{json, Value};
 
-use crate::arguments::{MemoryKind, OnNanKind, TrainArguments};
+use crate::arguments::{MemoryKind, TrainArguments};
 use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
 use crate::compare::{compare, Comparison};
+use crate::config_file;
+use crate::data_arguments::Normalize;
 use crate::epoch_loss::EpochLoss;
 use crate::failure::Failure;
 use crate::feeding;
@@ -22,12 +22,11 @@ use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::log_file::LogFile;
 use crate::metrics;
+use crate::opening::{self, found, Opened};
 use crate::output;
-use crate::plan::warn_of_unknown_costs;
 use crate::progress::Progress;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
-use crate::resuming::{agreed, check_batches, check_data};
-use crate::training_options::training_options;
+use crate::resuming::batches;
 
 /// Trains a model.
 ///
@@ -63,9 +62,9 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         });
     }
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
-    let validation = match (&arguments.validate, run.latest.take()) {
+    let validation = match (arguments.validation(), run.latest.take()) {
         (Some(_), Some((step, validation))) if step == done => Some(validation),
-        (Some(data), _) => Some(run.validate_now(data)?),
+        (Some(data), _) => Some(run.validate_now(&data)?),
         (None, _) => None,
     };
     // What follows moves the parameters on, or is only told.
@@ -87,7 +86,10 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
 }
 
 /// Says which initializers are taken for constants.
-fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
+///
+/// # Errors
+/// Those of the model.
+pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     let names = model.untrained_initializers()?;
     let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
     if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
@@ -100,7 +102,11 @@ fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
+/// Finds what cannot be written, and flags without a meaning, before anything is read.
+///
+/// # Errors
+/// The first of them.
+pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
     if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
         let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
@@ -130,10 +136,12 @@ struct Run<'a> {
     model: Model,
     options: TrainerOptions,
     trainer: Trainer,
-    data: DataSet,
+    /// The data, batch by batch.
+    loader: Loader,
+    /// How samples are normalised.
+    normalization: Option<Normalization>,
     /// The digest of the data, once it was asked for.
     digest: Option<String>,
-    sampler: Sampler,
     batch_size: u64,
     shuffle: Option<u64>,
     steps: Vec<StepNumbers>,
@@ -160,83 +168,53 @@ struct Validation {
 
 impl<'a> Run<'a> {
     fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
-        // What is wrong with the flags is said before anything is read.
-        arguments.schedule.schedule(1)?;
-        let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
-        let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
-        let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
-        let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
-        let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
-        let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
-        metrics::of_validation(&options.training.loss, &arguments.metrics)?;
-        options.engine = arguments.device.options(arguments.trace.trace.is_some());
-        options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
-        let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
-            Some((file, size)) => {
-                let memory = &mut options.engine.memory;
-                let budget = if memory.simulate_device.is_some() {
-                    &mut memory.simulate_device
-                } else {
-                    &mut memory.device_memory
-                };
-                *budget = Some(size);
-                Some(file)
-            }
-            None => None,
-        };
-        options.batch_size = asked;
-        options.on_nan = match arguments.on_nan {
-            OnNanKind::Stop => OnNan::Stop,
-            OnNanKind::Continue => OnNan::Continue,
-            OnNanKind::Skip => OnNan::Skip,
-        };
-        let model = Model::from_file(&arguments.model)?;
-        // What flags say counts before what the data has.
-        options.sizes = feeding::sizes_of_data(arguments, &model)?;
-        options.sizes.extend(arguments.training.size.iter().cloned());
-        let mut trainer = Trainer::new(model.clone(), options.clone())?;
-        warn_of_unknown_costs(trainer.unknown_costs());
-        let data = feeding::open(&arguments.data, &trainer, arguments)?;
-        trainer.keep_memory_limit()?;
+        let Opened {
+            model,
+            options,
+            trainer,
+            mut data,
+            mut digest,
+            sampler,
+            batch_size,
+            shuffle,
+            position,
+            budget_file,
+        } = opening::open(arguments)?;
         tell_of_untrained(&model)?;
+        output::complain(&format!("note: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        let mut digest = None;
-        if let Some(checkpoint) = &checkpoint {
-            check_batches(arguments, &checkpoint.position)?;
-            digest = check_data(arguments, &data, &checkpoint.position)?;
-            trainer.restore(checkpoint)?;
-        }
         if digest.is_none() && arguments.checkpoint.is_some() {
             digest = Some(data.digest()?);
         }
-        let kept = |key: &str| position.and_then(|position| position.get(key)).cloned().unwrap_or_default();
-        let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
-        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count())).transpose()?;
-        let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
-        let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
-        let sample_count = data.sample_count();
-        if sample_count < batch_size {
-            output::complain(&format!(
-                "note: {} has {sample_count} samples, fewer than a batch of {batch_size}: each step trains on {sample_count}, \
-                 with a plan of its own",
-                arguments.data
-            ));
+        let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
+        let transforms = arguments.reading.augment.clone();
+        if !transforms.is_empty() {
+            data.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
         }
+        let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
+        normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
+        let loader = feeding::loader(data, sampler, &trainer, arguments)?;
+        let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
+        let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
+        let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
+        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count(), names));
+        let log = log.transpose()?;
+        let best_folder = arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?;
         Ok(Run {
             arguments,
             model,
             options,
             trainer,
-            data,
+            loader,
+            normalization,
             digest,
-            sampler,
             batch_size,
             shuffle,
             steps: Vec::new(),
             epoch_loss,
             best,
-            best_folder: arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?,
+            best_folder,
             validation_data: None,
             validations: Vec::new(),
             latest: None,
@@ -247,9 +225,7 @@ impl<'a> Run<'a> {
 
     /// Steps to be done in the end, those before a checkpoint included.
     fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
-        let epochs = self.arguments.epochs.unwrap_or(1);
-        let steps = self.arguments.steps.or_else(|| epochs.checked_mul(self.sampler.steps_per_epoch()));
-        let steps = steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))?;
+        let steps = opening::steps(self.arguments, self.loader.sampler().steps_per_epoch())?;
         let done = self.trainer.step_count();
         if done < steps {
             return Ok(steps);
@@ -257,7 +233,7 @@ impl<'a> Run<'a> {
         let is_elsewhere = |folder: &Path| !keeper.is_asked_for(folder);
         let asks_for_checkpoint =
             keeper.folder().is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
-        if self.arguments.save.is_none() && self.arguments.validate.is_none() && !asks_for_checkpoint {
+        if self.arguments.save.is_none() && self.arguments.validation().is_none() && !asks_for_checkpoint {
             return Err(Failure::Usage(format!(
                 "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
                  count from the beginning (--save writes the model as it is)"
@@ -278,13 +254,14 @@ impl<'a> Run<'a> {
     /// checkpoint on the way that cannot be written is no reason to stop.
     fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<bool, Failure> {
         let mut is_enough = false;
+        self.loader.end_at(steps);
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
         while self.trainer.step_count() < steps && !is_enough && !interrupt::requested() {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
             }
-            let samples = self.sampler.batch(self.trainer.step_count());
-            let Batch { inputs, labels } = self.data.batch(&samples)?;
+            let Loaded { batch, samples, waited_seconds, .. } = self.loader.batch(self.trainer.step_count())?;
+            let Batch { inputs, labels } = batch;
             if self.steps.is_empty() {
                 // What planning and the first samples took is not needed again.
                 give_back();
@@ -298,11 +275,11 @@ impl<'a> Run<'a> {
             if let Some(replan) = &report.replan {
                 progress.line(&replanned(report.step, replan));
             }
-            self.steps.push(StepNumbers::of_training(&report));
+            self.steps.push(StepNumbers::of_training(&report, waited_seconds));
             is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
                 let position = self.position();
-                let write = |folder: &CheckpointFolder| self.trainer.write_checkpoint(folder, &position);
+                let write = |folder: &CheckpointFolder| self.write_checkpoint(folder, &position);
                 if let Err(failure) = keeper.keep(report.step, write) {
                     let safe = keeper.what_is_safe();
                     progress.line(&format!("warning: {failure}; training goes on, and {safe}"));
@@ -315,7 +292,7 @@ impl<'a> Run<'a> {
 
     /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
     fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
-        let (step, steps_per_epoch) = (report.step, self.sampler.steps_per_epoch());
+        let (step, steps_per_epoch) = (report.step, self.loader.sampler().steps_per_epoch());
         if let Some(log) = &mut self.log {
             let epoch = step.div_ceil(steps_per_epoch.max(1));
             log.step(report, epoch, self.trainer.usage().heap_peak_bytes, resident_peak_bytes());
@@ -323,14 +300,14 @@ impl<'a> Run<'a> {
         let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
         let records = &self.arguments.records;
         let every = records.validation_steps(steps_per_epoch);
-        let (Some(every), Some(data)) = (every, &self.arguments.validate) else {
+        let (Some(every), Some(data)) = (every, self.arguments.validation()) else {
             epoch_mean.into_iter().for_each(|mean| self.trainer.observe(mean));
             return Ok(false);
         };
         if !step.is_multiple_of(every) {
             return Ok(false);
         }
-        let validation = self.validate_now(data)?;
+        let validation = self.validate_now(&data)?;
         progress.line(&format!(
             "step {step}: {}",
             validation.lines().join("; ").split_whitespace().collect::<Vec<_>>().join(" ")
@@ -340,8 +317,7 @@ impl<'a> Run<'a> {
         self.latest = Some((step, validation));
         if is_lower && self.best_folder.is_some() {
             let position = self.position();
-            let written =
-                self.best_folder.iter().try_for_each(|folder| self.trainer.write_checkpoint(folder, &position));
+            let written = self.best_folder.iter().try_for_each(|folder| self.write_checkpoint(folder, &position));
             if let Err(error) = written {
                 progress.line(&format!("warning: {error}; training goes on without the checkpoint of the lowest loss"));
             }
@@ -362,7 +338,7 @@ impl<'a> Run<'a> {
         let validation = self.validate(data)?;
         let (step, numbers) = (self.trainer.step_count(), validation.json());
         if let Some(log) = &mut self.log {
-            log.validation(step, step.div_ceil(self.sampler.steps_per_epoch().max(1)), &numbers);
+            log.validation(step, step.div_ceil(self.loader.sampler().steps_per_epoch().max(1)), &numbers);
         }
         let mut row = numbers;
         row["step"] = step.into();
@@ -376,7 +352,7 @@ impl<'a> Run<'a> {
         let done = self.trainer.step_count();
         if keeper.folder().is_some() && !keeper.has(done) {
             let position = self.position();
-            if let Err(failure) = keeper.keep(done, |folder| self.trainer.write_checkpoint(folder, &position)) {
+            if let Err(failure) = keeper.keep(done, |folder| self.write_checkpoint(folder, &position)) {
                 failures.push(format!("{failure} ({})", keeper.what_is_safe()));
             }
         }
@@ -403,7 +379,7 @@ impl<'a> Run<'a> {
         let is_lost = folder.is_none() && (interrupted || !failures.is_empty() && !saved && !self.steps.is_empty());
         if is_lost {
             let position = self.position();
-            match keeper.rescue(|folder| self.trainer.write_checkpoint(folder, &position)) {
+            match keeper.rescue(|folder| self.write_checkpoint(folder, &position)) {
                 Ok(rescued) => folder = Some(rescued),
                 Err(failure) => failures.push(failure.to_string()),
             }
@@ -411,25 +387,36 @@ impl<'a> Run<'a> {
         Stored { failures, folder, saved }
     }
 
+    /// Writes a checkpoint, and next to it what the run was asked for.
+    fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
+        self.trainer.write_checkpoint(folder, position)?;
+        let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
+        let is_there = std::fs::read(&path).is_ok_and(|found| found == text.as_bytes());
+        if let Some(failure) = (!is_there).then(|| output::write(&path, text)).and_then(Result::err) {
+            output::complain(&format!("warning: {failure}; the checkpoint itself is whole"));
+        }
+        Ok(())
+    }
+
     /// The position in the data, as another run needs it to go on from here.
     fn position(&mut self) -> Value {
         if self.digest.is_none() {
             // Data that can no longer be read is no reason to lose what was learnt from it.
-            self.digest = self.data.digest().ok();
+            self.digest = self.loader.data().digest().ok();
         }
-        let parts = self.arguments.training.gradients.parts();
-        json!({
+        let mut position = json!({
             "data": self.arguments.data,
-            "samples": self.data.sample_count(),
+            "samples": self.loader.data().sample_count(),
             "digest": self.digest,
             "batch_size": self.part_size(),
-            "accumulate": Some(parts).filter(|&parts| parts > 1),
             "shuffle": self.shuffle,
-            "bucket_by": self.arguments.bucket_by,
-            "pad_to": self.arguments.pad_to,
+            "normalization": self.normalization.as_ref().map(|normalization| &normalization.channels),
             "epoch_loss": self.epoch_loss.json(),
             "best": self.best.json(),
-        })
+        });
+        let batches = batches(self.arguments);
+        batches.as_object().into_iter().flatten().for_each(|(key, value)| position[key] = value.clone());
+        position
     }
 
     /// Says where a step failed, and that nothing before it is lost.
@@ -453,7 +440,13 @@ impl<'a> Run<'a> {
     fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
         let mut set = match self.validation_data.take() {
             Some(set) => set,
-            None => feeding::open(data, &self.trainer, self.arguments)?,
+            None => match feeding::open_validation(&self.trainer, self.arguments)? {
+                Some(mut set) => {
+                    self.normalization.iter().for_each(|normalization| set.normalize(normalization.clone()));
+                    set
+                }
+                None => return Err(Failure::Usage("there is nothing to validate on".to_owned())),
+            },
         };
         let loss = &self.options.training.loss;
         let ignored = loss.ignore_index();
@@ -490,8 +483,9 @@ impl<'a> Run<'a> {
         let is_allowed = self.trainer.memory_limit().is_none();
         let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed;
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
-        let samples = self.sampler.batch(0);
-        let compared = self.data.batch(&samples).map_err(Failure::from).and_then(|batch| {
+        let samples = self.loader.samples(0);
+        let batch = self.loader.data().batch(&samples);
+        let compared = batch.map_err(Failure::from).and_then(|batch| {
             let Batch { inputs, labels } = batch;
             compare(&mut self.trainer, self.model.clone(), self.options.clone(), &inputs, &labels)
         });
@@ -517,7 +511,8 @@ impl<'a> Run<'a> {
         let report = Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
         if self.arguments.report.json {
             let mut object = report.json();
-            object.insert("batch_size".to_owned(), self.batch_size.min(self.data.sample_count()).into());
+            object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());
+            object.insert("batch_size".to_owned(), self.batch_size.min(self.loader.data().sample_count()).into());
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
                 object.insert("validations".to_owned(), self.validations.clone().into());
@@ -538,6 +533,12 @@ impl<'a> Run<'a> {
             return say_json(object);
         }
         report.lines().iter().for_each(|line| output::say(line));
+        let data = self.loader.data();
+        let bad = data.bad_samples();
+        if bad.len() > 0 {
+            output::say(&format!("{:<16} {} samples that cannot be read:", "left out", bad.len()));
+            bad.for_each(|reason| output::say(&format!("{:<16} {reason}", "")));
+        }
         if let Some(Comparison { pairs, seconds, unlimited_seconds, identical }) = comparison {
             let (ratio, losses) = (seconds / unlimited_seconds, if identical { "identical" } else { "DIFFERENT" });
             let name = "against no limit";
@@ -553,6 +554,24 @@ impl<'a> Run<'a> {
             output::say(&format!("{:<16} {}", "saved", path.display()));
         }
         Ok(())
+    }
+}
+
+/// How samples are normalised: with the numbers of the checkpoint where it has some.
+fn normalization(
+    arguments: &TrainArguments,
+    kept: &Value,
+    data: &mut DataSet,
+) -> Result<Option<Normalization>, Failure> {
+    match &arguments.reading.normalize {
+        None => Ok(None),
+        Some(Normalize::Given(normalization)) => Ok(Some(normalization.clone())),
+        Some(Normalize::Measured) => {
+            let pair = |pair: &Value| Some((pair.get(0)?.as_f64()?, pair.get(1)?.as_f64()?));
+            let channels = kept.as_array().map(|pairs| pairs.iter().filter_map(pair).collect::<Vec<_>>());
+            let earlier = channels.filter(|channels| !channels.is_empty()).map(|channels| Normalization { channels });
+            earlier.map_or_else(|| Ok(Some(data.measure()?)), |earlier| Ok(Some(earlier)))
+        }
     }
 }
 

@@ -160,6 +160,10 @@ fn corrupt_checkpoints() {
     assert_says(&failure(1, &[resume.as_slice(), &["--momentum", "0.9"]].concat()), &["checkpoint"]);
     for entry in std::fs::read_dir(folder.path("run")).unwrap() {
         let path = entry.unwrap().path();
+        // What the run was asked for is no part of its checkpoint.
+        if path.ends_with("config.toml") {
+            continue;
+        }
         let whole = std::fs::read(&path).unwrap();
         let mut flipped = whole.clone();
         flipped[whole.len() / 2] ^= 0x10;

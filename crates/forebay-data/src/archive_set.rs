@@ -1,64 +1,72 @@
-//! A data set in an `.npz` archive: arrays named as the model's inputs, and the labels as `y` or `labels`.
+//! A data set of arrays: an `.npz` archive, or a folder of `.npy` files, with arrays named as the model's inputs, and the labels as `y` or
+//! `labels`.
 //!
 //! The first axis of every array counts the samples. Integers become the input's type, and a scale multiplies what becomes
-//! floating point. Where the model itself has an input named `y`, the labels are `labels`.
+//! floating point. Where the model itself has an input named `y`, the labels are `labels`. Large arrays stay in their files, of which the
+//! samples of a batch are read.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 
+use crate::array_rows::{Arrays, HeldBytes, Rows};
 use crate::convert::convert;
-use crate::dataset::{Batch, LabelKind, Requirements, Source};
+use crate::dataset::{described, size_of_files, Batch, Description, LabelKind, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::npz::Archive;
 use forebay_base::Tensor;
 
 /// The arrays, in the file's own types: they are converted batch by batch.
 struct ArchiveSet {
-    inputs: Vec<Tensor>,
-    labels: Tensor,
+    path: PathBuf,
+    label_name: &'static str,
+    inputs: Vec<Rows>,
+    labels: Rows,
     label_origin: String,
     origins: Vec<String>,
     requirements: Requirements,
 }
 
-/// Opens an archive.
+/// Opens an archive or a folder, and reads arrays whole as far as these bytes go.
 ///
 /// # Errors
-/// [`DataError`] naming the file, array and shape: missing, wrongly shaped or of a type that cannot be converted.
-pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let mut archive = Archive::open(path)?;
+/// [`DataError`] naming the file, array and shape: missing, wrongly shaped, of a type that cannot be converted, or larger than it may be.
+pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result<Box<dyn Source>, DataError> {
+    let mut arrays = Arrays::open(path)?;
     let mut inputs = Vec::new();
     let mut origins = Vec::new();
     let mut sample_count: Option<(u64, String)> = None;
-    let mut load = |archive: &mut Archive, name: &str, sample_shape: &[u64]| -> Result<(Tensor, String), DataError> {
-        let (array, origin) = (archive.read(name)?, archive.origin(name));
-        if array.shape().is_empty() || array.shape()[1..] != *sample_shape {
+    let mut left = held;
+    let mut load = |arrays: &mut Arrays, name: &str, sample_shape: &[u64]| -> Result<(Rows, String), DataError> {
+        let (array, origin) = (arrays.rows(name, left)?, arrays.origin(name));
+        left = left.without(array.held_bytes());
+        let shape = array.ty().shape;
+        if shape.is_empty() || shape[1..] != *sample_shape {
             let sizes: Vec<String> = sample_shape.iter().map(|size| format!(", {size}")).collect();
             let expected = format!("[samples{}]", sizes.concat());
-            return Err(DataError::Shape { origin, found: array.shape().to_vec(), expected });
+            return Err(DataError::Shape { origin, found: shape, expected });
         }
         match &sample_count {
-            Some((count, other)) if *count != array.shape()[0] => {
+            Some((count, other)) if *count != shape[0] => {
                 let expected = format!("{count} samples, as {other} has");
-                return Err(DataError::Shape { origin, found: array.shape().to_vec(), expected });
+                return Err(DataError::Shape { origin, found: shape, expected });
             }
-            _ => sample_count = Some((array.shape()[0], origin.clone())),
+            _ => sample_count = Some((shape[0], origin.clone())),
         }
         Ok((array, origin))
     };
     for input in &requirements.inputs {
-        let (array, origin) = load(&mut archive, &input.name, &input.sample_shape)?;
-        check_conversion(array.data_type(), input.data_type, requirements.input_scale, &origin)?;
+        let (array, origin) = load(&mut arrays, &input.name, &input.sample_shape)?;
+        check_conversion(array.ty().data_type, input.data_type, requirements.input_scale, &origin)?;
         inputs.push(array);
         origins.push(origin);
     }
-    let label_name = label_name(&archive.names(), requirements);
-    let (labels, label_origin) = load(&mut archive, label_name, &requirements.label_shape)?;
-    check_conversion(labels.data_type(), label_type(requirements), 1.0, &label_origin)?;
-    Ok(Box::new(ArchiveSet { inputs, labels, label_origin, origins, requirements: requirements.clone() }))
+    let label_name = label_name(&arrays.names()?, requirements);
+    let (labels, label_origin) = load(&mut arrays, label_name, &requirements.label_shape)?;
+    check_conversion(labels.ty().data_type, label_type(requirements), 1.0, &label_origin)?;
+    let (path, requirements) = (path.to_path_buf(), requirements.clone());
+    Ok(Box::new(ArchiveSet { path, label_name, inputs, labels, label_origin, origins, requirements }))
 }
 
 /// `y` where there is one that is not an input, else `labels`.
@@ -94,24 +102,43 @@ pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
 }
 
 impl Source for ArchiveSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        let arrays = self.inputs.iter().chain([&self.labels]);
+        let files: Vec<PathBuf> = match self.path.is_dir() {
+            true => names.clone().map(|name| self.path.join(format!("{name}.npy"))).collect(),
+            false => vec![self.path.clone()],
+        };
+        let tensor = |(name, array): (&str, &Rows)| {
+            let ty = array.ty();
+            described(name, ty.data_type, &ty.shape[1..])
+        };
+        Ok(Description {
+            kind: if self.path.is_dir() { "a folder of .npy files" } else { "an .npz archive" }.to_owned(),
+            tensors: names.zip(arrays.clone()).map(tensor).collect(),
+            size_bytes: size_of_files(files.iter().map(PathBuf::as_path))?,
+            held_bytes: arrays.map(Rows::held_bytes).sum(),
+            ..Description::default()
+        })
+    }
+
     fn sample_count(&self) -> u64 {
-        self.labels.shape()[0]
+        self.labels.ty().shape[0]
     }
 
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
         let scale = self.requirements.input_scale;
         let mut inputs = std::collections::BTreeMap::new();
         for ((input, array), origin) in self.requirements.inputs.iter().zip(&self.inputs).zip(&self.origins) {
-            let rows = convert(array.rows(samples), input.data_type, scale_for(input.data_type, scale), origin)?;
+            let rows = convert(array.rows(samples)?, input.data_type, scale_for(input.data_type, scale), origin)?;
             inputs.insert(input.name.clone(), rows);
         }
-        let labels = convert(self.labels.rows(samples), label_type(&self.requirements), 1.0, &self.label_origin)?;
+        let labels = convert(self.labels.rows(samples)?, label_type(&self.requirements), 1.0, &self.label_origin)?;
         Ok(Batch { inputs, labels })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
-        self.inputs.iter().chain([&self.labels]).for_each(|array| digest.add_rows(array, samples.clone()));
-        Ok(())
+        self.inputs.iter().chain([&self.labels]).try_for_each(|array| array.add_to(digest, samples.clone()))
     }
 }
 
@@ -130,7 +157,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("d.npz");
         npz::write(&path, arrays, false).unwrap();
-        open(&path, requirements).map_err(|error| error.to_string())
+        open(&path, requirements, HeldBytes::Usual).map_err(|error| error.to_string())
     }
 
     fn bytes(shape: &[u64], values: &[u8]) -> Tensor {

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 
 use forebay_base::DataType;
 
+use crate::augment::Augmentation;
+pub use crate::batch::Batch;
 use crate::digest::Digest;
 use crate::error::DataError;
-use forebay_base::Tensor;
+use crate::normalization::{Normalization, Sums};
+use crate::sampler::{permutation, Sampler};
 
 /// One input that a model wants.
 ///
@@ -75,32 +79,45 @@ pub struct Requirements {
     pub label_shape: Vec<u64>,
 }
 
-/// Some samples, stacked along a new first axis.
+/// What a data set holds, as it was found.
 ///
 /// ```
 /// use forebay_base::DataType;
-/// use forebay_data::{open, Batch, InputDescription, LabelKind, Requirements};
+/// use forebay_data::{open, InputDescription, LabelKind, Requirements};
 ///
 /// # fn main() -> Result<(), forebay_data::DataError> {
 /// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
 /// let labels = LabelKind::Classes;
-/// let requirements = Requirements { inputs: vec![image], input_scale: 1.0 / 16.0, labels, label_shape: Vec::new() };
-/// let batch: Batch = open("../../examples/digits/digits.npz", &requirements)?.batch(&[7, 0, 7])?;
-/// assert_eq!(batch.inputs["x"].shape(), [3, 1, 8, 8]);
-/// assert_eq!(batch.labels.shape(), [3]);
+/// let requirements = Requirements { inputs: vec![image], input_scale: 1.0, labels, label_shape: Vec::new() };
+/// let found = open("../../examples/digits/digits.npz#0..1500", &requirements)?.description()?;
+/// assert_eq!(found.samples, 1500);
+/// assert_eq!(found.tensors, ["x: uint8[1, 8, 8]", "y: uint8[]"]);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct Batch {
-    /// The inputs by name.
-    pub inputs: BTreeMap<String, Tensor>,
-    /// The labels.
-    pub labels: Tensor,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Description {
+    /// What kind of data set it is.
+    pub kind: String,
+    /// Number of samples; those that are selected.
+    pub samples: u64,
+    /// What a sample has: names with types and shapes as they are stored.
+    pub tensors: Vec<String>,
+    /// Bytes of all its files.
+    pub size_bytes: u64,
+    /// Bytes of samples that are in memory as long as the data set is; the others are read when they are asked for.
+    pub held_bytes: u64,
 }
 
 /// Where samples come from.
 pub trait Source: Send {
+    /// What was found. The number of samples is filled in by the data set.
+    ///
+    /// # Errors
+    /// [`DataError`] naming a file that is no longer there.
+    fn description(&self) -> Result<Description, DataError>;
+
     /// Number of samples.
     fn sample_count(&self) -> u64;
 
@@ -156,7 +173,39 @@ pub trait Source: Send {
 /// ```
 pub struct DataSet {
     source: Box<dyn Source>,
+    name: String,
     rows: Range<u64>,
+    /// Which of the rows, in ascending order; none for all.
+    chosen: Option<Vec<u64>>,
+    normalization: Option<Normalization>,
+    augmentation: Option<Augmentation>,
+    /// How many samples that cannot be read are left out.
+    skip_max: u64,
+    /// Such rows, and what is wrong with them.
+    bad: BTreeMap<u64, String>,
+}
+
+/// One of the two parts of a data set.
+///
+/// ```
+/// use forebay_data::Part;
+///
+/// // 90 of 100 samples, and the 10 others.
+/// let parts = [Part::First { percent: 90.0 }, Part::Rest { percent: 90.0 }];
+/// assert_ne!(parts[0], parts[1]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part {
+    /// As many samples as this share.
+    First {
+        /// The share.
+        percent: f64,
+    },
+    /// The samples that are not among those.
+    Rest {
+        /// The share of the others.
+        percent: f64,
+    },
 }
 
 impl DataSet {
@@ -179,12 +228,89 @@ impl DataSet {
         if rows.is_empty() {
             return Err(failed(format!("the selection {}..{} is empty", rows.start, rows.end)));
         }
-        Ok(DataSet { source, rows })
+        Ok(DataSet {
+            source,
+            name: data.to_owned(),
+            rows,
+            chosen: None,
+            normalization: None,
+            augmentation: None,
+            skip_max: 0,
+            bad: BTreeMap::new(),
+        })
+    }
+
+    /// A part of the samples: which ones is drawn by the seed, their order stays.
+    ///
+    /// # Errors
+    /// [`DataError::Rows`] where one of the parts would have no sample.
+    pub fn part(self, part: Part, seed: u64) -> Result<DataSet, DataError> {
+        let (Part::First { percent } | Part::Rest { percent }) = part;
+        let count = self.sample_count();
+        let first = (count as f64 * percent / 100.0).round() as u64;
+        if first == 0 || first >= count {
+            let reason = format!("{percent} % of {count} samples are {first}, so that one part of the split has none");
+            return Err(DataError::Rows { data: self.name, reason });
+        }
+        let order = permutation(count, seed, 0);
+        let (first, rest) = order.split_at(first as usize);
+        let drawn = if matches!(part, Part::First { .. }) { first } else { rest };
+        let mut chosen: Vec<u64> = drawn.iter().map(|&sample| self.row(sample)).collect();
+        chosen.sort_unstable();
+        Ok(DataSet { chosen: Some(chosen), ..self })
+    }
+
+    /// From now on, batches are normalised.
+    pub fn normalize(&mut self, normalization: Normalization) {
+        self.normalization = Some(normalization);
+    }
+
+    /// From now on, batches of steps are augmented.
+    pub fn augment(&mut self, augmentation: Augmentation) {
+        self.augmentation = Some(augmentation);
+    }
+
+    /// From now on, up to `most` samples that cannot be read are left out: the next one that can be read, and has the same sizes, takes the
+    /// place of each.
+    pub fn skip_bad(&mut self, most: u64) {
+        self.skip_max = most;
+    }
+
+    /// What is wrong with the samples that were left out so far.
+    pub fn bad_samples(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.bad.values().map(String::as_str)
+    }
+
+    /// The mean and the deviation of each channel of all samples as they are stored: of inputs with floating-point numbers.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file, or data that has no such input.
+    pub fn measure(&mut self) -> Result<Normalization, DataError> {
+        let mut sums = Sums::default();
+        for sample in 0..self.sample_count() {
+            sums.add(&self.raw(&[self.row(sample)])?);
+        }
+        sums.normalization().ok_or_else(|| {
+            DataError::unsupported(&self.name, "there is no input of floating-point numbers with channels to measure")
+        })
     }
 
     /// Number of samples; at least one.
     pub fn sample_count(&self) -> u64 {
-        self.rows.end - self.rows.start
+        self.chosen.as_ref().map_or(self.rows.end - self.rows.start, |chosen| chosen.len() as u64)
+    }
+
+    /// The row of the source that a sample is.
+    fn row(&self, sample: u64) -> u64 {
+        self.chosen.as_ref().map_or(self.rows.start + sample, |chosen| chosen[sample as usize])
+    }
+
+    /// What it holds.
+    ///
+    /// # Errors
+    /// [`DataError`] naming a file that is no longer there.
+    pub fn description(&self) -> Result<Description, DataError> {
+        Ok(Description { samples: self.sample_count(), ..self.source.description()? })
     }
 
     /// Reads samples, counted from 0 within the selection, in the order given.
@@ -195,9 +321,83 @@ impl DataSet {
     /// # Panics
     /// If a sample is out of range.
     pub fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
-        let rows: Vec<u64> = samples.iter().map(|sample| sample + self.rows.start).collect();
-        assert!(rows.iter().all(|row| self.rows.contains(row)), "samples {samples:?} of {}", self.sample_count());
-        self.source.batch(&rows)
+        let batch = self.raw(&self.rows_of(samples))?;
+        match &self.normalization {
+            Some(normalization) => normalization.apply(batch),
+            None => Ok(batch),
+        }
+    }
+
+    /// The batch of a step, augmented: a function of the samples, the step's epoch and the seeds alone.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    pub fn batch_of_step(&mut self, samples: &[u64], sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
+        let rows = self.rows_of(samples);
+        let mut batch = self.raw(&rows)?;
+        if let Some(augmentation) = &self.augmentation {
+            batch = augmentation.apply(batch, &rows, sampler.epoch(step))?;
+        }
+        match &self.normalization {
+            Some(normalization) => normalization.apply(batch),
+            None => Ok(batch),
+        }
+    }
+
+    fn rows_of(&self, samples: &[u64]) -> Vec<u64> {
+        let count = self.sample_count();
+        assert!(samples.iter().all(|&sample| sample < count), "samples {samples:?} of {count}");
+        samples.iter().map(|&sample| self.row(sample)).collect()
+    }
+
+    /// Reads rows as they are stored; others take the place of those that cannot be read, as far as that is allowed.
+    fn raw(&mut self, rows: &[u64]) -> Result<Batch, DataError> {
+        if self.skip_max == 0 {
+            return self.source.batch(rows);
+        }
+        loop {
+            let readable: Result<Vec<u64>, DataError> = rows.iter().map(|&row| self.substitute(row)).collect();
+            let readable = readable?;
+            let error = match self.source.batch(&readable) {
+                Ok(batch) => return Ok(batch),
+                Err(error) => error,
+            };
+            let known = self.bad.len();
+            for row in readable {
+                if let Err(error) = self.source.batch(&[row]) {
+                    self.bad.insert(row, error.to_string());
+                }
+            }
+            if self.bad.len() == known {
+                // No sample is to blame by itself.
+                return Err(error);
+            }
+            if self.bad.len() as u64 > self.skip_max {
+                let (count, most) = (self.bad.len(), self.skip_max);
+                let reason = format!("{error}: {count} samples cannot be read, and --skip-bad leaves out up to {most}");
+                return Err(DataError::Rows { data: self.name.clone(), reason });
+            }
+        }
+    }
+
+    /// The row itself, or where it cannot be read the next one that can, as far as is known.
+    fn substitute(&self, row: u64) -> Result<u64, DataError> {
+        let Some(reason) = self.bad.get(&row) else { return Ok(row) };
+        let count = self.sample_count();
+        let sample = match &self.chosen {
+            Some(chosen) => chosen.partition_point(|&chosen| chosen < row) as u64,
+            None => row - self.rows.start,
+        };
+        let shapes = self.source.sample_shapes(row);
+        let others = (1..count).map(|further| self.row((sample + further) % count));
+        let mut fitting = others.filter(|other| !self.bad.contains_key(other));
+        fitting.find(|&other| self.source.sample_shapes(other) == shapes).ok_or_else(|| DataError::Rows {
+            data: self.name.clone(),
+            reason: format!("{reason}: no sample can take its place"),
+        })
     }
 
     /// The sizes of a sample's inputs, in the order in which they were required; none where all samples have the same.
@@ -206,7 +406,7 @@ impl DataSet {
     /// If the sample is out of range.
     pub fn sample_shapes(&self, sample: u64) -> Option<Vec<Vec<u64>>> {
         assert!(sample < self.sample_count(), "sample {sample} of {}", self.sample_count());
-        self.source.sample_shapes(sample + self.rows.start)
+        self.source.sample_shapes(self.row(sample))
     }
 
     /// From now on, keeps samples that were read only if all selected ones take no more than these bytes together; else each is read
@@ -223,6 +423,7 @@ impl DataSet {
     pub fn digest(&self) -> Result<String, DataError> {
         let mut digest = Digest::default();
         self.source.digest(self.rows.clone(), &mut digest)?;
+        self.chosen.iter().flatten().for_each(|row| digest.add(&row.to_le_bytes()));
         Ok(digest.text())
     }
 }
@@ -244,6 +445,24 @@ impl RowSelection {
         let end = if end.is_empty() { None } else { Some(end.parse().ok()?) };
         Some(RowSelection { start, end })
     }
+}
+
+/// Bytes of files together.
+///
+/// # Errors
+/// [`DataError::Io`] naming the first that is not there.
+pub(crate) fn size_of_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<u64, DataError> {
+    let mut size_bytes = 0u64;
+    for path in paths {
+        let found = std::fs::metadata(path).map_err(|error| DataError::io(path, error))?;
+        size_bytes = size_bytes.saturating_add(found.len());
+    }
+    Ok(size_bytes)
+}
+
+/// A tensor of a description.
+pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> String {
+    format!("{name}: {data_type}{shape:?}")
 }
 
 /// Splits the last axes of one image input into channels and spatial sizes.
@@ -278,15 +497,23 @@ pub(crate) fn image_input(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_base::Tensor;
 
     struct Numbers(u64);
 
     impl Source for Numbers {
+        fn description(&self) -> Result<Description, DataError> {
+            Ok(Description { kind: "numbers".into(), ..Description::default() })
+        }
+
         fn sample_count(&self) -> u64 {
             self.0
         }
 
         fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+            if let Some(bad) = samples.iter().find(|&&sample| sample % 10 == 3) {
+                return Err(DataError::malformed(format!("file {bad}"), "corrupt"));
+            }
             let labels: Vec<i64> = samples.iter().map(|&sample| sample as i64).collect();
             Ok(Batch { inputs: BTreeMap::new(), labels: Tensor::from_i64(&[labels.len() as u64], &labels) })
         }
@@ -317,6 +544,7 @@ mod tests {
         assert_eq!(set.sample_count(), 3);
         assert_eq!(set.batch(&[2, 0]).unwrap().labels, Tensor::from_i64(&[2], &[6, 4]));
         assert_eq!(select(10, "4..").unwrap().sample_count(), 6);
+        assert_eq!(select(10, "4..").unwrap().description().unwrap().samples, 6);
         assert_eq!(select(10, "4..7").unwrap().digest().unwrap(), select(20, "4..7").unwrap().digest().unwrap());
         assert_ne!(select(10, "4..7").unwrap().digest().unwrap(), select(10, "3..6").unwrap().digest().unwrap());
     }
@@ -327,5 +555,41 @@ mod tests {
         assert_eq!(select(10, "5..5").err().unwrap(), "DATA: the selection 5..5 is empty");
         assert!(select(10, "12..").is_err());
         assert_eq!(select(0, "..").err().unwrap(), "DATA: there are no samples");
+    }
+
+    #[test]
+    fn parts_of_a_split_hold_every_sample_once() {
+        let part = |part, seed| select(100, "10..60").unwrap().part(part, seed).unwrap();
+        let (first, rest) = (part(Part::First { percent: 90.0 }, 1), part(Part::Rest { percent: 90.0 }, 1));
+        assert_eq!((first.sample_count(), rest.sample_count()), (45, 5));
+        let rows = |set: &DataSet| (0..set.sample_count()).map(|sample| set.row(sample)).collect::<Vec<_>>();
+        let mut all = [rows(&first), rows(&rest)].concat();
+        all.sort_unstable();
+        assert_eq!(all, (10..60).collect::<Vec<u64>>());
+        assert!(rows(&first).is_sorted());
+        assert_ne!(rows(&part(Part::Rest { percent: 90.0 }, 2)), rows(&rest));
+        assert_ne!(first.digest().unwrap(), select(100, "10..60").unwrap().digest().unwrap());
+        let error = select(3, "..").unwrap().part(Part::First { percent: 1.0 }, 0).err().unwrap().to_string();
+        assert!(error.contains("1 % of 3 samples are 0"), "{error}");
+    }
+
+    #[test]
+    fn bad_samples_are_left_out_up_to_a_number() {
+        let labels =
+            |set: &mut DataSet, samples: &[u64]| set.batch(samples).map(|batch| batch.labels.to_i64().unwrap());
+        let mut set = select(20, "..").unwrap();
+        assert!(labels(&mut set, &[2, 3]).unwrap_err().to_string().contains("file 3: corrupt"));
+        set.skip_bad(1);
+        assert_eq!(labels(&mut set, &[2, 3, 4]).unwrap(), [2, 4, 4]);
+        assert_eq!(labels(&mut set, &[3]).unwrap(), [4]);
+        assert_eq!(set.bad_samples().collect::<Vec<_>>(), ["file 3: corrupt"]);
+        let error = labels(&mut set, &[13]).unwrap_err().to_string();
+        assert!(
+            error.contains("file 13: corrupt") && error.contains("2 samples") && error.contains("up to 1"),
+            "{error}"
+        );
+        let mut only = select(20, "3..4").unwrap();
+        only.skip_bad(1);
+        assert!(labels(&mut only, &[0]).unwrap_err().to_string().contains("no sample can take its place"));
     }
 }

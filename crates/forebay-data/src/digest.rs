@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::error::DataError;
-use forebay_base::Tensor;
+use forebay_base::{DataType, Tensor};
 
 /// Files that are larger together than this are not read as a whole: of each, its size and some blocks count.
-const WHOLE_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const WHOLE_BYTES_MAX: u64 = 1 << 30;
 /// Such a block.
 const BLOCK_BYTES: u64 = 64 << 10;
 /// Bytes that are read at once.
@@ -43,13 +43,17 @@ impl Digest {
         self.size_bytes += bytes.len() as u64;
     }
 
+    /// Adds the type and shape of a row, which are not counted as bytes.
+    pub(crate) fn add_kind(&mut self, data_type: DataType, row_shape: &[u64]) {
+        self.crc32.update(format!("{data_type}{row_shape:?}").as_bytes());
+    }
+
     /// Adds rows of an array, with their type and shape.
     ///
     /// # Panics
     /// If the array is a scalar or a row is out of range.
     pub fn add_rows(&mut self, array: &Tensor, rows: Range<u64>) {
-        let kind = format!("{}{:?}", array.data_type(), &array.shape()[1..]);
-        self.crc32.update(kind.as_bytes());
+        self.add_kind(array.data_type(), &array.shape()[1..]);
         let row_bytes = array.bytes().len() / (array.shape()[0].max(1) as usize);
         self.add(&array.bytes()[rows.start as usize * row_bytes..rows.end as usize * row_bytes]);
     }

@@ -1,27 +1,27 @@
-//! A data set of images, PNG or JPEG: one sub-folder per class, numbered in the order of their names.
-//!
-//! An image is resized to the model's input (linear filter), made grey where the input has one channel and RGB where it has
-//! three, and scaled from 0..255 to 0..1.
+//! A data set of images in files: a folder with one sub-folder per class, numbered in the order of their names; or files that a table names
+//! ([`crate::manifest`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use image::imageops::FilterType;
-
-use crate::convert::convert;
-use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
-use crate::digest::Digest;
-use crate::error::DataError;
 use forebay_base::Tensor;
 
-const EXTENSIONS: [&str; 3] = ["png", "jpg", "jpeg"];
+use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::digest::Digest;
+use crate::error::DataError;
+use crate::image_file::{is_image, Images};
 
-/// Files with their classes.
-struct ImageSet {
-    files: Vec<(PathBuf, i64)>,
-    input: InputDescription,
-    input_scale: f64,
+/// Files with their labels.
+pub(crate) struct ImageSet {
+    /// What kind of data set it is, in words.
+    pub(crate) kind: String,
+    /// The files.
+    pub(crate) files: Vec<PathBuf>,
+    /// The labels of all, one behind the other.
+    pub(crate) labels: Tensor,
+    /// What images become.
+    pub(crate) images: Images,
 }
 
 /// Opens a folder of classes. Images are read when they are asked for.
@@ -29,34 +29,32 @@ struct ImageSet {
 /// # Errors
 /// [`DataError::Layout`] where there are no images, or the model takes none.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let (input, channels, _) = image_input(requirements, &[2], "a folder of images")
-        .and_then(|(input, channels, spatial)| match channels {
-            1 | 3 => Ok((input, channels, spatial)),
-            _ => Err(format!("images have 1 or 3 channels, and input {} has {channels}", input.name)),
-        })
-        .map_err(|reason| DataError::layout(folder, reason))?;
-    debug_assert!(matches!(channels, 1 | 3));
+    let images = Images::of(requirements, "a folder of images").map_err(|reason| DataError::layout(folder, reason))?;
     if !requirements.label_shape.is_empty() {
         let shape = &requirements.label_shape;
         let reason = format!("a folder of images has one label per image, and the model wants {shape:?} per sample");
         return Err(DataError::layout(folder, reason));
     }
     let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
-    let mut files = Vec::new();
+    let (mut files, mut labels) = (Vec::new(), Vec::new());
     for (class, class_folder) in classes.iter().enumerate() {
         let images = listed(class_folder)?.into_iter().filter(|path| is_image(path) && path.is_file());
-        files.extend(images.map(|path| (path, class as i64)));
+        files.extend(images);
+        labels.resize(files.len(), class as i64);
     }
     if files.is_empty() {
         let reason =
-            "no data in this folder: expected sub-folders, one per class, of PNG or JPEG images; or NIfTI pairs";
+            "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
+                      NIfTI pairs, .npy files, or tar shards";
         return Err(DataError::layout(folder, reason));
     }
-    Ok(Box::new(ImageSet { files, input, input_scale: requirements.input_scale }))
+    let kind = format!("a folder of images in {} classes", classes.len());
+    let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
+    Ok(Box::new(ImageSet { kind, files, labels, images }))
 }
 
 /// Entries of a folder in the order of their names, hidden ones left out.
-fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
         let entry = entry.map_err(|error| DataError::io(folder, error))?;
@@ -68,66 +66,42 @@ fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(paths)
 }
 
-fn is_image(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
-}
-
-impl ImageSet {
-    fn read(&self, path: &Path) -> Result<Tensor, DataError> {
-        let origin = path.display().to_string();
-        let [channels, height, width] = self.input.sample_shape[..] else {
-            unreachable!("three axes are checked when the set is opened");
-        };
-        let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(&origin, "an input that large"));
-        let mut reader = image::ImageReader::open(path)
-            .and_then(|reader| reader.with_guessed_format())
-            .map_err(|error| DataError::io(path, error))?;
-        let mut limits = image::Limits::default();
-        let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
-        limits.max_alloc = limits.max_alloc.into_iter().chain(available_bytes).min();
-        reader.limits(limits);
-        let picture = reader
-            .decode()
-            .map_err(|error| DataError::malformed(&origin, format!("not a readable image: {error}")))?
-            .resize_exact(size(width)?, size(height)?, FilterType::Triangle);
-        let interleaved = if channels == 1 { picture.into_luma8().into_raw() } else { picture.into_rgb8().into_raw() };
-        let channels = channels as usize;
-        let planes: Vec<f32> = (0..channels)
-            .flat_map(|channel| {
-                interleaved.iter().skip(channel).step_by(channels).map(|&value| f32::from(value) / 255.0)
-            })
-            .collect();
-        let image = Tensor::from_f32(&self.input.sample_shape, &planes);
-        convert(image, self.input.data_type, self.input_scale, &origin)
-    }
-}
-
 impl Source for ImageSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let size = image::image_dimensions(&self.files[0]);
+        let size = size.map_or("of unknown size".to_owned(), |(width, height)| format!("{height} x {width} pixels"));
+        let image = format!("images, the first {size}, resized to {:?}", self.images.input.sample_shape);
+        Ok(Description {
+            kind: self.kind.clone(),
+            tensors: vec![image, format!("labels: {}{:?}", self.labels.data_type(), &self.labels.shape()[1..])],
+            size_bytes: size_of_files(self.files.iter().map(PathBuf::as_path))?,
+            ..Description::default()
+        })
+    }
+
     fn sample_count(&self) -> u64 {
         self.files.len() as u64
     }
 
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
-        let chosen: Vec<&(PathBuf, i64)> = samples.iter().map(|&sample| &self.files[sample as usize]).collect();
-        let images = chosen.iter().map(|(path, _)| self.read(path)).collect::<Result<Vec<_>, _>>()?;
+        let images = samples.iter().map(|&sample| self.images.read(&self.files[sample as usize]));
+        let images = images.collect::<Result<Vec<_>, _>>()?;
         let stacked = Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("samples of one shape");
-        let labels: Vec<i64> = chosen.iter().map(|(_, class)| *class).collect();
-        let inputs = BTreeMap::from([(self.input.name.clone(), stacked)]);
-        Ok(Batch { inputs, labels: Tensor::from_i64(&[labels.len() as u64], &labels) })
+        let inputs = BTreeMap::from([(self.images.input.name.clone(), stacked)]);
+        Ok(Batch { inputs, labels: self.labels.rows(samples) })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        digest.add(self.labels.rows(&samples.clone().collect::<Vec<_>>()).bytes());
         let chosen = &self.files[samples.start as usize..samples.end as usize];
-        chosen.iter().for_each(|(_, class)| digest.add(&class.to_le_bytes()));
-        digest.add_files(chosen.iter().map(|(path, _)| path.as_path()))
+        digest.add_files(chosen.iter().map(PathBuf::as_path))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::LabelKind;
+    use crate::dataset::{InputDescription, LabelKind};
     use forebay_base::DataType;
 
     fn requirements(channels: u64) -> Requirements {
@@ -145,6 +119,8 @@ mod tests {
         red.save(folder.path().join("cat/b.png")).unwrap();
         image::GrayImage::from_pixel(3, 2, image::Luma([102])).save(folder.path().join("dog/a.PNG")).unwrap();
         red.save(folder.path().join("dog/z.jpg")).unwrap();
+        red.save(folder.path().join("dog/y.tiff")).unwrap();
+        red.save(folder.path().join("dog/x.webp")).unwrap();
         std::fs::write(folder.path().join("dog/notes.txt"), "no image").unwrap();
         folder
     }
@@ -153,7 +129,7 @@ mod tests {
     fn images_are_resized_scaled_and_labelled_by_folder() {
         let folder = folder();
         let mut set = open(folder.path(), &requirements(3)).unwrap();
-        assert_eq!(set.sample_count(), 3);
+        assert_eq!(set.sample_count(), 5);
         let batch = set.batch(&[1, 0]).unwrap();
         assert_eq!(batch.labels, Tensor::from_i64(&[2], &[1, 0]));
         let mut expected = vec![0.4f32; 18];
@@ -161,6 +137,10 @@ mod tests {
             expected.extend([value; 6]);
         }
         assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 3, 2, 3], &expected));
+        // Both formats keep every pixel.
+        let others = set.batch(&[2, 3]).unwrap();
+        assert_eq!(others.labels, Tensor::from_i64(&[2], &[1, 1]));
+        assert_eq!(others.inputs["x"].to_f32().unwrap(), [&expected[18..], &expected[18..]].concat());
         assert_eq!(
             open(folder.path(), &requirements(1)).unwrap().batch(&[0]).unwrap().inputs["x"].shape(),
             [1, 1, 2, 3]

@@ -1,4 +1,4 @@
-//! Data sets: NumPy archives, NIfTI volumes and folders of images as batches of tensors.
+//! Data sets: NumPy arrays, NIfTI volumes, images and tar shards as batches of tensors.
 //!
 //! Everything here reads files that somebody else made, so sizes are checked before they are believed and every error
 //! names the file. The crate knows nothing of models: a caller says which inputs it wants
@@ -15,32 +15,56 @@
 //! | [`pairing`] | which label file belongs to which image file |
 //! | [`sampler`] | which samples make up which batch: a function of seed and step |
 //! | [`digest`] | whether two data sets hold the same samples |
+//! | `random` | random numbers that are a function of numbers alone |
+//! | [`batch`] | samples, put together for a step |
+//! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
+//! | [`normalization`] | means and deviations of channels |
 //! | [`dataset`] | samples of any kind as batches by input name |
-//! | [`archive_set`] | a data set in an `.npz` archive |
+//! | [`array_rows`] | rows of an array, in memory or in a file |
+//! | [`archive_set`] | a data set in an `.npz` archive, or a folder of `.npy` files |
 //! | [`ragged_set`] | a data set of samples of different sizes |
 //! | [`volume_set`] | a data set of NIfTI pairs |
+//! | `image_file` | one image |
 //! | [`image_set`] | a data set of images, one folder per class |
+//! | [`manifest`] | a table of images with their labels |
+//! | [`tar_set`] | tar shards |
 //! | [`fn@open`] | which kind of data set a path names |
+//! | [`loader`] | batches that are read ahead |
 
 pub mod archive_set;
+pub mod array_rows;
+pub mod augment;
+pub mod batch;
 pub mod convert;
 pub mod dataset;
 pub mod digest;
 pub mod error;
+mod image_file;
 pub mod image_set;
+pub mod loader;
+pub mod manifest;
 pub mod nifti;
+pub mod normalization;
 pub mod npy;
 pub mod npz;
 pub mod open;
 pub mod pairing;
+mod plane;
 pub mod ragged_set;
+mod random;
 pub mod sampler;
+pub mod tar_set;
 pub mod volume;
 pub mod volume_set;
 
-pub use dataset::{Batch, DataSet, InputDescription, LabelKind, Requirements};
+pub use array_rows::HeldBytes;
+pub use augment::{Augmentation, Transform};
+pub use batch::Batch;
+pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
+pub use loader::{Loaded, Loader};
+pub use normalization::Normalization;
 pub use open::{open, open_free, sample_shapes};
 pub use ragged_set::FreeSizes;
 pub use sampler::Sampler;

@@ -38,13 +38,9 @@ pub fn read(path: &Path) -> Result<Tensor, DataError> {
 /// [`DataError`] naming `origin`.
 pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Result<Tensor, DataError> {
     let malformed = |reason: String| DataError::malformed(origin, reason);
-    let (header, data_type, big_endian) = read_header(&mut stream, origin)?;
-    let size_bytes = packed_size_bytes(data_type, &header.shape)
-        .filter(|&size_bytes| size_bytes <= size_bytes_max)
-        .ok_or_else(|| {
-            let shape = &header.shape;
-            malformed(format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are"))
-        })?;
+    let layout = Layout::read(&mut stream, origin)?;
+    let size_bytes = layout.size_bytes_within(size_bytes_max, origin)?;
+    let Layout { ty, big_endian, fortran_order, .. } = layout;
     // The elements may be compressed: memory is taken only as they really come.
     let bytes = forebay_limits::read_up_to(stream, size_bytes);
     let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
@@ -52,15 +48,68 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
         return Err(malformed(format!("truncated: {} of the {size_bytes} bytes of its elements", bytes.len())));
     }
     if big_endian {
-        bytes.chunks_exact_mut(data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
+        bytes.chunks_exact_mut(ty.data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
     }
-    if data_type == DataType::Bool && bytes.iter().any(|&byte| byte > 1) {
+    if ty.data_type == DataType::Bool && bytes.iter().any(|&byte| byte > 1) {
         return Err(malformed("a boolean that is neither 0 nor 1".into()));
     }
-    if header.fortran_order {
-        bytes = row_major(&bytes, data_type.size_bytes() as usize, &header.shape);
+    if fortran_order {
+        bytes = row_major(&bytes, ty.data_type.size_bytes() as usize, &ty.shape);
     }
-    Ok(Tensor::new(data_type, &header.shape, bytes).expect("as many bytes as shape and type say"))
+    Ok(Tensor::new(ty.data_type, &ty.shape, bytes).expect("as many bytes as shape and type say"))
+}
+
+/// How a file has the elements of an array.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Layout {
+    /// Type and shape.
+    pub(crate) ty: TensorType,
+    /// Whether elements are stored with their highest byte first.
+    pub(crate) big_endian: bool,
+    /// Whether the first axis is the fastest.
+    pub(crate) fortran_order: bool,
+    /// Bytes before the elements.
+    pub(crate) header_bytes: u64,
+}
+
+impl Layout {
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`DataError`] naming `origin`.
+    pub(crate) fn read(stream: impl Read, origin: &str) -> Result<Layout, DataError> {
+        let mut counted = Counted { stream, bytes: 0 };
+        let (header, data_type, big_endian) = read_header(&mut counted, origin)?;
+        let Header { shape, fortran_order, .. } = header;
+        Ok(Layout { ty: TensorType::new(data_type, &shape), big_endian, fortran_order, header_bytes: counted.bytes })
+    }
+
+    /// Bytes of the elements: a header that promises more than there can be is not believed.
+    ///
+    /// # Errors
+    /// [`DataError`] naming `origin`.
+    pub(crate) fn size_bytes_within(&self, size_bytes_max: u64, origin: &str) -> Result<u64, DataError> {
+        let TensorType { data_type, shape, .. } = &self.ty;
+        let size_bytes = packed_size_bytes(*data_type, shape).filter(|&size_bytes| size_bytes <= size_bytes_max);
+        size_bytes.ok_or_else(|| {
+            let reason = format!("{data_type}{shape:?} does not fit the {size_bytes_max} bytes that there are");
+            DataError::malformed(origin, reason)
+        })
+    }
+}
+
+/// A stream whose bytes are counted.
+struct Counted<R> {
+    stream: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
 }
 
 /// The type of an array, of which only the header is read.
@@ -68,8 +117,7 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
 /// # Errors
 /// [`DataError`] naming `origin`.
 pub fn read_type(stream: impl Read, origin: &str) -> Result<TensorType, DataError> {
-    let (header, data_type, _) = read_header(stream, origin)?;
-    Ok(TensorType::new(data_type, &header.shape))
+    Ok(Layout::read(stream, origin)?.ty)
 }
 
 /// The header, the element type, and whether elements are stored with their highest byte first.

@@ -62,6 +62,26 @@ impl Archive {
         npy::read_type(entry, &origin).map(Some)
     }
 
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where an array lies in the file as it is, with its header: the first byte and how many there are; none where it is packed.
+    ///
+    /// # Errors
+    /// What is wrong with the archive.
+    pub(crate) fn place(&mut self, name: &str) -> Result<Option<(PathBuf, u64, u64)>, DataError> {
+        let origin = self.origin(name);
+        let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
+        let entry = self.zip.by_index(index);
+        let entry = entry.map_err(|error| DataError::malformed(&origin, format!("cannot read: {error}")))?;
+        let is_stored = entry.compression() == CompressionMethod::Stored && !entry.encrypted();
+        let size_bytes = entry.compressed_size();
+        let place = entry.data_start().filter(|_| is_stored);
+        Ok(place.map(|start| (self.path.clone(), start, size_bytes)))
+    }
+
     /// Reads one array.
     ///
     /// # Errors

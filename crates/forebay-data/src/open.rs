@@ -3,47 +3,65 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::array_rows::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection};
 use crate::error::DataError;
-use crate::npz::Archive;
 use crate::ragged_set::{self, FreeSizes};
-use crate::{archive_set, image_set, pairing, volume_set};
+use crate::{archive_set, image_set, manifest, pairing, tar_set, volume_set};
 
-/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of NIfTI pairs or a folder of images by class.
+/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of NIfTI pairs or of images by class, a table of images
+/// (`.csv`), or tar shards (WebDataset).
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
 pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataError> {
+    open_fixed(data, requirements, HeldBytes::Usual)
+}
+
+fn open_fixed(data: &str, requirements: &Requirements, held: HeldBytes) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
-    let source = if path.is_dir() {
-        if pairing::is_volume_folder(path)? {
+    let has_extension = |wanted: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted));
+    let source = if tar_set::is_shards(path)? {
+        tar_set::open(path, requirements)?
+    } else if has_extension("csv") {
+        manifest::open(path, requirements)?
+    } else if path.is_dir() {
+        if !npy_names(path)?.is_empty() {
+            archive_set::open(path, requirements, held)?
+        } else if pairing::is_volume_folder(path)? {
             volume_set::open(path, requirements)?
         } else {
             image_set::open(path, requirements)?
         }
     } else {
-        archive_set::open(path, requirements)?
+        archive_set::open(path, requirements, held)?
     };
     DataSet::new(source, selection, data)
 }
 
 /// The same for samples whose sizes may differ: also a folder of `.npz` files, one for each sample, or an archive in which samples lie one
-/// behind the other ([`ragged_set`]).
+/// behind the other ([`ragged_set`]). It says how much of the samples may be in memory.
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
-pub fn open_free(data: &str, requirements: &Requirements, free: &FreeSizes) -> Result<DataSet, DataError> {
+pub fn open_free(
+    data: &str,
+    requirements: &Requirements,
+    free: &FreeSizes,
+    held: HeldBytes,
+) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     if is_ragged(path)? {
-        return DataSet::new(ragged_set::open(path, requirements, free)?, selection, data);
+        return DataSet::new(ragged_set::open(path, requirements, free, held)?, selection, data);
     }
-    open(data, requirements)
+    open_fixed(data, requirements, held)
 }
 
 /// Whether samples may differ in size.
 fn is_ragged(path: &Path) -> Result<bool, DataError> {
     match path.is_dir() {
         true => Ok(!ragged_set::files(path)?.is_empty()),
+        false if path.extension().is_some_and(|extension| extension == "csv" || extension == "tar") => Ok(false),
         false => ragged_set::is_joined(path),
     }
 }
@@ -59,12 +77,13 @@ pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<
         return ragged_set::largest(path, names);
     }
     let mut shapes = BTreeMap::new();
-    if path.is_dir() {
+    let is_archive = path.extension().is_none_or(|extension| extension != "csv" && extension != "tar");
+    if if path.is_dir() { npy_names(path)?.is_empty() } else { !is_archive } {
         return Ok(shapes);
     }
-    let mut archive = Archive::open(path)?;
+    let mut arrays = Arrays::open(path)?;
     for name in names {
-        if let Some((_, sample)) = archive.ty(name)?.as_ref().and_then(|ty| ty.shape.split_first()) {
+        if let Some((_, sample)) = arrays.ty(name)?.as_ref().and_then(|ty| ty.shape.split_first()) {
             shapes.insert(name.to_string(), sample.to_vec());
         }
     }

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use forebay_base::{DataType, Tensor};
 
 use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
+use crate::array_rows::{Arrays, HeldBytes, Rows};
 use crate::convert::convert;
-use crate::dataset::{Batch, Requirements, Source};
+use crate::dataset::{described, size_of_files, Batch, Description, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;
@@ -56,7 +57,7 @@ enum Samples {
     /// A file for each.
     Files(Vec<PathBuf>),
     /// Arrays by name, with the first row of each sample, and one past the last.
-    Joined { arrays: BTreeMap<String, (Tensor, Vec<u64>)>, count: u64 },
+    Joined { arrays: BTreeMap<String, (Rows, Vec<u64>)>, count: u64 },
 }
 
 /// The samples, and what is known of their sizes.
@@ -147,10 +148,15 @@ fn lengths(archive: &mut Archive, name: &str) -> Result<Option<Vec<u64>>, DataEr
 /// # Errors
 /// [`DataError`] naming the file, array and shape: missing, of a shape that the model does not take, or of a type that cannot be
 /// converted.
-pub fn open(path: &Path, requirements: &Requirements, free: &FreeSizes) -> Result<Box<dyn Source>, DataError> {
+pub fn open(
+    path: &Path,
+    requirements: &Requirements,
+    free: &FreeSizes,
+    held: HeldBytes,
+) -> Result<Box<dyn Source>, DataError> {
     let samples = match path.is_dir() {
         true => Samples::Files(files(path)?),
-        false => joined(path, requirements)?,
+        false => joined(path, requirements, held)?,
     };
     let mut set = RaggedSet {
         path: path.to_path_buf(),
@@ -210,14 +216,16 @@ pub fn open(path: &Path, requirements: &Requirements, free: &FreeSizes) -> Resul
 }
 
 /// Reads an archive whose samples lie one behind the other.
-fn joined(path: &Path, requirements: &Requirements) -> Result<Samples, DataError> {
+fn joined(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Result<Samples, DataError> {
     let mut archive = Archive::open(path)?;
     let labels = label_name(&archive.names(), requirements);
     let mut arrays = BTreeMap::new();
     let mut count: Option<u64> = None;
     for name in requirements.inputs.iter().map(|input| input.name.as_str()).chain([labels]) {
-        let (array, origin) = (archive.read(name)?, archive.origin(name));
-        let rows = array.shape().first().copied().unwrap_or(0);
+        let (array, origin) = (Arrays::open(path)?.rows(name, held)?, archive.origin(name));
+        held = held.without(array.held_bytes());
+        let shape = array.ty().shape;
+        let rows = shape.first().copied().unwrap_or(0);
         let starts = match lengths(&mut archive, name)? {
             Some(lengths) => {
                 let ends = lengths.iter().scan(0u64, |end, length| {
@@ -231,7 +239,7 @@ fn joined(path: &Path, requirements: &Requirements) -> Result<Samples, DataError
         let samples = if starts.is_empty() { rows } else { starts.len() as u64 - 1 };
         if starts.last().is_some_and(|&end| end != rows) {
             let expected = format!("{} along the first axis, the sum of {name}{LENGTHS}", starts.last().unwrap_or(&0));
-            return Err(DataError::Shape { origin, found: array.shape().to_vec(), expected });
+            return Err(DataError::Shape { origin, found: shape, expected });
         }
         if *count.get_or_insert(samples) != samples {
             let reason = format!("it has {samples} samples, others have {}", count.unwrap_or_default());
@@ -275,9 +283,10 @@ impl RaggedSet {
             }
             Samples::Joined { arrays, .. } => {
                 let (array, starts) = &arrays[name];
-                let rest = array.shape().iter().skip(1).copied();
+                let ty = array.ty();
+                let rest = ty.shape.iter().skip(1).copied();
                 let length = starts.windows(2).nth(sample as usize).map(|pair| pair[1] - pair[0]);
-                Ok((array.data_type(), length.into_iter().chain(rest).collect(), origin))
+                Ok((ty.data_type, length.into_iter().chain(rest).collect(), origin))
             }
         }
     }
@@ -289,17 +298,17 @@ impl RaggedSet {
                 let mut archive = Archive::open(&files[sample as usize])?;
                 names.iter().map(|name| archive.read(name)).collect()
             }
-            Samples::Joined { arrays, .. } => Ok(names
+            Samples::Joined { arrays, .. } => names
                 .iter()
                 .map(|name| {
                     let (array, starts) = &arrays[*name];
                     if let Some(pair) = starts.windows(2).nth(sample as usize) {
-                        return array.rows(&(pair[0]..pair[1]).collect::<Vec<_>>());
+                        return array.range(pair[0]..pair[1]);
                     }
-                    let row = array.rows(&[sample]);
-                    Tensor::new(row.data_type(), &row.shape()[1..], row.bytes()).expect("the same elements")
+                    let row = array.rows(&[sample])?;
+                    Ok(Tensor::new(row.data_type(), &row.shape()[1..], row.bytes()).expect("the same elements"))
                 })
-                .collect()),
+                .collect(),
         }
     }
 
@@ -378,6 +387,23 @@ fn padded(tensor: &Tensor, shape: &[u64], fill: &[u8], origin: &str) -> Result<T
 }
 
 impl Source for RaggedSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let mut tensors = Vec::new();
+        let names = self.requirements.inputs.iter().map(|input| input.name.as_str()).chain([self.label_name]);
+        for name in names {
+            let (data_type, shape, _) = self.ty(0, name)?;
+            tensors.push(format!("{}, the first one", described(name, data_type, &shape)));
+        }
+        let (kind, size_bytes, held_bytes) = match &self.samples {
+            Samples::Files(files) => ("a folder of .npz files", size_of_files(files.iter().map(PathBuf::as_path))?, 0),
+            Samples::Joined { arrays, .. } => {
+                let held = arrays.values().map(|(array, _)| array.held_bytes()).sum();
+                ("an .npz archive of samples one behind the other", size_of_files([self.path.as_path()])?, held)
+            }
+        };
+        Ok(Description { kind: kind.to_owned(), tensors, size_bytes, held_bytes, ..Description::default() })
+    }
+
     fn sample_count(&self) -> u64 {
         match &self.samples {
             Samples::Files(files) => files.len() as u64,
@@ -484,7 +510,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in written(folder.path(), &[3, 1, 2]) {
             for (pad_to, length) in [(1, 3), (2, 4), (8, 8)] {
-                let mut set = open(&path, &requirements(), &free(Some(pad_to), Some(-1))).unwrap();
+                let mut set = open(&path, &requirements(), &free(Some(pad_to), Some(-1)), HeldBytes::Usual).unwrap();
                 assert_eq!(set.sample_count(), 3);
                 let batch = set.batch(&[1, 0]).unwrap();
                 let (x, y) = (&batch.inputs["x"], batch.labels.to_i64().unwrap());
@@ -506,12 +532,12 @@ mod tests {
     fn without_padding_samples_of_one_size_are_a_batch_and_others_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         for path in written(folder.path(), &[2, 3, 2]) {
-            let mut set = open(&path, &requirements(), &free(None, None)).unwrap();
+            let mut set = open(&path, &requirements(), &free(None, None), HeldBytes::Usual).unwrap();
             assert_eq!(set.batch(&[0, 2]).unwrap().labels, Tensor::from_i64(&[2, 2], &[0, 0, 2, 2]));
             let error = set.batch(&[0, 1]).unwrap_err().to_string();
             assert!(error.contains("--pad-to") && error.contains("--bucket-by") && error.contains("[3, 2]"), "{error}");
             assert_eq!(set.sample_shapes(1), Some(vec![vec![3, 2]]));
-            let mut counted = open(&path, &requirements(), &free(Some(4), None)).unwrap();
+            let mut counted = open(&path, &requirements(), &free(Some(4), None), HeldBytes::Usual).unwrap();
             let error = counted.batch(&[0]).unwrap_err().to_string();
             assert!(error.contains("--ignore-index"), "{error}");
         }
@@ -522,17 +548,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [files, archive] = written(folder.path(), &[2, 3]);
         let fixed = FreeSizes::default();
-        let error = open(&files, &requirements(), &fixed).err().unwrap().to_string();
+        let error = open(&files, &requirements(), &fixed, HeldBytes::Usual).err().unwrap().to_string();
         assert!(error.contains("000.npz[x]") && error.contains("expected [9, 2]"), "{error}");
         let mut wide = requirements();
         wide.inputs[0].sample_shape[1] = 5;
-        let error = open(&archive, &wide, &free(None, None)).err().unwrap().to_string();
+        let error = open(&archive, &wide, &free(None, None), HeldBytes::Usual).err().unwrap().to_string();
         assert!(error.contains("sample 0") && error.contains("expected [any, 5]"), "{error}");
         let short = Tensor::from_i64(&[2], &[2, 2]);
         let (x, y) = (Tensor::from_f32(&[5, 2], &[0.0; 10]), Tensor::from_i64(&[5], &[0; 5]));
         let path = folder.path().join("wrong.npz");
         npz::write(&path, &[("x", &x), ("y", &y), ("x.lengths", &short), ("y.lengths", &short)], false).unwrap();
-        let error = open(&path, &requirements(), &free(None, None)).err().unwrap().to_string();
+        let error = open(&path, &requirements(), &free(None, None), HeldBytes::Usual).err().unwrap().to_string();
         assert!(error.contains("4 along the first axis, the sum of x.lengths"), "{error}");
     }
 }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::random::mixed;
+
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
 ///
 /// ```
@@ -61,6 +63,11 @@ impl Sampler {
         self.steps_per_epoch
     }
 
+    /// The epoch of a step, both counted from 0.
+    pub fn epoch(&self, step: u64) -> u64 {
+        step / self.steps_per_epoch
+    }
+
     /// The samples of a step, counted from 0 over all epochs.
     pub fn batch(&mut self, step: u64) -> Vec<u64> {
         let (epoch, number) = (step / self.steps_per_epoch, (step % self.steps_per_epoch) as usize);
@@ -113,13 +120,6 @@ pub fn permutation(count: u64, seed: u64, epoch: u64) -> Vec<u64> {
         order.swap(last as usize, other);
     }
     order
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014).
-fn mixed(mut value: u64) -> u64 {
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

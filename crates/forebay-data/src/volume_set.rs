@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::DataType;
 
 use crate::convert::convert;
-use crate::dataset::{image_input, Batch, InputDescription, Requirements, Source};
+use crate::dataset::{
+    described, image_input, size_of_files, Batch, Description, InputDescription, Requirements, Source,
+};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::nifti;
+use crate::nifti::{self, Header};
 use crate::pairing::{self, Pair};
 use crate::volume::Boxed;
 use forebay_base::Tensor;
@@ -191,6 +193,23 @@ impl VolumeSet {
 }
 
 impl Source for VolumeSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let first = &self.pairs[0];
+        let mut tensors = Vec::new();
+        for (name, path) in [("image", &first.images[0]), ("labels", &first.labels)] {
+            let stream = nifti::open(path)?;
+            let Header { data_type, shape, .. } = stream.header();
+            tensors.push(format!("{}, the first one", described(name, *data_type, shape)));
+        }
+        let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
+        Ok(Description {
+            kind: "a folder of NIfTI volumes".to_owned(),
+            tensors,
+            size_bytes: size_of_files(files.map(PathBuf::as_path))?,
+            ..Description::default()
+        })
+    }
+
     fn sample_count(&self) -> u64 {
         self.pairs.len() as u64
     }

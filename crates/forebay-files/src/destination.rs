@@ -172,6 +172,21 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Bytes that files may still take where a path is, or where it would be made.
+///
+/// # Errors
+/// The system's reason, without the path.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let mut at = path;
+    loop {
+        match rustix::fs::statvfs(at) {
+            Ok(found) => return Ok(found.f_bavail.saturating_mul(found.f_frsize)),
+            Err(rustix::io::Errno::NOENT) if at != Path::new(".") => at = folder_of(at),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Whether a file can be made in a folder, and takes some bytes.
 fn check_room(folder: &Path) -> io::Result<()> {
     use std::io::Write;

@@ -32,7 +32,7 @@ pub mod pending;
 pub mod temporary;
 pub mod unnamed;
 
-pub use destination::{check_folder, check_writable};
+pub use destination::{check_folder, check_writable, free_bytes};
 pub use lock::{FolderLock, LockError};
 pub use pending::{explained, write, Content, Pending};
 pub use temporary::exit;

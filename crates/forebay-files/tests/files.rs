@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use forebay_files::{check_folder, check_writable, write, Pending};
+use forebay_files::{check_folder, check_writable, free_bytes, write, Pending};
 use rustix::fs::{mknodat, FileType, Mode, CWD};
 
 /// What a folder holds, by name.
@@ -169,6 +169,8 @@ fn folders_are_checked_without_being_made() {
     check_folder(folder.path()).unwrap();
     check_folder(&folder.path().join("new/deep")).unwrap();
     check_folder("new-folder-of-forebay".as_ref()).unwrap();
+    assert!(free_bytes(&folder.path().join("new/deep")).unwrap() > 0);
+    assert!(free_bytes("new-folder-of-forebay".as_ref()).unwrap() > 0);
     write(&folder.path().join("file"), b"").unwrap();
     assert!(check_folder(&folder.path().join("file")).is_err());
     assert!(check_folder(&folder.path().join("file/deep")).is_err());

@@ -1,4 +1,4 @@
-//! Data sets as batches of tensors: `.npz` archives, folders of them, NIfTI volumes, folders of images. More of it is in the crate `forebay-data`.
+//! Data sets as batches of tensors: NumPy arrays, NIfTI volumes, images, tar shards. More of it is in the crate `forebay-data`.
 //!
 //! ```
 //! use forebay::data::{open, LabelKind, Requirements, Sampler};
@@ -17,6 +17,7 @@
 //! ```
 
 pub use forebay_data::{
-    convert, npy, npz, open, open_free, sample_shapes, Batch, DataError, DataSet, Digest, FreeSizes, InputDescription,
-    LabelKind, Requirements, Sampler,
+    convert, npy, npz, open, open_free, sample_shapes, Augmentation, Batch, DataError, DataSet, Description, Digest,
+    FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader, Normalization, Part, Requirements, Sampler,
+    Transform,
 };

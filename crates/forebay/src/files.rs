@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-pub use forebay_files::{check_folder, check_writable, exit, write, FolderLock, LockError, Pending, Unnamed};
+pub use forebay_files::{
+    check_folder, check_writable, exit, free_bytes, write, FolderLock, LockError, Pending, Unnamed,
+};
 
 use crate::error::Error;
 

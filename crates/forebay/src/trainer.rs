@@ -442,6 +442,11 @@ impl Trainer {
         })
     }
 
+    /// Bytes of the tensors of a checkpoint: parameters, optimizer state and running statistics.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.engine.types().values().map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+    }
+
     /// Writes a checkpoint into a directory. The one that was there stays complete until the new one is.
     ///
     /// # Errors

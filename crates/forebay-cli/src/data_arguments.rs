@@ -1,0 +1,79 @@
+//! Flags that say how samples are read, and what becomes of them.
+
+use clap::Args;
+use forebay::data::{Normalization, Transform};
+
+use crate::device_arguments::positive_count;
+use crate::heap_arguments::byte_count;
+
+/// How samples are read, and what becomes of them.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Data")]
+pub struct DataArguments {
+    /// Never hold more than this of the samples in memory, read ahead or kept: arrays in .npy files and in .npz archives that are not
+    /// packed are then read sample by sample [default: what a limit leaves, else a gibibyte]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub data_memory: Option<u64>,
+    /// Train on the first share of the samples, and validate on the others: 90/10. Which ones is drawn by --split-seed
+    #[arg(long, value_name = "PERCENT/PERCENT", value_parser = split, group = "validation", conflicts_with = "validate")]
+    pub split: Option<f64>,
+    /// Which samples --split takes
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "split")]
+    pub split_seed: u64,
+    /// Leave out up to N samples that cannot be read, and report them; the next sample that can be read takes the place of each
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub skip_bad: Option<u64>,
+    /// Change samples a little each time they are trained on: hflip, vflip, dflip (mirrored every other time), crop:PLACES (moved by up to
+    /// so many, 0 comes in), rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
+    /// of the same sizes move along. --shuffle is the seed, too
+    #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
+    pub augment: Vec<Transform>,
+    /// Normalise inputs, after --augment: (value - mean) / deviation, with a pair for all channels or for each; or with what is measured on
+    /// all samples before training
+    #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
+    pub normalize: Option<Normalize>,
+}
+
+/// Where the numbers of a normalisation come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Normalize {
+    /// From the samples.
+    Measured,
+    /// From the command line.
+    Given(Normalization),
+}
+
+fn split(text: &str) -> Result<f64, String> {
+    let wrong = || "write two shares that are 100 together, such as 90/10".to_owned();
+    let (first, rest) = text.split_once('/').ok_or_else(wrong)?;
+    let (first, rest): (f64, f64) = (first.parse().map_err(|_| wrong())?, rest.parse().map_err(|_| wrong())?);
+    if first > 0.0 && rest > 0.0 && (first + rest - 100.0).abs() < 1e-9 {
+        Ok(first)
+    } else {
+        Err(wrong())
+    }
+}
+
+fn transform(text: &str) -> Result<Transform, String> {
+    text.parse()
+}
+
+fn normalize(text: &str) -> Result<Normalize, String> {
+    match text {
+        "measured" => Ok(Normalize::Measured),
+        _ => text.parse().map(Normalize::Given),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_a_hundred_together() {
+        assert_eq!((split("90/10"), split("66.5/33.5")), (Ok(90.0), Ok(66.5)));
+        for wrong in ["90", "90/20", "100/0", "a/b", "110/-10"] {
+            assert!(split(wrong).is_err(), "{wrong}");
+        }
+    }
+}

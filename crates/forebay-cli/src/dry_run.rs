@@ -1,0 +1,185 @@
+//! `forebay train --dry-run`: whether a run can start, what it takes, and how long it is predicted to take. Nothing trains, and nothing is
+//! written.
+
+use std::path::{Path, PathBuf};
+
+use forebay::{files, format_bytes, Trainer};
+use serde_json::{json, Value};
+
+use crate::arguments::{MemoryKind, TrainArguments};
+use crate::failure::Failure;
+use crate::feeding;
+use crate::limits::{tell_of_budget, tell_of_limit};
+use crate::opening::{self, Opened};
+use crate::output;
+use crate::report::{say_json, Report};
+use crate::train::{check_outputs, tell_of_untrained};
+
+/// Checks a run, and says what it takes.
+///
+/// # Errors
+/// Whatever would keep it from training, or from keeping its results.
+pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
+    check_outputs(arguments)?;
+    let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
+    folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
+    let opened = opening::open(arguments)?;
+    let Opened { model, trainer, data, sampler, .. } = &opened;
+    let steps = opening::steps(arguments, sampler.steps_per_epoch())?;
+    arguments.schedule.schedule(steps)?;
+    let validation = match (arguments.validation(), feeding::open_validation(trainer, arguments)?) {
+        (Some(name), Some(set)) => Some(opening::found(&name, &set)?),
+        _ => None,
+    };
+    let disk = disk(arguments, trainer)?;
+    tell_of_untrained(model)?;
+    tell_of_limit(trainer.memory_limit());
+    tell_of_budget(&arguments.device, trainer.budget_excludes_process());
+    let left = steps.saturating_sub(trainer.step_count());
+    let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
+    let (parameters, state_bytes) = (parameters(trainer)?, trainer.checkpoint_bytes());
+    let statistics = trainer.statistics();
+    let report = Report {
+        steps: &[],
+        statistics,
+        device_peak_bytes: statistics.device_peak_bytes,
+        resident_peak_bytes: None,
+        limit: trainer.memory_limit(),
+        explanation: None,
+    };
+    let per_epoch = sampler.steps_per_epoch();
+    if arguments.report.json {
+        let found = data.description()?;
+        let mut object = report.json();
+        let disk: Vec<Value> = disk.iter().map(Need::json).collect();
+        for (key, value) in [
+            ("ready", json!(true)),
+            ("model", json!({"path": arguments.model, "parameters": parameters, "checkpoint_bytes": state_bytes})),
+            (
+                "data",
+                json!({
+                    "name": arguments.data,
+                    "kind": found.kind,
+                    "samples": found.samples,
+                    "tensors": found.tensors,
+                    "size_bytes": found.size_bytes,
+                    "held_bytes": found.held_bytes,
+                }),
+            ),
+            ("batch_size", opened.batch_size.min(data.sample_count()).into()),
+            ("steps_per_epoch", per_epoch.into()),
+            ("steps_to_train", left.into()),
+            ("predicted_step_seconds", json!(step_seconds)),
+            ("predicted_epoch_seconds", json!(step_seconds.map(|seconds| seconds * per_epoch as f64))),
+            ("predicted_seconds", json!(step_seconds.map(|seconds| seconds * left as f64))),
+            ("disk", disk.into()),
+        ] {
+            object.insert(key.to_owned(), value);
+        }
+        return say_json(object);
+    }
+    let line = |name: &str, text: String| output::say(&format!("{name:<16} {text}"));
+    let path = arguments.model.display();
+    line("model", format!("{path}: {parameters} parameters, {} with the state of training", format_bytes(state_bytes)));
+    line("data", opening::found(&arguments.data, data)?);
+    validation.into_iter().for_each(|found| line("validation", found));
+    report.lines().iter().for_each(|line| output::say(line));
+    for Need { what, folder, needed_bytes, free_bytes } in &disk {
+        let (needed, free) = (format_bytes(*needed_bytes), format_bytes(*free_bytes));
+        line("disk", format!("{needed} in {} for {what}, {free} are free", folder.display()));
+    }
+    match step_seconds {
+        Some(seconds) => {
+            let (epoch, all) = (duration(seconds * per_epoch as f64), duration(seconds * left as f64));
+            line("predicted", format!("{seconds:.3} s/step, {epoch} for an epoch of {per_epoch} steps"));
+            line("", format!("{all} for the {left} steps of this run"));
+        }
+        None => {
+            line("predicted", "nothing: only --memory planned has a plan that says how long a step takes".to_owned())
+        }
+    }
+    line("dry run", "all is well; nothing was trained, and nothing was written".to_owned());
+    Ok(())
+}
+
+/// Room that a run takes on a disk.
+struct Need {
+    what: &'static str,
+    folder: PathBuf,
+    needed_bytes: u64,
+    free_bytes: u64,
+}
+
+impl Need {
+    fn json(&self) -> Value {
+        let Need { what, folder, needed_bytes, free_bytes } = self;
+        json!({"what": what, "folder": folder, "needed_bytes": needed_bytes, "free_bytes": free_bytes})
+    }
+}
+
+/// What a run takes of its disks.
+///
+/// # Errors
+/// A disk that has too little room, or that does not say how much it has.
+fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Failure> {
+    let state_bytes = trainer.checkpoint_bytes();
+    let model_bytes = std::fs::metadata(&arguments.model).map_or(0, |found| found.len());
+    let spill_bytes = trainer.statistics().spill_bytes;
+    let parent = |path: &Path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    // The old checkpoint stays until the new one is complete.
+    let checkpoint_bytes = state_bytes.saturating_mul(2);
+    let wanted = [
+        ("checkpoints", arguments.checkpoint.clone(), checkpoint_bytes),
+        ("the checkpoint of the lowest loss", arguments.records.best_checkpoint.clone(), checkpoint_bytes),
+        ("the trained model", arguments.save.as_deref().map(parent), model_bytes),
+        ("the model of averages", arguments.save_ema.as_deref().map(parent), model_bytes),
+        ("what is spilled", arguments.device.spill_dir.clone().filter(|_| spill_bytes > 0), spill_bytes),
+    ];
+    let mut needs = Vec::new();
+    for (what, folder, needed_bytes) in wanted {
+        let Some(folder) = folder else { continue };
+        let free_bytes = files::free_bytes(&folder).map_err(|error| {
+            Failure::Failed(format!("cannot find out how much room {} has: {error}", folder.display()))
+        })?;
+        if needed_bytes > free_bytes {
+            let (needed, free) = (format_bytes(needed_bytes), format_bytes(free_bytes));
+            let folder = folder.display();
+            return Err(Failure::Failed(format!("{folder}: {what} would take {needed}, and {free} are free there")));
+        }
+        needs.push(Need { what, folder, needed_bytes, free_bytes });
+    }
+    Ok(needs)
+}
+
+/// Numbers in all parameters.
+fn parameters(trainer: &Trainer) -> Result<u64, Failure> {
+    let mut count = 0;
+    trainer.for_each_parameter(|_, tensor| {
+        count += tensor.count();
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// Seconds as a person says them.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 120.0 => format!("{seconds:.1} s"),
+        _ if seconds < 7200.0 => format!("{:.1} min", seconds / 60.0),
+        _ if seconds < 172_800.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::duration;
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!([3.14, 600.0, 7200.0, 864_000.0].map(duration), ["3.1 s", "10.0 min", "2.0 h", "10.0 days"]);
+    }
+}

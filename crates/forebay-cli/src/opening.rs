@@ -1,0 +1,124 @@
+//! What training starts from: the model, its plan, and the data, as the flags and a checkpoint say. Nothing is written.
+
+use forebay::data::{DataSet, Sampler};
+use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, Trainer, TrainerOptions};
+use serde_json::Value;
+
+use crate::arguments::{OnNanKind, TrainArguments};
+use crate::budget_file::BudgetFile;
+use crate::failure::Failure;
+use crate::feeding;
+use crate::metrics;
+use crate::output;
+use crate::plan::warn_of_unknown_costs;
+use crate::resuming::{agreed, check_batches, check_data};
+use crate::training_options::training_options;
+
+/// What training starts from.
+pub struct Opened {
+    /// The model, as it was read.
+    pub model: Model,
+    /// How it is trained.
+    pub options: TrainerOptions,
+    /// The trainer, at the step of the checkpoint.
+    pub trainer: Trainer,
+    /// What it is trained on.
+    pub data: DataSet,
+    /// The digest of the data, where it was needed.
+    pub digest: Option<String>,
+    /// Which samples make up which batch.
+    pub sampler: Sampler,
+    /// Samples of a step.
+    pub batch_size: u64,
+    /// The seed of the order.
+    pub shuffle: Option<u64>,
+    /// The position that the checkpoint keeps; null without one.
+    pub position: Value,
+    /// Where the budget is read from.
+    pub budget_file: Option<BudgetFile>,
+}
+
+/// Opens all of it.
+///
+/// # Errors
+/// Whatever keeps it from training.
+pub fn open(arguments: &TrainArguments) -> Result<Opened, Failure> {
+    // What is wrong with the flags is said before anything is read.
+    arguments.schedule.schedule(1)?;
+    let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
+    let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
+    let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
+    let shuffle = agreed("--shuffle", arguments.shuffle, position.map(|_| earlier("shuffle")))?;
+    let asked = agreed("--batch-size", arguments.training.batch_size, position.map(|_| earlier("batch_size")))?;
+    let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
+    metrics::of_validation(&options.training.loss, &arguments.metrics)?;
+    options.engine = arguments.device.options(arguments.trace.trace.is_some());
+    options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
+    let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
+        Some((file, size)) => {
+            let memory = &mut options.engine.memory;
+            let budget =
+                if memory.simulate_device.is_some() { &mut memory.simulate_device } else { &mut memory.device_memory };
+            *budget = Some(size);
+            Some(file)
+        }
+        None => None,
+    };
+    options.batch_size = asked;
+    options.on_nan = match arguments.on_nan {
+        OnNanKind::Stop => OnNan::Stop,
+        OnNanKind::Continue => OnNan::Continue,
+        OnNanKind::Skip => OnNan::Skip,
+    };
+    let model = Model::from_file(&arguments.model)?;
+    // What flags say counts before what the data has.
+    options.sizes = feeding::sizes_of_data(arguments, &model)?;
+    options.sizes.extend(arguments.training.size.iter().cloned());
+    let mut trainer = Trainer::new(model.clone(), options.clone())?;
+    warn_of_unknown_costs(trainer.unknown_costs());
+    let data = feeding::open(&trainer, arguments)?;
+    trainer.keep_memory_limit()?;
+    let mut digest = None;
+    if let Some(checkpoint) = &checkpoint {
+        check_batches(arguments, &checkpoint.position)?;
+        digest = check_data(arguments, &data, &checkpoint.position)?;
+        trainer.restore(checkpoint)?;
+    }
+    let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
+    let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
+    let sample_count = data.sample_count();
+    if sample_count < batch_size {
+        output::complain(&format!(
+            "note: {} has {sample_count} samples, fewer than a batch of {batch_size}: each step trains on {sample_count}, \
+             with a plan of its own",
+            arguments.data
+        ));
+    }
+    let position = position.cloned().unwrap_or_default();
+    Ok(Opened { model, options, trainer, data, digest, sampler, batch_size, shuffle, position, budget_file })
+}
+
+/// Steps to be done in the end, those before a checkpoint included.
+///
+/// # Errors
+/// More than can be counted.
+pub fn steps(arguments: &TrainArguments, steps_per_epoch: u64) -> Result<u64, Failure> {
+    let epochs = arguments.epochs.unwrap_or(1);
+    let steps = arguments.steps.or_else(|| epochs.checked_mul(steps_per_epoch));
+    steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))
+}
+
+/// What a data set holds, in a line.
+///
+/// # Errors
+/// A file that is no longer there.
+pub fn found(name: &str, data: &DataSet) -> Result<String, Failure> {
+    let found = data.description()?;
+    let (size, held) = (format_bytes(found.size_bytes), format_bytes(found.held_bytes));
+    let reading = match found.held_bytes {
+        0 => "read when they are needed".to_owned(),
+        _ => format!("{held} of it in memory"),
+    };
+    let (samples, kind, tensors) = (found.samples, found.kind, found.tensors.join(", "));
+    Ok(format!("{name}: {samples} samples, {kind}: {tensors}; {size}, {reading}"))
+}

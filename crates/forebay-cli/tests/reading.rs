@@ -1,0 +1,84 @@
+//! How samples are read while the digits network trains: from files, ahead, augmented, in parts, and around damage.
+
+mod common;
+
+use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use forebay::data::{npy, npz};
+
+/// Digits as `.npy` files in a folder, and as an archive that is not packed.
+fn copies(folder: &Folder, count: u64) -> [String; 2] {
+    let mut archive = npz::Archive::open(digits_data().as_ref()).unwrap();
+    let rows: Vec<u64> = (0..count).collect();
+    let (x, y) = (archive.read("x").unwrap().rows(&rows), archive.read("y").unwrap().rows(&rows));
+    std::fs::create_dir(folder.path("arrays")).unwrap();
+    npy::write(&folder.path("arrays/x.npy"), &x).unwrap();
+    npy::write(&folder.path("arrays/y.npy"), &y).unwrap();
+    [folder.text("arrays"), folder.archive("plain.npz", &[("x", &x), ("y", &y)])]
+}
+
+fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
+    let common = ["--batch-size", "50", "--threads", "1", "--learning-rate", "0.01", "--momentum", "0.9"];
+    [&["train", model, "--data", data], common.as_slice(), flags].concat()
+}
+
+#[test]
+fn a_run_that_goes_on_in_an_epoch_sees_the_very_next_sample_however_it_reads() {
+    let (folder, model) = (Folder::new(), digits_model());
+    let [arrays, plain] = copies(&folder, 150);
+    // 120 samples: three steps, the last of them smaller.
+    let flags = ["--shuffle", "3", "--augment", "crop:1,rotate:10,noise:0.1,cutout:0.2", "--normalize", "measured"];
+    let flags = [flags.as_slice(), &["--split", "80/20"]].concat();
+    let run = |data: &str, more: &[&str]| json(&train(&model, data, &[flags.as_slice(), more].concat()));
+    let saved = ["whole", "streamed", "resumed"].map(|name| folder.text(&format!("{name}.onnx")));
+    let whole = run(&plain, &["--steps", "8", "--save", &saved[0]]);
+    assert_eq!(whole["validation"]["count"], 30);
+    let streamed = run(&arrays, &["--steps", "8", "--save", &saved[1], "--data-memory", "60KiB"]);
+    assert_eq!(whole["validation"], streamed["validation"]);
+    assert!(streamed["data_seconds"].as_f64().unwrap() > 0.0);
+    let checkpoint = folder.text("checkpoint");
+    run(&arrays, &["--steps", "4", "--checkpoint", &checkpoint, "--data-memory", "60KiB"]);
+    run(&arrays, &["--steps", "8", "--resume", &checkpoint, "--save", &saved[2]]);
+    let bytes = saved.map(|path| std::fs::read(path).unwrap());
+    assert!(bytes[0] == bytes[1], "streamed");
+    assert!(bytes[0] == bytes[2], "resumed");
+    // What decides a batch has to stay.
+    let other = train(&model, &arrays, &["--steps", "8", "--resume", &checkpoint, "--split", "80/20"]);
+    assert_says(&failure(2, &other), &["--augment", "the checkpoint was made with"]);
+}
+
+#[test]
+fn a_bound_that_is_too_small_and_packed_arrays_are_refused() {
+    let (folder, model) = (Folder::new(), digits_model());
+    let [arrays, _] = copies(&folder, 100);
+    let error = failure(2, &train(&model, &arrays, &["--steps", "1", "--data-memory", "1KiB"]));
+    assert_says(&error, &["--data-memory 1 KiB is too little", "12.89 KiB"]);
+    let (packed, x) = (folder.path("packed.npz"), npy::read(&folder.path("arrays/x.npy")).unwrap());
+    npz::write(&packed, &[("x", &x), ("y", &npy::read(&folder.path("arrays/y.npy")).unwrap())], true).unwrap();
+    let error = failure(1, &train(&model, packed.to_str().unwrap(), &["--steps", "1", "--data-memory", "40KiB"]));
+    assert_says(&error, &["packed.npz[x]", "numpy.savez", "6400 bytes"]);
+    assert_says(&failure(2, &train(&model, &arrays, &["--split", "90/20"])), &["90/10"]);
+}
+
+#[test]
+fn damaged_images_are_named_or_left_out_and_counted() {
+    let (folder, model) = (Folder::new(), digits_model());
+    for class in 0..2 {
+        std::fs::create_dir(folder.path(&format!("class{class}"))).unwrap();
+        for number in 0..6 {
+            let picture = image::GrayImage::from_pixel(8, 8, image::Luma([40 * class + number]));
+            picture.save(folder.path(&format!("class{class}/{number}.png"))).unwrap();
+        }
+    }
+    folder.write("class1/3.png", b"\x89PNG\r\n\x1a\nand nothing more");
+    let data = folder.text("");
+    let flags = ["--batch-size", "4", "--epochs", "2", "--threads", "1"];
+    let command = [&["train", &model, "--data", &data], flags.as_slice()].concat();
+    assert_says(&failure(1, &command), &["class1/3.png", "not a readable image"]);
+    let report = json(&[command.as_slice(), &["--skip-bad", "1"]].concat());
+    assert_eq!(report["steps"].as_array().unwrap().len(), 6);
+    assert!(report["bad_samples"][0].as_str().unwrap().contains("class1/3.png"), "{report}");
+    let text = success(&[command.as_slice(), &["--skip-bad", "1"]].concat());
+    assert_says(&text, &["1 samples that cannot be read", "class1/3.png", "waited for data"]);
+    folder.write("class0/0.png", b"nor this");
+    assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "up to 1"]);
+}

@@ -1,0 +1,306 @@
+//! Augmentation: samples that are changed a little each time they are seen, and normalisation.
+//!
+//! What becomes of a sample is a function of the seed, the epoch and the sample's number: not of its batch, of threads, or of what was
+//! seen before. What changes places (flips, crops, rotations) changes labels of the same sizes alike.
+
+use std::str::FromStr;
+
+use forebay_base::{DataType, Tensor};
+
+use crate::batch::Batch;
+use crate::convert::convert;
+use crate::error::DataError;
+use crate::plane::{self, Grid};
+use crate::random::Random;
+
+/// One kind of change.
+///
+/// ```
+/// use forebay_data::Transform;
+///
+/// let rotation: Transform = "rotate:10".parse().unwrap();
+/// assert_eq!(rotation, Transform::Rotate { degrees: 10.0 });
+/// assert!("rotate".parse::<Transform>().unwrap_err().contains("rotate:DEGREES"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Transform {
+    /// Mirrored along the last axis, every other time.
+    FlipHorizontal,
+    /// Mirrored along the last axis but one, every other time.
+    FlipVertical,
+    /// Mirrored along the first of three spatial axes, every other time.
+    FlipDepth,
+    /// Moved along every spatial axis by up to so many places either way: what comes in is 0.
+    Crop {
+        /// The places.
+        padding: u64,
+    },
+    /// Turned in the plane of the last two axes by up to so much either way; between places, values are mixed.
+    Rotate {
+        /// The largest angle, in degrees.
+        degrees: f32,
+    },
+    /// Made larger or smaller in that plane by a factor of up to 1 + `most` either way.
+    Scale {
+        /// The largest change.
+        most: f32,
+    },
+    /// A number of up to this is added, or taken away.
+    Brightness {
+        /// The number.
+        most: f32,
+    },
+    /// Multiplied around the sample's mean by 1, up to this more or less.
+    Contrast {
+        /// The largest change.
+        most: f32,
+    },
+    /// A normally distributed number is added to every value.
+    Noise {
+        /// Its standard deviation.
+        deviation: f32,
+    },
+    /// A box is set to 0.
+    Cutout {
+        /// Its size along each axis, as a share of it.
+        share: f32,
+    },
+}
+
+/// What `--augment` takes, in words.
+pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE";
+
+impl FromStr for Transform {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Transform, String> {
+        let (name, number) = text.split_once(':').map_or((text, None), |(name, number)| (name, Some(number)));
+        let unknown = || format!("'{text}' is none of {TRANSFORMS}");
+        let value = |most: f32| match number.and_then(|number| number.parse::<f32>().ok()) {
+            Some(value) if value.is_finite() && value > 0.0 && value <= most => Ok(value),
+            _ => Err(format!("'{text}': {name} needs a number above 0, at most {most}: one of {TRANSFORMS}")),
+        };
+        match (name, number) {
+            ("hflip", None) => Ok(Transform::FlipHorizontal),
+            ("vflip", None) => Ok(Transform::FlipVertical),
+            ("dflip", None) => Ok(Transform::FlipDepth),
+            ("crop", _) => match value(65_536.0)? {
+                places if places.fract() == 0.0 => Ok(Transform::Crop { padding: places as u64 }),
+                _ => Err(format!("'{text}': crop needs a whole number")),
+            },
+            ("rotate", _) => Ok(Transform::Rotate { degrees: value(180.0)? }),
+            ("scale", _) => Ok(Transform::Scale { most: value(0.9)? }),
+            ("brightness", _) => Ok(Transform::Brightness { most: value(f32::MAX)? }),
+            ("contrast", _) => Ok(Transform::Contrast { most: value(1.0)? }),
+            ("noise", _) => Ok(Transform::Noise { deviation: value(f32::MAX)? }),
+            ("cutout", _) => Ok(Transform::Cutout { share: value(1.0)? }),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// Changes, one after the other, with the seed of their random numbers.
+///
+/// ```
+/// use forebay_base::Tensor;
+/// use forebay_data::{Augmentation, Batch, Transform};
+///
+/// let augmentation = Augmentation { transforms: vec![Transform::FlipHorizontal], seed: 0 };
+/// let image = Tensor::from_f32(&[1, 1, 1, 2], &[1.0, 2.0]);
+/// let batch = Batch { inputs: [("x".to_string(), image)].into(), labels: Tensor::from_i64(&[1], &[0]) };
+/// // Sample 5 is mirrored in some epochs, and in each always or never.
+/// let seen: Vec<Batch> = (0..20).map(|epoch| augmentation.apply(batch.clone(), &[5], epoch).unwrap()).collect();
+/// assert!(seen.contains(&batch) && seen.iter().any(|seen| *seen != batch));
+/// assert_eq!(augmentation.apply(batch, &[5], 3).unwrap(), seen[3]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Augmentation {
+    /// The changes.
+    pub transforms: Vec<Transform>,
+    /// The seed.
+    pub seed: u64,
+}
+
+impl Augmentation {
+    /// A batch with its samples changed: inputs of floating-point numbers with two or three spatial axes, and labels of the same sizes.
+    /// `samples` are the numbers of the batch's samples.
+    ///
+    /// # Errors
+    /// [`DataError`] for a batch that has nothing to change.
+    pub fn apply(&self, mut batch: Batch, samples: &[u64], epoch: u64) -> Result<Batch, DataError> {
+        let mut spatial: Option<Vec<u64>> = None;
+        for (name, input) in &mut batch.inputs {
+            let (data_type, shape) = (input.data_type(), input.shape().to_vec());
+            if !data_type.is_float() || !matches!(shape.len(), 4 | 5) {
+                continue;
+            }
+            let origin = format!("input {name}");
+            let mut values = convert(input.clone(), DataType::Float32, 1.0, &origin)?.to_f32().unwrap_or_default();
+            let per_sample = values.len() / samples.len().max(1);
+            for (values, &sample) in values.chunks_exact_mut(per_sample.max(1)).zip(samples) {
+                let grid = Grid::of(&shape[2..]);
+                self.change(values, &grid, epoch, sample, Kind::Values);
+            }
+            *input = convert(Tensor::from_f32(&shape, &values), data_type, 1.0, &origin)?;
+            spatial = Some(shape[2..].to_vec());
+        }
+        let Some(spatial) = spatial else {
+            let reason = "there is no input of floating-point numbers with two or three spatial axes to augment";
+            return Err(DataError::unsupported("the data", reason));
+        };
+        if let Some(labels) = batch.labels.to_i64().filter(|_| batch.labels.shape().get(1..) == Some(&spatial)) {
+            let mut labels = labels;
+            let grid = Grid::of(&spatial);
+            for (labels, &sample) in labels.chunks_exact_mut(grid.count().max(1)).zip(samples) {
+                self.change(labels, &grid, epoch, sample, Kind::Labels);
+            }
+            let data_type = batch.labels.data_type();
+            batch.labels = convert(Tensor::from_i64(batch.labels.shape(), &labels), data_type, 1.0, "labels")?;
+        }
+        Ok(batch)
+    }
+
+    /// Changes a sample: values of one channel after the other, or labels.
+    fn change<T: plane::Element>(&self, values: &mut [T], grid: &Grid, epoch: u64, sample: u64, kind: Kind) {
+        for (number, transform) in (0..).zip(&self.transforms) {
+            // Numbers of their own for each change: inputs and labels draw the same.
+            let random = &mut Random::of(&[self.seed, epoch, sample, number]);
+            match *transform {
+                Transform::FlipHorizontal if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 2)),
+                Transform::FlipVertical if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 1)),
+                Transform::FlipDepth if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 0)),
+                Transform::FlipHorizontal | Transform::FlipVertical | Transform::FlipDepth => {}
+                Transform::Crop { padding } => {
+                    let shifts = [0, 1, 2].map(|axis| match axis == 0 && grid.is_flat() {
+                        true => 0,
+                        false => random.up_to(2 * padding) as i64 - padding as i64,
+                    });
+                    grid.planes(values).for_each(|plane| grid.shift(plane, shifts));
+                }
+                Transform::Rotate { degrees } => {
+                    let turn = plane::rotation(f64::from(degrees) * random.symmetric());
+                    grid.planes(values).for_each(|plane| grid.transform(plane, turn));
+                }
+                Transform::Scale { most } => {
+                    let factor = 1.0 / (1.0 + f64::from(most) * random.symmetric());
+                    grid.planes(values).for_each(|plane| grid.transform(plane, [factor, 0.0, 0.0, factor]));
+                }
+                Transform::Cutout { share } => {
+                    // What is no longer seen keeps its labels.
+                    let hole = grid.hole(share, random);
+                    if kind == Kind::Values {
+                        grid.planes(values).for_each(|plane| grid.clear(plane, &hole));
+                    }
+                }
+                _ if kind == Kind::Labels => {}
+                Transform::Brightness { most } => {
+                    let summand = most * random.symmetric() as f32;
+                    T::each(values, |value| value + summand);
+                }
+                Transform::Contrast { most } => {
+                    let factor = 1.0 + most * random.symmetric() as f32;
+                    let mean = T::mean(values);
+                    T::each(values, |value| mean + (value - mean) * factor);
+                }
+                Transform::Noise { deviation } => T::each(values, |value| value + deviation * random.normal() as f32),
+            }
+        }
+    }
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Values,
+    Labels,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(samples: u64, channels: u64, spatial: &[u64]) -> Batch {
+        let places: u64 = spatial.iter().product();
+        let shape = [&[samples, channels], spatial].concat();
+        let values: Vec<f32> = (0..samples * channels * places).map(|value| (value % places) as f32).collect();
+        let labels: Vec<i64> = (0..samples * places).map(|label| (label % places) as i64).collect();
+        let labels = Tensor::from_i64(&[&[samples], spatial].concat(), &labels);
+        Batch { inputs: [("x".to_string(), Tensor::from_f32(&shape, &values))].into(), labels }
+    }
+
+    fn augmentation(words: &[&str]) -> Augmentation {
+        Augmentation { transforms: words.iter().map(|word| word.parse().unwrap()).collect(), seed: 3 }
+    }
+
+    fn values(batch: &Batch) -> Vec<f32> {
+        batch.inputs["x"].to_f32().unwrap()
+    }
+
+    #[test]
+    fn a_sample_is_changed_alike_in_every_batch_and_differently_in_every_epoch() {
+        let words = [
+            "hflip",
+            "vflip",
+            "crop:2",
+            "rotate:20",
+            "scale:0.2",
+            "brightness:0.1",
+            "contrast:0.2",
+            "noise:0.1",
+            "cutout:0.4",
+        ];
+        let augmentation = augmentation(&words);
+        let all = augmentation.apply(batch(3, 2, &[6, 7]), &[4, 9, 2], 1).unwrap();
+        let one = augmentation.apply(batch(1, 2, &[6, 7]), &[9], 1).unwrap();
+        assert_eq!(values(&all)[84..168], values(&one));
+        assert_eq!(all.labels.rows(&[1]), one.labels);
+        let later = augmentation.apply(batch(1, 2, &[6, 7]), &[9], 2).unwrap();
+        assert_ne!(values(&later), values(&one));
+    }
+
+    #[test]
+    fn labels_go_where_their_values_go() {
+        for (spatial, words) in [
+            ([5, 6].as_slice(), ["hflip", "vflip", "crop:2"].as_slice()),
+            (&[3, 4, 5], &["hflip", "vflip", "dflip", "crop:1"]),
+        ] {
+            let mut changed = 0;
+            for epoch in 0..8 {
+                let given = batch(1, 2, spatial);
+                let found = augmentation(words).apply(given.clone(), &[1], epoch).unwrap();
+                let labels: Vec<f32> = found.labels.to_i64().unwrap().iter().map(|&label| label as f32).collect();
+                assert_eq!(values(&found), [labels.clone(), labels].concat());
+                changed += u64::from(found != given);
+            }
+            assert!(changed > 4, "{changed} of 8");
+        }
+    }
+
+    #[test]
+    fn noise_is_normal_and_holes_leave_labels() {
+        let zeros = Batch {
+            inputs: [("x".to_string(), Tensor::from_f32(&[1, 1, 100, 100], &[0.0; 10_000]))].into(),
+            ..batch(1, 1, &[2, 2])
+        };
+        let noise = values(&augmentation(&["noise:0.5"]).apply(zeros, &[0], 0).unwrap());
+        let mean = noise.iter().sum::<f32>() / 1e4;
+        let within = |most: f32| noise.iter().filter(|value| value.abs() < most).count() as f32 / 1e4;
+        assert!(mean.abs() < 0.02 && (within(0.5) - 0.6827).abs() < 0.02 && (within(1.0) - 0.9545).abs() < 0.01);
+        let given = batch(1, 1, &[10, 10]);
+        let found = augmentation(&["cutout:0.3"]).apply(given.clone(), &[0], 0).unwrap();
+        assert_eq!(found.labels, given.labels);
+        let holes = values(&found).iter().zip(values(&given)).filter(|(found, given)| **found != *given).count();
+        assert!((1..=9).contains(&holes), "{holes}");
+    }
+
+    #[test]
+    fn words_without_a_meaning_and_data_without_places_are_refused() {
+        for word in ["flip", "crop", "crop:1.5", "rotate:181", "noise:-1", "hflip:2", "cutout:nan"] {
+            assert!(word.parse::<Transform>().unwrap_err().contains(word), "{word}");
+        }
+        let flat =
+            Batch { inputs: [("x".to_string(), Tensor::from_f32(&[1, 2], &[0.0; 2]))].into(), ..batch(1, 1, &[1, 1]) };
+        assert!(augmentation(&["hflip"]).apply(flat, &[0], 0).unwrap_err().to_string().contains("spatial axes"));
+    }
+}

@@ -1,0 +1,237 @@
+//! Batches of a training run, read ahead on a thread of their own.
+//!
+//! What a step sees is a function of its number alone: how far is read ahead, and whether at all, changes no batch.
+
+use std::sync::mpsc::{sync_channel, Receiver};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::dataset::{Batch, DataSet};
+use crate::error::DataError;
+use crate::sampler::Sampler;
+
+/// A batch, and how it was had.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, InputDescription, LabelKind, Loader, Requirements, Sampler};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// let labels = LabelKind::Classes;
+/// let requirements = Requirements { inputs: vec![image], input_scale: 1.0, labels, label_shape: Vec::new() };
+/// let digits = open("../../examples/digits/digits.npz", &requirements)?;
+/// let sampler = Sampler::new(digits.sample_count(), 50, Some(7));
+/// let loaded = Loader::new(digits, sampler, 2).batch(0)?;
+/// assert_eq!((loaded.samples.len(), loaded.batch.labels.shape()), (50, &[50][..]));
+/// assert!(loaded.waited_seconds > 0.0, "nothing was read ahead of the first batch");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// The batch.
+    pub batch: Batch,
+    /// Its samples.
+    pub samples: Vec<u64>,
+    /// Seconds that the caller waited for it.
+    pub waited_seconds: f64,
+}
+
+/// Reads the batches of steps.
+///
+/// ```
+/// use forebay_base::DataType;
+/// use forebay_data::{open, InputDescription, LabelKind, Loader, Requirements, Sampler};
+///
+/// # fn main() -> Result<(), forebay_data::DataError> {
+/// # let image = InputDescription { name: "x".to_string(), data_type: DataType::Float32, sample_shape: vec![1, 8, 8] };
+/// # let labels = LabelKind::Classes;
+/// # let requirements = Requirements { inputs: vec![image], input_scale: 1.0, labels, label_shape: Vec::new() };
+/// let digits = open("../../examples/digits/digits.npz", &requirements)?;
+/// let sampler = Sampler::new(digits.sample_count(), 50, Some(7));
+/// let mut loader = Loader::new(digits, sampler, 2);
+/// // Any step may be the next one; those that follow are read ahead.
+/// let (fifth, sixth) = (loader.batch(5)?, loader.batch(6)?);
+/// assert_eq!(loader.batch(5)?.batch, fifth.batch);
+/// assert_ne!(fifth.samples, sixth.samples);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Loader {
+    data: Arc<Mutex<DataSet>>,
+    sampler: Sampler,
+    /// Batches that are ready, or being made, at most.
+    ahead: usize,
+    /// One past the last step that is ever asked for.
+    end: u64,
+    reader: Option<Reader>,
+}
+
+/// The thread that reads ahead.
+struct Reader {
+    /// The step that comes next.
+    step: u64,
+    /// One past the last step that it reads.
+    end: u64,
+    batches: Receiver<Result<Batch, DataError>>,
+    thread: JoinHandle<()>,
+}
+
+impl Loader {
+    /// Batches as a sampler says, of which up to `ahead` are read before they are asked for; 0 reads each when it is asked for.
+    pub fn new(data: DataSet, sampler: Sampler, ahead: usize) -> Loader {
+        Loader { data: Arc::new(Mutex::new(data)), sampler, ahead, end: u64::MAX, reader: None }
+    }
+
+    /// The data.
+    pub fn data(&self) -> MutexGuard<'_, DataSet> {
+        self.data.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Which samples make up which batch.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// The samples of a step.
+    pub fn samples(&mut self, step: u64) -> Vec<u64> {
+        self.sampler.batch(step)
+    }
+
+    /// Reads nothing ahead from this step on.
+    pub fn end_at(&mut self, step: u64) {
+        self.end = step;
+    }
+
+    /// The batch of a step, counted from 0 over all epochs.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    pub fn batch(&mut self, step: u64) -> Result<Loaded, DataError> {
+        let started = Instant::now();
+        let samples = self.sampler.batch(step);
+        let kept = match self.reader.take() {
+            Some(reader) if reader.step == step => Some(reader),
+            other => {
+                other.into_iter().for_each(Reader::stop);
+                self.read_from(step)
+            }
+        };
+        let Some(mut reader) = kept else {
+            let batch = self.data().batch_of_step(&samples, &self.sampler, step)?;
+            return Ok(Loaded { batch, samples, waited_seconds: started.elapsed().as_secs_f64() });
+        };
+        let Ok(batch) = reader.batches.recv() else {
+            // Its panic is the caller's.
+            match reader.thread.join() {
+                Err(panic) => std::panic::resume_unwind(panic),
+                Ok(()) => unreachable!("it ends behind the last step, or after an error"),
+            }
+        };
+        // After an error, the thread is at its end.
+        let batch = batch?;
+        reader.step += 1;
+        self.reader = Some(reader).filter(|reader| reader.step < reader.end);
+        Ok(Loaded { batch, samples, waited_seconds: started.elapsed().as_secs_f64() })
+    }
+
+    /// Starts to read; none where nothing is read ahead, or the system refuses a thread.
+    fn read_from(&self, step: u64) -> Option<Reader> {
+        if self.ahead == 0 {
+            return None;
+        }
+        // One batch waits in the thread until there is a place for it.
+        let (give, batches) = sync_channel(self.ahead - 1);
+        let (data, mut sampler, end) = (self.data.clone(), self.sampler.clone(), self.end.max(step + 1));
+        let read = move || {
+            for step in step..end {
+                let samples = sampler.batch(step);
+                let batch = data
+                    .lock()
+                    .unwrap_or_else(|poisoned| poisoned.into_inner())
+                    .batch_of_step(&samples, &sampler, step);
+                let is_last = batch.is_err();
+                if give.send(batch).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("reader".to_owned()).spawn(read).ok()?;
+        Some(Reader { step, end, batches, thread })
+    }
+}
+
+impl Reader {
+    fn stop(self) {
+        drop(self.batches);
+        // What it failed at was not asked for.
+        let _ = self.thread.join();
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.reader.take().into_iter().for_each(Reader::stop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{InputDescription, LabelKind, Requirements};
+    use crate::{npz, open_free, Augmentation, FreeSizes, HeldBytes};
+    use forebay_base::{DataType, Tensor};
+
+    /// Ten samples in a file, of which this many bytes may be in memory.
+    fn data(folder: &std::path::Path, held: HeldBytes) -> DataSet {
+        let path = folder.join("d.npz");
+        let (x, y): (Vec<f32>, Vec<i64>) = ((0..160u8).map(f32::from).collect(), (0..10).collect());
+        let (x, y) = (Tensor::from_f32(&[10, 1, 4, 4], &x), Tensor::from_i64(&[10], &y));
+        npz::write(&path, &[("x", &x), ("y", &y)], false).unwrap();
+        let input = InputDescription { name: "x".into(), data_type: DataType::Float32, sample_shape: vec![1, 4, 4] };
+        let (labels, label_shape) = (LabelKind::Classes, Vec::new());
+        let requirements = Requirements { inputs: vec![input], input_scale: 1.0, labels, label_shape };
+        let mut data = open_free(path.to_str().unwrap(), &requirements, &FreeSizes::default(), held).unwrap();
+        let transforms = ["hflip", "crop:1", "noise:0.5"].map(|word| word.parse().unwrap()).to_vec();
+        data.augment(Augmentation { transforms, seed: 5 });
+        data
+    }
+
+    fn batches(loader: &mut Loader, steps: std::ops::Range<u64>) -> Vec<Batch> {
+        steps.map(|step| loader.batch(step).unwrap().batch).collect()
+    }
+
+    #[test]
+    fn how_far_is_read_ahead_and_from_where_changes_no_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = |held, ahead| Loader::new(data(folder.path(), held), Sampler::new(10, 3, Some(1)), ahead);
+        let expected = batches(&mut loader(HeldBytes::Usual, 0), 0..9);
+        for ahead in [0, 1, 2, 5] {
+            let mut reading = loader(HeldBytes::AtMost(0), ahead);
+            reading.end_at(9);
+            assert_eq!(batches(&mut reading, 0..9), expected, "{ahead}");
+            // A run that goes on in the middle of an epoch, and one that goes back.
+            assert_eq!(batches(&mut loader(HeldBytes::AtMost(0), ahead), 5..9), expected[5..], "{ahead}");
+            assert_eq!(batches(&mut reading, 2..4), expected[2..4], "{ahead}");
+            assert_eq!(reading.data().description().unwrap().held_bytes, 0);
+        }
+        let mut seen: Vec<i64> = expected[..4].iter().flat_map(|batch| batch.labels.to_i64().unwrap()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10).collect::<Vec<_>>(), "every sample once in an epoch");
+    }
+
+    #[test]
+    fn an_error_comes_at_its_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut loader = Loader::new(data(folder.path(), HeldBytes::AtMost(0)), Sampler::new(10, 1, None), 2);
+        loader.batch(0).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(folder.path().join("d.npz")).unwrap();
+        file.set_len(300).unwrap();
+        let error = (1..10).find_map(|step| loader.batch(step).err()).unwrap().to_string();
+        assert!(error.contains("d.npz[") && error.contains("]: sample ") && error.contains("at byte"), "{error}");
+        assert!(loader.batch(9).is_err(), "the next one is tried");
+    }
+}

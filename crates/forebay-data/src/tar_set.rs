@@ -1,0 +1,338 @@
+//! A data set in tar shards, as WebDataset has them: one `.tar` file, or a folder of them in the order of their names.
+//!
+//! Members whose names are the same up to the first dot of the file name are one sample: `000017.jpg` and `000017.cls`. An image (PNG, JPEG,
+//! WebP, TIFF) is the model's only input, or `000017.x.npy` its input `x`; labels are `cls` (a number in text) or `y.npy`. The table of
+//! members is read when the set is opened; what they hold, when a batch comes.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Cursor;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use forebay_base::Tensor;
+
+use crate::archive_set::{label_type, scale_for};
+use crate::convert::convert;
+use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::digest::Digest;
+use crate::error::DataError;
+use crate::image_file::{is_image, Images};
+use crate::npy;
+
+/// No member is larger.
+const MEMBER_BYTES_MAX: u64 = 4 << 30;
+
+/// Where something of a sample is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Member {
+    shard: u32,
+    start: u64,
+    size_bytes: u64,
+}
+
+/// A sample: the members of the inputs in their order, and of the labels.
+struct Sample {
+    key: String,
+    inputs: Vec<Member>,
+    labels: Member,
+}
+
+struct TarSet {
+    shards: Vec<(PathBuf, File)>,
+    samples: Vec<Sample>,
+    /// Where inputs are images.
+    images: Option<Images>,
+    /// Whether labels are text.
+    has_classes: bool,
+    requirements: Requirements,
+}
+
+/// Whether a path is a shard, or a folder of them.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub(crate) fn is_shards(path: &Path) -> Result<bool, DataError> {
+    Ok(if path.is_dir() { !shards(path)?.is_empty() } else { is_tar(path) })
+}
+
+fn is_tar(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "tar")
+}
+
+fn shards(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut shards = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|error| DataError::io(path, error))? {
+        let shard = entry.map_err(|error| DataError::io(path, error))?.path();
+        shards.extend(Some(shard).filter(|shard| is_tar(shard)));
+    }
+    shards.sort_unstable();
+    Ok(shards)
+}
+
+/// Opens shards, and reads their tables of members.
+///
+/// # Errors
+/// [`DataError`] naming the shard, and the member or sample.
+pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+    let mut opened = Vec::new();
+    let mut found: Vec<(String, BTreeMap<String, Member>)> = Vec::new();
+    for (number, shard) in (0..).zip(shards(path)?) {
+        let file = forebay_limits::open_regular(&shard).map_err(|error| DataError::io(&shard, error))?;
+        members(&shard, &file, number, &mut found)?;
+        opened.push((shard, file));
+    }
+    let at = |key: &str, reason: String| DataError::malformed(format!("{}[{key}]", path.display()), reason);
+    let has_image =
+        |members: &BTreeMap<String, Member>| members.keys().any(|name| is_image(Path::new(&format!("image.{name}"))));
+    let images = match found.first().is_some_and(|(_, members)| has_image(members)) {
+        false => None,
+        true => {
+            let mut any_labels = requirements.clone();
+            any_labels.labels = crate::dataset::LabelKind::Classes;
+            Some(Images::of(&any_labels, "tar shards of images").map_err(|reason| DataError::layout(path, reason))?)
+        }
+    };
+    let has_classes = found.first().is_some_and(|(_, members)| members.contains_key("cls"));
+    let mut samples = Vec::with_capacity(found.len());
+    for (key, members) in found {
+        let named = |name: &str| {
+            let member = members.get(name).copied();
+            let present: Vec<&str> = members.keys().map(String::as_str).collect();
+            member.ok_or_else(|| at(&key, format!("no {name} of this sample; it has {}", present.join(", "))))
+        };
+        let inputs = match &images {
+            Some(_) => {
+                let image = members
+                    .iter()
+                    .find(|(name, _)| is_image(Path::new(&format!("image.{name}"))))
+                    .map(|(_, member)| vec![*member]);
+                image.ok_or_else(|| at(&key, "no image of this sample".to_owned()))?
+            }
+            None => {
+                let names = requirements.inputs.iter().map(|input| named(&format!("{}.npy", input.name)));
+                names.collect::<Result<_, _>>()?
+            }
+        };
+        let labels = named(if has_classes { "cls" } else { "y.npy" })?;
+        samples.push(Sample { key, inputs, labels });
+    }
+    let requirements = requirements.clone();
+    Ok(Box::new(TarSet { shards: opened, samples, images, has_classes, requirements }))
+}
+
+/// Adds the members of a shard to the samples, in their order.
+fn members(
+    path: &Path,
+    file: &File,
+    shard: u32,
+    found: &mut Vec<(String, BTreeMap<String, Member>)>,
+) -> Result<(), DataError> {
+    let wrong =
+        |error: std::io::Error| DataError::malformed(path.display().to_string(), format!("not a tar file: {error}"));
+    let end = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+    let mut archive = tar::Archive::new(file);
+    for entry in archive.entries_with_seek().map_err(wrong)? {
+        let entry = entry.map_err(wrong)?;
+        if !entry.header().entry_type().is_file() {
+            continue;
+        }
+        let name = entry.path().map_err(wrong)?.display().to_string();
+        let (folder, file_name) = name.rsplit_once('/').map_or(("", name.as_str()), |(folder, file)| (folder, file));
+        let Some((stem, extension)) = file_name.split_once('.').filter(|(stem, _)| !stem.is_empty()) else { continue };
+        let (start, size_bytes) = (entry.raw_file_position(), entry.size());
+        if size_bytes > MEMBER_BYTES_MAX || start.saturating_add(size_bytes) > end {
+            let reason = format!("truncated: {size_bytes} bytes at byte {start} of a file of {end}");
+            return Err(DataError::malformed(format!("{}[{name}]", path.display()), reason));
+        }
+        let key = if folder.is_empty() { stem.to_owned() } else { format!("{folder}/{stem}") };
+        if found.last().is_none_or(|(last, _)| *last != key) {
+            found.push((key, BTreeMap::new()));
+        }
+        let member = Member { shard, start, size_bytes };
+        found.last_mut().into_iter().for_each(|(_, members)| {
+            members.insert(extension.to_owned(), member);
+        });
+    }
+    Ok(())
+}
+
+impl TarSet {
+    fn origin(&self, sample: &Sample, member: Member) -> String {
+        let (path, _) = &self.shards[member.shard as usize];
+        format!("{}[{}], at byte {}", path.display(), sample.key, member.start)
+    }
+
+    fn bytes(&self, member: Member, origin: &str) -> Result<Vec<u8>, DataError> {
+        let buffer = forebay_limits::buffer(member.size_bytes);
+        let mut bytes: Vec<u8> = buffer.map_err(|error| DataError::malformed(origin, error.to_string()))?;
+        bytes.resize(member.size_bytes as usize, 0);
+        let (_, file) = &self.shards[member.shard as usize];
+        let read = file.read_exact_at(&mut bytes, member.start);
+        read.map_err(|error| DataError::malformed(origin, format!("cannot read: {error}")))?;
+        Ok(bytes)
+    }
+
+    /// An array of a sample.
+    fn array(&self, sample: &Sample, member: Member, shape: &[u64]) -> Result<Tensor, DataError> {
+        let origin = self.origin(sample, member);
+        let bytes = self.bytes(member, &origin)?;
+        let array = npy::read_from(bytes.as_slice(), bytes.len() as u64, &origin)?;
+        match array.shape() == shape {
+            true => Ok(array),
+            false => {
+                let found = array.shape().to_vec();
+                Err(DataError::Shape { origin, found, expected: format!("{shape:?}") })
+            }
+        }
+    }
+
+    fn labels(&self, sample: &Sample) -> Result<Tensor, DataError> {
+        let (member, wanted) = (sample.labels, label_type(&self.requirements));
+        let origin = self.origin(sample, member);
+        let shape = &self.requirements.label_shape;
+        if !self.has_classes {
+            return convert(self.array(sample, member, shape)?, wanted, 1.0, &origin);
+        }
+        let bytes = self.bytes(member, &origin)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let number = text.trim().parse::<i64>();
+        let number =
+            number.map_err(|_| DataError::malformed(&origin, format!("'{}' is no whole number", text.trim())))?;
+        if shape.iter().any(|&size| size != 1) {
+            return Err(DataError::Shape { origin, found: Vec::new(), expected: format!("{shape:?}") });
+        }
+        convert(Tensor::from_i64(shape, &[number]), wanted, 1.0, &origin)
+    }
+}
+
+impl Source for TarSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let inputs = self.requirements.inputs.iter().map(|input| match self.images {
+            Some(_) => format!("images, resized to {:?}", input.sample_shape),
+            None => format!("{}.npy: {:?}", input.name, input.sample_shape),
+        });
+        let labels = if self.has_classes { "cls: a number" } else { "y.npy" };
+        Ok(Description {
+            kind: format!("{} tar shards", self.shards.len()),
+            tensors: inputs.chain([labels.to_owned()]).collect(),
+            size_bytes: size_of_files(self.shards.iter().map(|(path, _)| path.as_path()))?,
+            ..Description::default()
+        })
+    }
+
+    fn sample_count(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let inputs = &self.requirements.inputs;
+        let mut columns: Vec<Vec<Tensor>> = vec![Vec::new(); inputs.len()];
+        let mut labels = Vec::with_capacity(samples.len());
+        for &sample in samples {
+            let sample = &self.samples[sample as usize];
+            for ((input, &member), column) in inputs.iter().zip(&sample.inputs).zip(&mut columns) {
+                let origin = self.origin(sample, member);
+                column.push(match &self.images {
+                    Some(images) => images.decode(Cursor::new(self.bytes(member, &origin)?), &origin)?,
+                    None => {
+                        let array = self.array(sample, member, &input.sample_shape)?;
+                        let scale = scale_for(input.data_type, self.requirements.input_scale);
+                        convert(array, input.data_type, scale, &origin)?
+                    }
+                });
+            }
+            labels.push(self.labels(sample)?);
+        }
+        let stacked = |tensors: &[Tensor]| Tensor::stack(&tensors.iter().collect::<Vec<_>>()).expect("one shape");
+        let inputs = inputs.iter().zip(&columns).map(|(input, column)| (input.name.clone(), stacked(column)));
+        Ok(Batch { inputs: inputs.collect(), labels: stacked(&labels) })
+    }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        for sample in &self.samples[samples.start as usize..samples.end as usize] {
+            digest.add(sample.key.as_bytes());
+            let members = sample.inputs.iter().chain([&sample.labels]);
+            members.for_each(|member| digest.add(&member.size_bytes.to_le_bytes()));
+        }
+        digest.add_files(self.shards.iter().map(|(path, _)| path.as_path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{InputDescription, LabelKind};
+    use forebay_base::DataType;
+
+    fn shard(path: &Path, members: &[(&str, &[u8])]) {
+        let mut builder = tar::Builder::new(File::create(path).unwrap());
+        for (name, bytes) in members {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, name, *bytes).unwrap();
+        }
+        builder.finish().unwrap();
+    }
+
+    fn requirements(sample_shape: &[u64]) -> Requirements {
+        let input =
+            InputDescription { name: "x".into(), data_type: DataType::Float32, sample_shape: sample_shape.to_vec() };
+        Requirements { inputs: vec![input], input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
+    }
+
+    fn png(grey: u8) -> Vec<u8> {
+        let mut bytes = Cursor::new(Vec::new());
+        image::GrayImage::from_pixel(2, 2, image::Luma([grey])).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn shards_of_images_are_one_set_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b, c) = (png(51), png(102), png(153));
+        shard(&folder.path().join("1.tar"), &[("c.png", &c), ("c.cls", b"5\n")]);
+        shard(
+            &folder.path().join("0.tar"),
+            &[("d/a.cls", b"3"), ("d/a.png", &a), ("b.png", &b), ("b.cls", b"4"), ("b.json", b"{}")],
+        );
+        assert!(is_shards(folder.path()).unwrap());
+        let mut set = open(folder.path(), &requirements(&[1, 1, 1])).unwrap();
+        let batch = set.batch(&[2, 0, 1]).unwrap();
+        assert_eq!(batch.inputs["x"], Tensor::from_f32(&[3, 1, 1, 1], &[0.6, 0.2, 0.4]));
+        assert_eq!(batch.labels, Tensor::from_i64(&[3], &[5, 3, 4]));
+        assert_eq!((set.sample_count(), set.description().unwrap().kind.as_str()), (3, "2 tar shards"));
+    }
+
+    #[test]
+    fn arrays_come_by_their_names_and_damage_is_named_with_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.tar");
+        let array = |tensor: &Tensor| {
+            let mut bytes = Vec::new();
+            npy::write_to(&mut bytes, tensor).unwrap();
+            bytes
+        };
+        let (x, y) = (array(&Tensor::from_f32(&[2], &[1.0, 2.0])), array(&Tensor::from_i64(&[], &[9])));
+        shard(&path, &[("s.x.npy", &x), ("s.y.npy", &y), ("t.x.npy", &x[..x.len() - 1]), ("t.y.npy", &y)]);
+        let mut set = open(&path, &requirements(&[2])).unwrap();
+        let batch = set.batch(&[0]).unwrap();
+        assert_eq!(
+            (&batch.inputs["x"], &batch.labels),
+            (&Tensor::from_f32(&[1, 2], &[1.0, 2.0]), &Tensor::from_i64(&[1], &[9]))
+        );
+        let error = set.batch(&[0, 1]).unwrap_err().to_string();
+        assert!(error.contains("data.tar[t], at byte ") && error.contains("truncated: 7 of the 8 bytes"), "{error}");
+        shard(&path, &[("s.x.npy", &x)]);
+        let error = open(&path, &requirements(&[2])).err().unwrap().to_string();
+        assert!(error.contains("[s]: no y.npy of this sample; it has x.npy"), "{error}");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..520]).unwrap();
+        assert!(open(&path, &requirements(&[2])).err().unwrap().to_string().contains("truncated"));
+    }
+}
