@@ -20,6 +20,7 @@ from typing import List
 
 from . import _forebay, managed
 from ._fit import Evaluation, History, StepReport
+from ._lora import LoRA, with_adapters
 from ._losses import (
     BinaryCrossEntropy,
     BinaryFocal,
@@ -111,6 +112,7 @@ __all__ = [
     "FileError",
     "Focal",
     "History",
+    "LoRA",
     "Huber",
     "InvalidArgument",
     "KLDivergence",
@@ -161,5 +163,6 @@ __all__ = [
     "stream",
     "synchronize",
     "where",
+    "with_adapters",
     "zeros",
 ]

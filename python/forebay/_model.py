@@ -65,6 +65,13 @@ class Model:
         else:
             raise InvalidArgument(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
 
+    @classmethod
+    def of_native(cls, native: _forebay.Model, name: str) -> Model:
+        """A model that the native module made."""
+        model = cls.__new__(cls)
+        model.name, model._native = name, native
+        return model
+
     @property
     def inputs(self) -> List[TensorInfo]:
         """What the model takes, as it declares it."""

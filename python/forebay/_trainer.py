@@ -11,6 +11,7 @@ from . import _forebay, _options
 from ._arrays import Native, all_from_native, from_native, labels_to_native, to_native
 from ._feed import read_ahead, split_batch
 from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
+from ._lora import LoRA, with_adapters
 from ._losses import Loss, loss_given, loss_named
 from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
 from ._optimizers import Optimizer, optimizer_given, optimizer_named
@@ -59,6 +60,7 @@ class Trainer:
         groups: Parameters that train with numbers of their own, each a :class:`forebay.ParameterGroup`.
         accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other.
         average: The decay of an exponential moving average of the parameters: see :meth:`save_average`.
+        lora: Low-rank adapters that train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.
 
     Raises:
@@ -97,9 +99,10 @@ class Trainer:
         groups: Sequence[ParameterGroup] = (),
         accumulate: int = 1,
         average: Optional[float] = None,
+        lora: Optional[LoRA] = None,
         **options: Unpack[EngineOptions],
     ) -> None:
-        self._model: Model = as_model(model)
+        self._model: Model = as_model(model) if lora is None else with_adapters(model, lora)
         self._loss: Loss = loss_named(loss)
         self._optimizer: Optimizer = optimizer_named(optimizer, learning_rate)
         self._native = _forebay.Trainer(
@@ -328,6 +331,10 @@ class Trainer:
     def save_average(self, path: PathLike) -> None:
         """Writes the trained model with the moving averages of its parameters in their place (``average=...``)."""
         self._native.save_average(os.fspath(path))
+
+    def save_adapters(self, folder: PathLike) -> None:
+        """Writes the adapters alone (``lora=...``), as PEFT does: ``adapter_model.safetensors`` and ``adapter_config.json``."""
+        self._native.save_adapters(os.fspath(folder))
 
     # Stop and go on.
 

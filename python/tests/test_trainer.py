@@ -249,6 +249,29 @@ def test_settings_of_fit_that_contradict_each_other(digits: str, batch: Any, set
     assert run.step_count == 0
 
 
+def test_adapters_train_alone_and_are_merged(digits: str, batch: Any, tmp_path: Path) -> None:
+    lora = forebay.LoRA(["conv?.weight", "fc.weight"], rank=2, alpha=8, also="fc.bias")
+    run = forebay.Trainer(digits, optimizer=forebay.Adam(1e-2), batch_size=50, lora=lora)
+    before = run.parameters()
+    assert len(before) == 2 * 4 + 1 and before["fc.weight.lora_right"].shape == (2, 64)
+    losses = run.fit([batch] * 10, progress=False).losses
+    assert losses[-1] < losses[0]
+    run.save(tmp_path / "merged.onnx")
+    merged = forebay.Session(tmp_path / "merged.onnx").run(batch[0])["logits"]
+    assert np.allclose(merged, run.evaluate(*batch).logits, atol=1e-4)
+    run.save_adapters(tmp_path / "adapters")
+    assert sorted(path.name for path in (tmp_path / "adapters").iterdir()) == [
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
+    # Another seed begins with other factors, which do nothing yet either.
+    other = forebay.Trainer(digits, batch_size=50, lora=dataclasses.replace(lora, seed=1))
+    assert not same(other.parameters(), before)
+    assert other.evaluate(*batch).loss == pytest.approx(trainer(digits).evaluate(*batch).loss)
+    with pytest.raises(forebay.Error, match="conv1.weight"):
+        forebay.with_adapters(digits, forebay.LoRA("decoder.*"))
+
+
 def test_errors_of_the_data_are_the_callers(digits: str, batch: Any) -> None:
     def broken() -> Any:
         yield batch

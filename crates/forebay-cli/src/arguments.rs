@@ -12,6 +12,7 @@ pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, Pol
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative};
 use crate::optimizer_arguments::OptimizerArguments;
@@ -227,6 +228,9 @@ pub struct TrainingArguments {
     /// What becomes of gradients.
     #[command(flatten)]
     pub gradients: GradientArguments,
+    /// Adapters that train instead of weights.
+    #[command(flatten)]
+    pub adapters: LoraArguments,
 }
 
 /// What happens when the loss is not a number, or a gradient is not finite.
@@ -324,6 +328,9 @@ pub struct TrainArguments {
     /// Write the trained model with the moving averages of its parameters
     #[arg(long, value_name = "FILE.onnx", requires = "ema")]
     pub save_ema: Option<PathBuf>,
+    /// Write the adapters alone into this folder, as PEFT does: adapter_model.safetensors and adapter_config.json
+    #[arg(long, value_name = "DIR", requires = "lora")]
+    pub save_adapters: Option<PathBuf>,
     /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
     /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or where else it can, and says
     /// where); while training runs, no other run writes there

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::lora_arguments::LoraArguments;
+
 /// `forebay export`.
 #[derive(Args, Debug)]
 #[command(
@@ -24,4 +26,7 @@ pub struct ExportArguments {
     /// Write the trained model
     #[arg(long, value_name = "FILE.onnx")]
     pub save: PathBuf,
+    /// The adapters that were trained: the flags of `train`.
+    #[command(flatten)]
+    pub adapters: LoraArguments,
 }

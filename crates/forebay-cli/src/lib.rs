@@ -29,6 +29,7 @@
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it takes |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
+//! | [`lora_arguments`] | the flags of low-rank adapters |
 //! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
 //! | [`numbers`] | numbers of flags |
 //! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
@@ -61,6 +62,7 @@ mod interrupt;
 mod keeping;
 mod limits;
 mod log_file;
+mod lora_arguments;
 mod loss_arguments;
 mod loss_options;
 mod metrics;

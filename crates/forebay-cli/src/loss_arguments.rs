@@ -17,7 +17,7 @@ pub enum LossKind {
     L1,
     /// Squares up to --delta, absolute differences beyond
     Huber,
-    /// Squares up to --beta, absolute differences beyond
+    /// Squares up to --loss-beta, absolute differences beyond
     SmoothL1,
     /// Kullback-Leibler divergence of an output that is log probabilities, or logits with --class-axis; labels are probabilities
     Kl,
@@ -31,7 +31,7 @@ pub enum LossKind {
     Dice,
     /// Dice plus cross-entropy
     DiceCe,
-    /// Tversky over the classes along axis 1: --alpha weighs what is wrongly predicted, --beta what is missed
+    /// Tversky over the classes along axis 1: --loss-alpha weighs what is wrongly predicted, --loss-beta what is missed
     Tversky,
     /// The model's output is the loss
     Output,
@@ -65,11 +65,11 @@ pub struct LossArguments {
     pub delta: Option<f32>,
     /// Where squares end: of smooth-l1 [default: 1]; the weight of what is missed: of tversky [default: 0.5]
     #[arg(long, value_name = "X", value_parser = not_negative)]
-    pub beta: Option<f32>,
+    pub loss_beta: Option<f32>,
     /// The weight of positive labels against negative ones: of binary-focal [default: 0.25; negative: none]; that of what is wrongly
     /// predicted: of tversky [default: 0.5]
     #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
-    pub alpha: Option<f32>,
+    pub loss_alpha: Option<f32>,
     /// How much less sure predictions count: of focal and binary-focal [default: 2]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub focal_gamma: Option<f32>,

@@ -24,7 +24,7 @@ pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
         LossKind::Mse => Loss::MeanSquaredError,
         LossKind::L1 => Loss::MeanAbsoluteError,
         LossKind::Huber => Loss::Huber { delta: given.delta.unwrap_or(1.0) },
-        LossKind::SmoothL1 => Loss::SmoothL1 { beta: given.beta.unwrap_or(1.0) },
+        LossKind::SmoothL1 => Loss::SmoothL1 { beta: given.loss_beta.unwrap_or(1.0) },
         LossKind::Bce => Loss::BinaryCrossEntropy { class_axis, positive_weights: given.pos_weight.clone() },
         LossKind::Kl => {
             Loss::KlDivergence { class_axis, log_targets: given.log_targets, elementwise_mean: given.elementwise_mean }
@@ -40,7 +40,7 @@ pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
             Loss::Focal { class_axis, ignore_index, class_weights, gamma: given.focal_gamma.unwrap_or(2.0) }
         }
         LossKind::BinaryFocal => Loss::BinaryFocal {
-            alpha: Some(given.alpha.unwrap_or(0.25)).filter(|&alpha| alpha >= 0.0),
+            alpha: Some(given.loss_alpha.unwrap_or(0.25)).filter(|&alpha| alpha >= 0.0),
             gamma: given.focal_gamma.unwrap_or(2.0),
         },
         LossKind::Dice => Loss::Dice(region(arguments)),
@@ -54,8 +54,8 @@ pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
         }
         LossKind::Tversky => Loss::Tversky {
             region: region(arguments),
-            alpha: given.alpha.unwrap_or(0.5),
-            beta: given.beta.unwrap_or(0.5),
+            alpha: given.loss_alpha.unwrap_or(0.5),
+            beta: given.loss_beta.unwrap_or(0.5),
         },
         LossKind::Output => Loss::Output { labels: arguments.label_input.clone() },
     })
@@ -98,8 +98,8 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
         (given.label_smoothing.is_some(), "--label-smoothing", &[SoftmaxCrossEntropy]),
         (!given.pos_weight.is_empty(), "--pos-weight", &[Bce]),
         (given.delta.is_some(), "--delta", &[Huber]),
-        (given.beta.is_some(), "--beta", &[SmoothL1, Tversky]),
-        (given.alpha.is_some(), "--alpha", &[BinaryFocal, Tversky]),
+        (given.loss_beta.is_some(), "--loss-beta", &[SmoothL1, Tversky]),
+        (given.loss_alpha.is_some(), "--loss-alpha", &[BinaryFocal, Tversky]),
         (given.focal_gamma.is_some(), "--focal-gamma", &[Focal, BinaryFocal]),
         (given.log_targets, "--log-targets", &[Kl]),
         (given.elementwise_mean, "--elementwise-mean", &[Kl]),

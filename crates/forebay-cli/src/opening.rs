@@ -70,7 +70,7 @@ pub fn open(arguments: &TrainArguments) -> Result<Opened, Failure> {
         OnNanKind::Continue => OnNan::Continue,
         OnNanKind::Skip => OnNan::Skip,
     };
-    let model = Model::from_file(&arguments.model)?;
+    let model = arguments.training.adapters.adapt(Model::from_file(&arguments.model)?)?;
     // What flags say counts before what the data has.
     options.sizes = feeding::sizes_of_data(arguments, &model)?;
     options.sizes.extend(arguments.training.size.iter().cloned());

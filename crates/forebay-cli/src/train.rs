@@ -114,10 +114,8 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let files =
         [&arguments.save, &arguments.save_ema, &arguments.save_costs, &arguments.trace.trace, &arguments.records.log];
-    for path in files.into_iter().flatten() {
-        output::check_writable(path)?;
-    }
-    Ok(())
+    files.into_iter().flatten().try_for_each(|path| output::check_writable(path))?;
+    arguments.save_adapters.as_deref().map_or(Ok(()), output::check_folder)
 }
 
 /// What became of the results of training.
@@ -366,6 +364,9 @@ impl<'a> Run<'a> {
         }
         if let Some(path) = &self.arguments.save_ema {
             failures.extend(self.trainer.save_average(path).err().map(|error| error.to_string()));
+        }
+        if let Some(folder) = &self.arguments.save_adapters {
+            failures.extend(self.trainer.save_adapters(folder).err().map(|error| error.to_string()));
         }
         match &self.arguments.save_costs {
             Some(_) if self.steps.is_empty() => {

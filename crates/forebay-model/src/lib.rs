@@ -39,6 +39,7 @@
 //! | [`lower`] | from graph to program |
 
 mod action;
+pub mod adapters;
 pub mod autodiff;
 pub mod context;
 pub mod error;

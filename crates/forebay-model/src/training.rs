@@ -39,6 +39,7 @@ pub use groups::ParameterGroup;
 pub use loss::{Loss, Region, Shares};
 pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 pub use optimizer::Optimizer;
+pub(crate) use pattern::matches;
 
 /// Names of inputs that take labels, where none is given.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use forebay::training::LoraOptions;
 use forebay::{Dimension, ValueInfo};
 use pyo3::prelude::*;
 
@@ -45,6 +46,22 @@ impl Model {
             Some(folder) => forebay::Model::builder().external_data(folder).read_bytes(&bytes),
         };
         obeying_signals(py, f64::INFINITY, read).map(Model)
+    }
+
+    fn with_adapters(
+        &self,
+        py: Python<'_>,
+        patterns: Vec<String>,
+        rank: u64,
+        alpha: f32,
+        seed: u64,
+        also: Vec<String>,
+    ) -> PyResult<Model> {
+        let mut options = LoraOptions::new("");
+        (options.patterns, options.rank, options.alpha) = (patterns, rank, alpha);
+        (options.seed, options.also) = (seed, also);
+        let model = self.0.clone();
+        obeying_signals(py, f64::INFINITY, move || model.with_adapters(&options)).map(Model)
     }
 
     fn inputs(&self) -> Vec<Described> {

@@ -131,6 +131,10 @@ impl Trainer {
         self.long(py, move |trainer| trainer.save_average(path))
     }
 
+    fn save_adapters(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
+        self.long(py, move |trainer| trainer.save_adapters(folder))
+    }
+
     fn evaluate<'py>(
         &self,
         py: Python<'py>,

@@ -86,6 +86,7 @@
 //!
 //! Types whose names end in `Options` may get more fields: make them with `default` or `new`, and set fields or use a builder.
 
+mod adapters;
 mod between;
 pub mod builder;
 pub mod checkpoint;
@@ -105,6 +106,7 @@ mod layers;
 mod loss_plan;
 mod machine;
 pub mod managed;
+mod merged;
 pub mod metrics;
 pub mod model;
 pub mod options;

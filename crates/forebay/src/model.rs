@@ -5,13 +5,15 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_model::adapters::LoraOptions;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::{infer, onnx, recognize, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
 use crate::files::{self, Pending};
-use crate::pieces::Give;
+use crate::merged::Merged;
+use crate::pieces::{Give, Take};
 use crate::tensor_info::ValueInfo;
 
 /// An ONNX model. Cheap to clone: the weights are shared.
@@ -94,6 +96,31 @@ impl Model {
         Ok(Model { onnx: Arc::new(onnx) })
     }
 
+    /// The model with low-rank adapters next to the weights that the options name: a trainer then trains them, and leaves the weights
+    /// as they are. [`Trainer::save`](crate::Trainer::save) writes the model as it was read, with the adapters merged into its weights,
+    /// and [`Trainer::save_adapters`](crate::Trainer::save_adapters) the adapters alone.
+    ///
+    /// # Errors
+    /// No weight that fits the options, or one that is also used where it cannot have an adapter.
+    ///
+    /// ```
+    /// use forebay::training::LoraOptions;
+    /// use forebay::{Model, Trainer};
+    ///
+    /// let model = Model::from_file("../../testdata/golden/tiny-gpt/model.onnx")?;
+    /// let trainer = Trainer::builder(&model.with_adapters(&LoraOptions::new("*"))?).build()?;
+    /// assert!(trainer.parameters()?.keys().all(|name| name.contains(".lora_")));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn with_adapters(&self, options: &LoraOptions) -> Result<Model, Error> {
+        Ok(Model { onnx: Arc::new(self.onnx.with_adapters(options)?) })
+    }
+
+    /// The model as it was read.
+    pub(crate) fn onnx(&self) -> &onnx::Model {
+        &self.onnx
+    }
+
     /// The graph as read.
     pub(crate) fn graph(&self) -> &Graph {
         &self.onnx.graph
@@ -141,11 +168,13 @@ impl Model {
     /// # Errors
     /// Contents that do not fit or cannot be read, or a file that cannot be written.
     pub(crate) fn write(&self, path: &Path, types: &BTreeMap<String, TensorType>, give: Give) -> Result<(), Error> {
-        let mut failure = None;
+        let (merged, mut failure) = (Merged::of(&self.onnx), None);
+        let types = merged.types(types);
         let wrong = |error: io::Error| files::write_error(path, forebay_files::explained(error));
         let pending = Pending::new(path, |file| {
             let mut to = |bytes: &[u8]| file.write_all(bytes).map_err(wrong);
-            onnx::write_to(&self.onnx, types, give, &mut to).map_err(|error| {
+            let mut give = |name: &str, take: Take| merged.give(name, give, take);
+            onnx::write_to(&self.onnx, &types, &mut give, &mut to).map_err(|error| {
                 failure = Some(error);
                 io::Error::other("the model cannot be written")
             })

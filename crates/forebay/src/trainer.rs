@@ -199,6 +199,11 @@ impl Trainer {
         self.progress.skipped
     }
 
+    /// The model, as it was before training.
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
+    }
+
     fn main(&self) -> &LossPlan {
         &self.training[&self.main]
     }

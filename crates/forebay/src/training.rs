@@ -8,6 +8,7 @@
 //! assert!(options.freeze.is_empty());
 //! ```
 
+pub use forebay_model::adapters::LoraOptions;
 pub use forebay_model::training::{
     Clipping, DecayRule, Loss, Optimizer, ParameterGroup, Region, Shares, TrainingOptions,
 };

@@ -54,7 +54,7 @@ pub(super) fn model(
         contents.extend(graph.initializers.get(&id).map(|given| (name.clone(), given.clone())));
         nested.insert(place, name);
     }
-    Ok(Model { graph, contents, nested, parameters, proto })
+    Ok(Model { graph, contents, nested, parameters, proto, adaptation: None })
 }
 
 /// What all graphs of a model are read from.

@@ -30,9 +30,11 @@ use prost::Message;
 
 use forebay_base::Tensor;
 
+use crate::adapters::{self, Adapter, LoraOptions};
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, ValueId};
 use crate::tensor::Contents;
+use crate::training::matches;
 use external::Folder;
 use skeleton::LeftOut;
 
@@ -51,6 +53,15 @@ pub struct Model {
     nested: BTreeMap<NestedPlace, String>,
     /// By initializer: whether PyTorch's exporter says that it is a parameter of the module; empty where it says nothing.
     parameters: BTreeMap<String, bool>,
+    /// What trains instead of the model's own parameters, where it has adapters.
+    adaptation: Option<Adaptation>,
+}
+
+/// Adapters of a model's weights.
+#[derive(Clone, Debug)]
+struct Adaptation {
+    adapters: Vec<Adapter>,
+    options: LoraOptions,
 }
 
 /// Where an initializer of a graph inside a node stands: from the model's graph on, the node's place and that of its attribute, again for
@@ -73,6 +84,13 @@ impl Model {
     /// Contents that cannot be read.
     pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph.clone();
+        if let Some(adaptation) = &self.adaptation {
+            let (trained, statistics) = (adaptation.trained(), statistics(&graph));
+            let is_frozen = |id: &ValueId| !trained(&graph.value(*id).name) && !statistics.contains(id);
+            let frozen: Vec<ValueId> = graph.initializers.keys().copied().filter(is_frozen).collect();
+            graph.constants.extend(frozen);
+            return Ok(graph);
+        }
         if self.parameters.values().any(|&is_parameter| is_parameter) {
             let (multiplied, statistics) = (multiplied(&graph), statistics(&graph));
             let ids: Vec<ValueId> = graph.initializers.keys().copied().collect();
@@ -106,12 +124,55 @@ impl Model {
     }
 }
 
+impl Adaptation {
+    /// Whether an initializer of a name trains.
+    fn trained(&self) -> impl Fn(&str) -> bool + '_ {
+        let factors: BTreeSet<&str> =
+            self.adapters.iter().flat_map(|adapter| [adapter.left.as_str(), adapter.right.as_str()]).collect();
+        move |name| factors.contains(name) || self.options.also.iter().any(|pattern| matches(pattern, name))
+    }
+}
+
 impl Model {
+    /// The model with adapters next to its weights. Only they train, and what the options name next to them; the model is written with
+    /// its weights as they were, unless they are given.
+    ///
+    /// # Errors
+    /// No weight that fits the options, or one that cannot have an adapter; a model that has adapters.
+    pub fn with_adapters(&self, options: &LoraOptions) -> Result<Model, ModelError> {
+        if self.adaptation.is_some() {
+            return Err(ModelError::Request { reason: "the model has adapters already".to_string() });
+        }
+        let mut model = self.clone();
+        let adapters = adapters::adapt(&mut model.graph, options)?;
+        model.adaptation = Some(Adaptation { adapters, options: options.clone() });
+        Ok(model)
+    }
+
+    /// The adapters, in the order of the weights; none where the model has none.
+    pub fn adapters(&self) -> &[Adapter] {
+        self.adaptation.as_ref().map_or(&[], |adaptation| &adaptation.adapters)
+    }
+
+    /// What the adapters were made with; none where the model has none.
+    pub fn adapter_options(&self) -> Option<&LoraOptions> {
+        self.adaptation.as_ref().map(|adaptation| &adaptation.options)
+    }
+
+    /// The contents of an initializer or `Constant` node as it was read.
+    pub fn contents(&self, name: &str) -> Option<&Contents> {
+        self.contents.get(name)
+    }
+
     /// Names of floating-point initializers that are constants of [`Model::trainable_graph`].
     ///
     /// # Errors
     /// As there.
     pub fn untrained_initializers(&self) -> Result<Vec<String>, ModelError> {
+        if self.adaptation.is_some() {
+            // That is what adapters are for.
+            return Ok(Vec::new());
+        }
         let graph = self.trainable_graph()?;
         let is_float =
             |id: &ValueId| graph.initializers.get(id).is_some_and(|contents| contents.data_type().is_float());

@@ -1,7 +1,7 @@
 //! Glob patterns over names: `*` is any run of characters, `?` any one character.
 
 /// Whether `name` as a whole fits `pattern`.
-pub(super) fn matches(pattern: &str, name: &str) -> bool {
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);

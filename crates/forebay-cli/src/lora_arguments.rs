@@ -1,0 +1,47 @@
+//! The flags of low-rank adapters.
+
+use clap::Args;
+use forebay::training::LoraOptions;
+use forebay::Model;
+
+use crate::device_arguments::positive_count;
+use crate::failure::Failure;
+
+/// Which weights get adapters.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Adapters (LoRA)")]
+pub struct LoraArguments {
+    /// Train low-rank adapters of the weights whose names match (* and ? are wildcards), and leave all other parameters as they are;
+    /// for weights of MatMul, Gemm, Conv without groups, and Gather; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub lora: Vec<String>,
+    /// The rank of adapters [default: 8]
+    #[arg(long, value_name = "R", value_parser = positive_count, requires = "lora")]
+    pub rank: Option<u64>,
+    /// Multiply what adapters give by A / R [default: R]
+    #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "lora")]
+    pub alpha: Option<f32>,
+    /// Train parameters whose names match as a whole, next to the adapters; may be given several times
+    #[arg(long, value_name = "PATTERN", requires = "lora")]
+    pub lora_also: Vec<String>,
+    /// The seed that adapters begin with
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "lora")]
+    pub lora_seed: u64,
+}
+
+impl LoraArguments {
+    /// The model with the adapters that the flags ask for; as it is without.
+    ///
+    /// # Errors
+    /// Those of [`Model::with_adapters`].
+    pub fn adapt(&self, model: Model) -> Result<Model, Failure> {
+        let Some((first, more)) = self.lora.split_first() else { return Ok(model) };
+        let mut options = LoraOptions::new(first);
+        options.patterns.extend(more.iter().cloned());
+        options.rank = self.rank.unwrap_or(options.rank);
+        options.alpha = self.alpha.unwrap_or(options.rank as f32);
+        options.seed = self.lora_seed;
+        options.also.clone_from(&self.lora_also);
+        model.with_adapters(&options).map_err(|error| Failure::Usage(format!("--lora: {error}")))
+    }
+}

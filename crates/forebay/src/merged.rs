@@ -1,0 +1,65 @@
+//! A model's weights with what their adapters learned in them.
+
+use std::collections::BTreeMap;
+
+use forebay_model::adapters::Adapter;
+use forebay_model::onnx;
+use forebay_model::{Tensor, TensorType};
+
+use crate::error::Error;
+use crate::pieces::{Give, Take};
+
+/// Contents for a model without adapters: the weights of those that are given have them merged in.
+pub(crate) struct Merged<'a> {
+    model: &'a onnx::Model,
+}
+
+impl<'a> Merged<'a> {
+    /// Of the adapters of a model.
+    pub fn of(model: &'a onnx::Model) -> Merged<'a> {
+        Merged { model }
+    }
+
+    /// The types of what the model's file gets new contents for.
+    pub fn types(&self, given: &BTreeMap<String, TensorType>) -> BTreeMap<String, TensorType> {
+        let mut types = given.clone();
+        for adapter in self.model.adapters() {
+            let is_given = types.remove(&adapter.left).is_some() && types.remove(&adapter.right).is_some();
+            if let (Some(weight), true) = (self.model.contents(&adapter.weight), is_given) {
+                types.insert(adapter.weight.clone(), weight.ty().clone());
+            }
+        }
+        types
+    }
+
+    /// Gives one of them; `give` gives what training changed.
+    ///
+    /// # Errors
+    /// Contents that cannot be read, or what `give` or `take` gives.
+    pub fn give(&self, name: &str, give: Give, take: Take) -> Result<(), Error> {
+        let Some(adapter) = self.model.adapters().iter().find(|adapter| adapter.weight == name) else {
+            return give(name, take);
+        };
+        let Some(contents) = self.model.contents(name) else { return give(name, take) };
+        let (left, right) = (values(&adapter.left, give)?, values(&adapter.right, give)?);
+        let mut weight = contents.to_tensor()?.to_f32().unwrap_or_default();
+        adapter.merge(&mut weight, &left, &right, self.rank(adapter));
+        take(Tensor::from_f32(contents.shape(), &weight).bytes())
+    }
+
+    fn rank(&self, adapter: &Adapter) -> usize {
+        let graph = &self.model.graph;
+        let right = graph.find(&adapter.right).and_then(|id| graph.initializers.get(&id));
+        right.and_then(|contents| contents.shape().first().copied()).unwrap_or(1) as usize
+    }
+}
+
+/// The numbers of a name, which `give` gives.
+fn values(name: &str, give: Give) -> Result<Vec<f32>, Error> {
+    let mut bytes = Vec::new();
+    give(name, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok(bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect())
+}
