@@ -29,6 +29,8 @@
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
 //! | [`fn@open`] | which kind of data set a path names |
+//! | [`fn@guess`] | what a data set holds where no model says what it wants |
+//! | [`sheet`] | samples as one picture |
 //! | [`loader`] | batches that are read ahead |
 
 pub mod archive_set;
@@ -39,6 +41,7 @@ pub mod convert;
 pub mod dataset;
 pub mod digest;
 pub mod error;
+mod guess;
 mod image_file;
 pub mod image_set;
 pub mod loader;
@@ -53,6 +56,7 @@ mod plane;
 pub mod ragged_set;
 mod random;
 pub mod sampler;
+pub mod sheet;
 pub mod tar_set;
 pub mod volume;
 pub mod volume_set;
@@ -63,6 +67,7 @@ pub use batch::Batch;
 pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
+pub use guess::guess;
 pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
 pub use open::{open, open_free, sample_shapes};
