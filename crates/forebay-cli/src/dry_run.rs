@@ -180,6 +180,6 @@ mod tests {
 
     #[test]
     fn durations_are_short() {
-        assert_eq!([3.14, 600.0, 7200.0, 864_000.0].map(duration), ["3.1 s", "10.0 min", "2.0 h", "10.0 days"]);
+        assert_eq!([3.06, 600.0, 7200.0, 864_000.0].map(duration), ["3.1 s", "10.0 min", "2.0 h", "10.0 days"]);
     }
 }
