@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::data::{Augmentation, Batch, DataSet, Loaded, Loader, Normalization};
+use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::metrics::{ClassCounts, Metrics};
 use forebay::{
     documents, memory_picture, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
@@ -198,10 +198,7 @@ impl<'a> Run<'a> {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
-        let transforms = arguments.reading.augment.clone();
-        if !transforms.is_empty() {
-            data.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
-        }
+        feeding::augment(&mut data, arguments, shuffle);
         let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
         normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
         let loader = feeding::loader(data, sampler, &trainer, arguments)?;
