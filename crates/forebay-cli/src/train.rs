@@ -53,6 +53,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let Stored { mut failures, folder, saved } = run.store(&mut keeper, is_interrupted);
     let place = folder.map(|folder| folder.display().to_string());
     if is_interrupted {
+        failures.extend(run.write_page(None).err().map(|failure| failure.to_string()));
         let failures: String = failures.iter().map(|failure| format!("{failure}; ")).collect();
         let text = format!("interrupted after step {done} of {steps}; {failures}");
         return Err(match place {
@@ -76,6 +77,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.trace.trace {
         failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
     }
+    failures.extend(run.write_page(validation.as_ref()).err().map(|failure| failure.to_string()));
     let comparison = run.compare();
     let saved = arguments.save.as_deref().filter(|_| saved);
     run.tell(peaks_bytes, validation.as_ref(), comparison, saved)?;
@@ -501,33 +503,43 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// The numbers of the run so far.
+    fn report(&self, (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>)) -> Report<'_> {
+        let (steps, statistics) = (&self.steps, self.trainer.statistics());
+        let device = &self.arguments.device;
+        let explanation = (device.memory == MemoryKind::Planned)
+            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
+        let limit = self.trainer.memory_limit();
+        Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
+    }
+
+    /// Writes the page about the run so far, if one is asked for.
+    fn write_page(&self, validation: Option<&Validation>) -> Result<(), Failure> {
+        let Some(path) = &self.arguments.records.report else { return Ok(()) };
+        let device = &self.arguments.device;
+        let memory = (device.memory == MemoryKind::Planned)
+            .then(|| memory_picture(self.trainer.plan(), "device memory over a step").svg());
+        let report = self.report((self.trainer.usage().heap_peak_bytes, resident_peak_bytes()));
+        let page = Page {
+            model: &self.arguments.model.display().to_string(),
+            data: &found(&self.arguments.data, &self.loader.data())?,
+            configuration: &self.arguments.configuration,
+            device: &device.device,
+            lines: self.records.lines(),
+            report: &[report.lines(), validation.map(Validation::lines).unwrap_or_default()].concat(),
+            memory: memory.as_deref(),
+        };
+        output::write(path, &page.html())
+    }
+
     fn tell(
         &self,
-        (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>),
+        peaks_bytes: (u64, Option<u64>),
         validation: Option<&Validation>,
         comparison: Option<Comparison>,
         saved: Option<&Path>,
     ) -> Result<(), Failure> {
-        let statistics = self.trainer.statistics();
-        let device = &self.arguments.device;
-        let explanation = (device.memory == MemoryKind::Planned)
-            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
-        let (steps, limit) = (&self.steps, self.trainer.memory_limit());
-        let report = Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
-        if let Some(path) = &self.arguments.records.report {
-            let memory = (device.memory == MemoryKind::Planned)
-                .then(|| memory_picture(self.trainer.plan(), "device memory over a step").svg());
-            let page = Page {
-                model: &self.arguments.model.display().to_string(),
-                data: &found(&self.arguments.data, &self.loader.data())?,
-                configuration: &self.arguments.configuration,
-                device: &device.device,
-                lines: self.records.lines(),
-                report: &[report.lines(), validation.map(Validation::lines).unwrap_or_default()].concat(),
-                memory: memory.as_deref(),
-            };
-            output::write(path, &page.html())?;
-        }
+        let report = self.report(peaks_bytes);
         if self.arguments.report.json {
             let mut object = report.json();
             object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());
