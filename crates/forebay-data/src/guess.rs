@@ -4,7 +4,7 @@ use std::path::Path;
 
 use forebay_base::DataType;
 
-use crate::array_rows::Arrays;
+use crate::arrays::Arrays;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
 use crate::open::{kind, Kind};

@@ -20,7 +20,8 @@
 //! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
 //! | [`normalization`] | means and deviations of channels |
 //! | [`dataset`] | samples of any kind as batches by input name |
-//! | [`array_rows`] | rows of an array, in memory or in a file |
+//! | `array_rows` | rows of an array, in memory or in a file |
+//! | [`arrays`] | arrays by name, of an archive or a folder |
 //! | [`archive_set`] | a data set in an `.npz` archive, or a folder of `.npy` files |
 //! | [`ragged_set`] | a data set of samples of different sizes |
 //! | [`volume_set`] | a data set of NIfTI pairs |
@@ -34,7 +35,8 @@
 //! | [`loader`] | batches that are read ahead |
 
 pub mod archive_set;
-pub mod array_rows;
+mod array_rows;
+pub mod arrays;
 pub mod augment;
 pub mod batch;
 pub mod convert;
@@ -61,7 +63,7 @@ pub mod tar_set;
 pub mod volume;
 pub mod volume_set;
 
-pub use array_rows::HeldBytes;
+pub use arrays::HeldBytes;
 pub use augment::{Augmentation, Transform};
 pub use batch::Batch;
 pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requirements};

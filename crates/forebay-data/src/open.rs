@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::array_rows::{npy_names, Arrays, HeldBytes};
+use crate::arrays::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection};
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
