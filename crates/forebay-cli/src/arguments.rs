@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::metrics::Metric;
 use forebay::{DeviceName, MemorySize};
 
-use crate::data_arguments::DataArguments;
+use crate::data_arguments::{DataArguments, LookArguments};
 use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
@@ -32,6 +32,7 @@ use crate::schedule_arguments::ScheduleArguments;
   forebay run   model.onnx --input x=x.npy --output-dir results
   forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx
   forebay plan  model.onnx --train --simulate-device 50%
+  forebay data  photos/ --show 16 --out sheet.png
   forebay devices
   forebay place buffers.csv --capacity 1MiB
 
@@ -53,6 +54,8 @@ pub enum Command {
     Export(ExportArguments),
     /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
     Plan(Box<PlanArguments>),
+    /// Say what a data set holds, and draw samples of it
+    Data(LookArguments),
     /// List the devices of this machine
     Devices(DevicesArguments),
     /// Give buffers with known lifetimes offsets in as little memory as possible

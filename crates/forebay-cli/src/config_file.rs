@@ -46,6 +46,9 @@ pub fn expand(arguments: Vec<OsString>, root: &mut Command) -> Result<Expanded, 
     let mut expanded = arguments[..2].to_vec();
     let mut model = None;
     for (key, value) in &table {
+        if value.is_table() {
+            return Err(failed(format!("'{key}' is a section, and there are none: keys stand one below the other")));
+        }
         let flag = key.replace('_', "-");
         if flag == MODEL {
             let name = value.as_str().ok_or_else(|| failed("model: the path of a model in quotes is needed".into()))?;
@@ -147,8 +150,7 @@ fn written(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, String
         Value::Integer(number) => Ok(format!("--{flag}={number}").into()),
         Value::Float(number) => Ok(format!("--{flag}={number}").into()),
         Value::Boolean(_) => Err("the flag takes a value, which is not true or false".to_owned()),
-        Value::Table(_) => Err("there are no sections: keys stand one below the other".to_owned()),
-        Value::Datetime(_) | Value::Array(_) => Err("a text or a number is needed".to_owned()),
+        Value::Table(_) | Value::Datetime(_) | Value::Array(_) => Err("a text or a number is needed".to_owned()),
     };
     match value {
         Value::Array(_) if !matches!(arg.get_action(), ArgAction::Append) => {
@@ -239,7 +241,7 @@ mod tests {
             ("no-compare = 1", "no-compare: true or false is needed"),
             ("data = true", "data: the flag takes a value"),
             ("data = ['a', 'b']", "data: the flag takes one value"),
-            ("[training]\nbatch-size = 4", "unknown key 'training'"),
+            ("[training]\nbatch-size = 4", "'training' is a section"),
             ("batch-size = ", "not TOML"),
         ] {
             let error = expanded(text, &[]).unwrap_err();

@@ -1,5 +1,7 @@
 //! Flags that say how samples are read, and what becomes of them.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use forebay::data::{Normalization, Transform};
 
@@ -32,6 +34,46 @@ pub struct DataArguments {
     /// all samples before training
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
     pub normalize: Option<Normalize>,
+}
+
+/// `forebay data`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "DATA is what `forebay train --data` takes; no model is needed. A sheet shows 8 pictures in a row, each from its least value
+(black) to its largest; a label map of the same sizes stands next to its sample. Of volumes, the middle of the first axis is shown.
+
+Examples:
+  forebay data photos/ --show 16 --out sheet.png
+  forebay data digits.npz#0..1500 --show 32 --out sheet.png --shuffle 1 --augment crop:1,rotate:10
+  forebay data digits.npz --json"
+)]
+pub struct LookArguments {
+    /// The data set
+    #[arg(value_name = "DATA")]
+    pub data: String,
+    /// Draw that many samples
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), requires = "out")]
+    pub show: Option<u64>,
+    /// The file of the drawing
+    #[arg(long, value_name = "FILE.png", requires = "show")]
+    pub out: Option<PathBuf>,
+    /// Draw samples in the order of training with this seed, the first epoch
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
+    /// Pixels of images along each side
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub image_size: u64,
+    /// Change samples as `forebay train --augment` does
+    #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform, requires = "show")]
+    pub augment: Vec<Transform>,
+    /// Normalise them as `forebay train --normalize` does; `measured` says what it measured
+    #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize, requires = "show")]
+    pub normalize: Option<Normalize>,
+    /// Print one JSON object on standard output, and nothing else there
+    ///
+    /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Where the numbers of a normalisation come from.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, DataSet, HeldBytes, Loader, Part, Sampler};
+use forebay::data::{self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Sampler};
 use forebay::{format_bytes, Dimension, Model, Tensor, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
@@ -57,6 +57,14 @@ fn open_part(
     }
     set.skip_bad(arguments.reading.skip_bad.unwrap_or(0));
     Ok(set)
+}
+
+/// Has samples changed as the flags say; the seed is that of their order.
+pub fn augment(set: &mut DataSet, arguments: &TrainArguments, shuffle: Option<u64>) {
+    let transforms = arguments.reading.augment.clone();
+    if !transforms.is_empty() {
+        set.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
+    }
 }
 
 /// Bytes of a batch as a step takes it.

@@ -22,6 +22,9 @@
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
 //! | [`log_file`] | a line for each step and each validation |
+//! | [`event_file`] | the same for TensorBoard |
+//! | [`records`] | both, and what a page shows |
+//! | [`page`] | a run on a page |
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
@@ -34,7 +37,7 @@
 //! | [`numbers`] | numbers of flags |
 //! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
 //! | [`limits`] | the limit on the process that a run keeps to, in words |
-//! | [`run`], [`train`], [`export`], [`plan`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
+//! | [`run`], [`train`], [`export`], [`plan`], [`mod@data`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
 //! | [`chart`] | what `probe` measured, as a picture |
 //! | [`compare`] | a budget's price: steps next to unlimited ones |
@@ -46,12 +49,14 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod config_file;
+mod data;
 mod data_arguments;
 mod device_arguments;
 mod devices;
 mod dry_run;
 mod epoch_loss;
 mod escape;
+mod event_file;
 mod export;
 mod export_arguments;
 mod failure;
@@ -71,11 +76,13 @@ mod opening;
 mod optimizer_arguments;
 mod optimizer_options;
 mod output;
+mod page;
 mod place;
 mod plan;
 mod probe;
 mod progress;
 mod record_arguments;
+mod records;
 mod replay;
 mod report;
 mod resuming;
@@ -124,6 +131,7 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Train(arguments) => train::train(arguments),
         Command::Export(arguments) => export::export(arguments),
         Command::Plan(arguments) => plan::plan(arguments),
+        Command::Data(arguments) => data::data(arguments),
         Command::Devices(arguments) => devices::devices(arguments),
         Command::Place(arguments) => place::place(arguments),
         Command::Probe(arguments) => probe::probe(arguments),

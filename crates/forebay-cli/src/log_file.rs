@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 
 /// Keys, and columns of the table.
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "kind",
     "step",
     "epoch",
@@ -20,6 +20,7 @@ const KEYS: [&str; 12] = [
     "gradient_norm",
     "skipped",
     "seconds",
+    "data_seconds",
     "device_peak_bytes",
     "resident_peak_bytes",
     "accuracy",
@@ -75,36 +76,8 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file, form, metrics, is_broken: false })
     }
 
-    /// Writes the line of a step. A line that cannot be written is no reason to stop: it is told once.
-    pub fn step(&mut self, report: &StepReport, epoch: u64, device_peak_bytes: u64, resident_peak_bytes: Option<u64>) {
-        let StepReport { step, loss, learning_rate, gradient_norm, skipped, seconds, .. } = *report;
-        let line = json!({
-            "kind": "step",
-            "step": step,
-            "epoch": epoch,
-            "loss": loss,
-            "learning_rate": learning_rate,
-            "gradient_norm": gradient_norm,
-            "skipped": skipped,
-            "seconds": seconds,
-            "device_peak_bytes": device_peak_bytes,
-            "resident_peak_bytes": resident_peak_bytes,
-        });
-        self.line(&line);
-    }
-
-    /// Writes the line of a validation after a step, with its numbers.
-    pub fn validation(&mut self, step: u64, epoch: u64, numbers: &Value) {
-        let mut line = json!({ "kind": "validation", "step": step, "epoch": epoch });
-        for key in ["loss", "accuracy", "dice_mean"] {
-            line[key] = numbers.get(key).cloned().unwrap_or_default();
-        }
-        let metrics = numbers.get("metrics").and_then(Value::as_object);
-        metrics.into_iter().flatten().for_each(|(name, value)| line[name] = value.clone());
-        self.line(&line);
-    }
-
-    fn line(&mut self, line: &Value) {
+    /// Writes a line. One that cannot be written is no reason to stop: it is told once.
+    pub fn line(&mut self, line: &Value) {
         if self.is_broken {
             return;
         }
@@ -123,6 +96,41 @@ impl LogFile {
             output::complain(&format!("warning: {failure}; training goes on without it"));
         }
     }
+}
+
+/// The line of a step that waited so long for its batch.
+pub fn step_line(
+    report: &StepReport,
+    epoch: u64,
+    data_seconds: f64,
+    device_peak_bytes: u64,
+    resident_peak_bytes: Option<u64>,
+) -> Value {
+    let StepReport { step, loss, learning_rate, gradient_norm, skipped, seconds, .. } = *report;
+    json!({
+        "kind": "step",
+        "step": step,
+        "epoch": epoch,
+        "loss": loss,
+        "learning_rate": learning_rate,
+        "gradient_norm": gradient_norm,
+        "skipped": skipped,
+        "seconds": seconds,
+        "data_seconds": data_seconds,
+        "device_peak_bytes": device_peak_bytes,
+        "resident_peak_bytes": resident_peak_bytes,
+    })
+}
+
+/// The line of a validation after a step, with its numbers.
+pub fn validation_line(step: u64, epoch: u64, numbers: &Value) -> Value {
+    let mut line = json!({ "kind": "validation", "step": step, "epoch": epoch });
+    for key in ["loss", "accuracy", "dice_mean"] {
+        line[key] = numbers.get(key).cloned().unwrap_or_default();
+    }
+    let metrics = numbers.get("metrics").and_then(Value::as_object);
+    metrics.into_iter().flatten().for_each(|(name, value)| line[name] = value.clone());
+    line
 }
 
 /// Keys, and columns, in their order.
@@ -169,20 +177,20 @@ mod tests {
         for (name, header) in [("log.jsonl", 0), ("log.csv", 1)] {
             let path = folder.path().join(name);
             let mut log = LogFile::new(&path, 0, names()).unwrap();
-            (1..=4).for_each(|step| log.validation(step, 1, &numbers));
+            (1..=4).for_each(|step| log.line(&validation_line(step, 1, &numbers)));
             drop(log);
             let mut text = std::fs::read_to_string(&path).unwrap();
             text.push_str("{\"kind\":\"st");
             std::fs::write(&path, text).unwrap();
             let mut log = LogFile::new(&path, 2, names()).unwrap();
-            log.validation(3, 2, &numbers);
+            log.line(&validation_line(3, 2, &numbers));
             let text = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<&str> = text.lines().skip(header).collect();
             let expected = match name {
                 "log.jsonl" => {
                     "{\"kind\":\"validation\",\"step\":3,\"epoch\":2,\"loss\":0.5,\"f1\":0.25,\"confusion\":[[1,0],[2,3]]}"
                 }
-                _ => "validation,3,2,0.5,,,,,,,,,0.25,",
+                _ => "validation,3,2,0.5,,,,,,,,,,0.25,",
             };
             assert_eq!((lines.len(), lines[2]), (3, expected), "{text}");
             LogFile::new(&path, 0, names()).unwrap();

@@ -14,10 +14,16 @@ pub struct RecordArguments {
     /// checkpoint keeps the lines up to there
     ///
     /// Keys, and columns: kind (step or validation), step, epoch (from 1), loss, learning_rate, gradient_norm, skipped, seconds,
-    /// device_peak_bytes, resident_peak_bytes; of validations also accuracy, dice_mean, and each of --metrics (confusion in
+    /// data_seconds (waited for its batch), device_peak_bytes, resident_peak_bytes; of validations also accuracy, dice_mean, and each of --metrics (confusion in
     /// JSON lines alone).
     #[arg(long, value_name = "FILE.jsonl|FILE.csv")]
     pub log: Option<PathBuf>,
+    /// Write the numbers of each step and each validation for TensorBoard, into this folder (`tensorboard --logdir DIR`)
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+    /// Write a page about the run at its end: curves, what was asked for, memory, time, machine, versions; it needs no other file
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
     /// Validate after every N steps, too [default: after each epoch, if --patience or --best-checkpoint ask for it]
     #[arg(long, value_name = "N", requires = "validation", value_parser = positive_count)]
     pub validate_every: Option<u64>,

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::data::{Augmentation, Batch, DataSet, Loaded, Loader, Normalization};
+use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::metrics::{ClassCounts, Metrics};
-use forebay::{documents, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions};
+use forebay::{
+    documents, memory_picture, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
+};
 use forebay_device::process::give_back;
 use serde_json::{json, Value};
 
@@ -20,11 +22,13 @@ use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit};
-use crate::log_file::LogFile;
+use crate::log_file::{step_line, validation_line};
 use crate::metrics;
 use crate::opening::{self, found, Opened};
 use crate::output;
+use crate::page::Page;
 use crate::progress::Progress;
+use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
 
@@ -49,6 +53,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let Stored { mut failures, folder, saved } = run.store(&mut keeper, is_interrupted);
     let place = folder.map(|folder| folder.display().to_string());
     if is_interrupted {
+        failures.extend(run.write_page(None).err().map(|failure| failure.to_string()));
         let failures: String = failures.iter().map(|failure| format!("{failure}; ")).collect();
         let text = format!("interrupted after step {done} of {steps}; {failures}");
         return Err(match place {
@@ -72,6 +77,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.trace.trace {
         failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
     }
+    failures.extend(run.write_page(validation.as_ref()).err().map(|failure| failure.to_string()));
     let comparison = run.compare();
     let saved = arguments.save.as_deref().filter(|_| saved);
     run.tell(peaks_bytes, validation.as_ref(), comparison, saved)?;
@@ -112,8 +118,14 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
         let reason = "--costs and --save-costs have a meaning only for --memory planned: the other modes have no plan";
         return Err(Failure::Usage(reason.to_owned()));
     }
-    let files =
-        [&arguments.save, &arguments.save_ema, &arguments.save_costs, &arguments.trace.trace, &arguments.records.log];
+    let files = [
+        &arguments.save,
+        &arguments.save_ema,
+        &arguments.save_costs,
+        &arguments.trace.trace,
+        &arguments.records.log,
+        &arguments.records.report,
+    ];
     files.into_iter().flatten().try_for_each(|path| output::check_writable(path))?;
     arguments.save_adapters.as_deref().map_or(Ok(()), output::check_folder)
 }
@@ -152,7 +164,7 @@ struct Run<'a> {
     /// Numbers of all validations, and the latest with its step.
     validations: Vec<Value>,
     latest: Option<(u64, Validation)>,
-    log: Option<LogFile>,
+    records: Records,
     budget_file: Option<BudgetFile>,
 }
 
@@ -179,25 +191,21 @@ impl<'a> Run<'a> {
             budget_file,
         } = opening::open(arguments)?;
         tell_of_untrained(&model)?;
-        output::complain(&format!("note: {}", found(&arguments.data, &data)?));
+        output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         if digest.is_none() && arguments.checkpoint.is_some() {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
-        let transforms = arguments.reading.augment.clone();
-        if !transforms.is_empty() {
-            data.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
-        }
+        feeding::augment(&mut data, arguments, shuffle);
         let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
         normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
         let loader = feeding::loader(data, sampler, &trainer, arguments)?;
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
         let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
         let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
-        let log = arguments.records.log.as_deref().map(|path| LogFile::new(path, trainer.step_count(), names));
-        let log = log.transpose()?;
+        let records = Records::new(&arguments.records, trainer.step_count(), names)?;
         let best_folder = arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?;
         Ok(Run {
             arguments,
@@ -216,7 +224,7 @@ impl<'a> Run<'a> {
             validation_data: None,
             validations: Vec::new(),
             latest: None,
-            log,
+            records,
             budget_file,
         })
     }
@@ -291,10 +299,10 @@ impl<'a> Run<'a> {
     /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
     fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
         let (step, steps_per_epoch) = (report.step, self.loader.sampler().steps_per_epoch());
-        if let Some(log) = &mut self.log {
-            let epoch = step.div_ceil(steps_per_epoch.max(1));
-            log.step(report, epoch, self.trainer.usage().heap_peak_bytes, resident_peak_bytes());
-        }
+        let epoch = step.div_ceil(steps_per_epoch.max(1));
+        let data_seconds = self.steps.last().and_then(|step| step.data_seconds).unwrap_or_default();
+        let device_peak_bytes = self.trainer.usage().heap_peak_bytes;
+        self.records.line(step_line(report, epoch, data_seconds, device_peak_bytes, resident_peak_bytes()));
         let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
         let records = &self.arguments.records;
         let every = records.validation_steps(steps_per_epoch);
@@ -335,9 +343,8 @@ impl<'a> Run<'a> {
     fn validate_now(&mut self, data: &str) -> Result<Validation, Failure> {
         let validation = self.validate(data)?;
         let (step, numbers) = (self.trainer.step_count(), validation.json());
-        if let Some(log) = &mut self.log {
-            log.validation(step, step.div_ceil(self.loader.sampler().steps_per_epoch().max(1)), &numbers);
-        }
+        let epoch = step.div_ceil(self.loader.sampler().steps_per_epoch().max(1));
+        self.records.line(validation_line(step, epoch, &numbers));
         let mut row = numbers;
         row["step"] = step.into();
         self.validations.push(row);
@@ -497,19 +504,43 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// The numbers of the run so far.
+    fn report(&self, (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>)) -> Report<'_> {
+        let (steps, statistics) = (&self.steps, self.trainer.statistics());
+        let device = &self.arguments.device;
+        let explanation = (device.memory == MemoryKind::Planned)
+            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
+        let limit = self.trainer.memory_limit();
+        Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
+    }
+
+    /// Writes the page about the run so far, if one is asked for.
+    fn write_page(&self, validation: Option<&Validation>) -> Result<(), Failure> {
+        let Some(path) = &self.arguments.records.report else { return Ok(()) };
+        let device = &self.arguments.device;
+        let memory = (device.memory == MemoryKind::Planned)
+            .then(|| memory_picture(self.trainer.plan(), "device memory over a step").svg());
+        let report = self.report((self.trainer.usage().heap_peak_bytes, resident_peak_bytes()));
+        let page = Page {
+            model: &self.arguments.model.display().to_string(),
+            data: &found(&self.arguments.data, &self.loader.data())?,
+            configuration: &self.arguments.configuration,
+            device: &device.device,
+            lines: self.records.lines(),
+            report: &[report.lines(), validation.map(Validation::lines).unwrap_or_default()].concat(),
+            memory: memory.as_deref(),
+        };
+        output::write(path, &page.html())
+    }
+
     fn tell(
         &self,
-        (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>),
+        peaks_bytes: (u64, Option<u64>),
         validation: Option<&Validation>,
         comparison: Option<Comparison>,
         saved: Option<&Path>,
     ) -> Result<(), Failure> {
-        let statistics = self.trainer.statistics();
-        let device = &self.arguments.device;
-        let explanation = (device.memory == MemoryKind::Planned)
-            .then(|| of_run(self.trainer.explain(), &device.device, device_peak_bytes, resident_peak_bytes));
-        let (steps, limit) = (&self.steps, self.trainer.memory_limit());
-        let report = Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
+        let report = self.report(peaks_bytes);
         if self.arguments.report.json {
             let mut object = report.json();
             object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());

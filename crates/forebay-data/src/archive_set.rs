@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 
-use crate::array_rows::{Arrays, HeldBytes, Rows};
+use crate::array_rows::Rows;
+use crate::arrays::{Arrays, HeldBytes};
 use crate::convert::convert;
 use crate::dataset::{described, size_of_files, Batch, Description, LabelKind, Requirements, Source};
 use crate::digest::Digest;

@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_base::{DataType, Tensor, TensorType};
 
 use crate::digest::{Digest, WHOLE_BYTES_MAX};
 use crate::error::DataError;
 use crate::npy::Layout;
-use crate::npz::Archive;
 
 /// An array whose first axis counts samples.
 pub(crate) enum Rows {
@@ -132,6 +131,11 @@ impl Rows {
 const PIECE_BYTES: u64 = 256 << 10;
 
 impl StoredRows {
+    /// Whether the first axis is the slowest, so that a row is in one place.
+    pub(crate) fn has_whole_rows(&self) -> bool {
+        !self.layout.fortran_order || self.layout.ty.shape.len() < 2
+    }
+
     fn rows(&self, rows: &[u64]) -> Result<Tensor, DataError> {
         let Layout { ty, big_endian, .. } = &self.layout;
         let size_bytes = self.row_bytes.saturating_mul(rows.len() as u64);
@@ -178,255 +182,5 @@ impl std::io::Read for At<'_> {
         let count = self.file.read_at(buffer, self.at)?;
         self.at += count as u64;
         Ok(count)
-    }
-}
-
-/// Arrays by name: those of an `.npz` archive, or of a folder of `.npy` files.
-pub(crate) enum Arrays {
-    /// An archive.
-    Archive(Box<Archive>),
-    /// A folder.
-    Folder(PathBuf),
-}
-
-impl Arrays {
-    /// Opens an archive, or a folder.
-    ///
-    /// # Errors
-    /// [`DataError`] naming the path.
-    pub(crate) fn open(path: &Path) -> Result<Arrays, DataError> {
-        match path.is_dir() {
-            true => Ok(Arrays::Folder(path.to_path_buf())),
-            false => Ok(Arrays::Archive(Box::new(Archive::open(path)?))),
-        }
-    }
-
-    /// The names, in ascending order.
-    ///
-    /// # Errors
-    /// A folder that cannot be listed.
-    pub(crate) fn names(&self) -> Result<Vec<String>, DataError> {
-        match self {
-            Arrays::Archive(archive) => Ok(archive.names()),
-            Arrays::Folder(folder) => npy_names(folder),
-        }
-    }
-
-    /// How an array is named in errors.
-    pub(crate) fn origin(&self, name: &str) -> String {
-        match self {
-            Arrays::Archive(archive) => archive.origin(name),
-            Arrays::Folder(folder) => file_of(folder, name).display().to_string(),
-        }
-    }
-
-    /// The type of an array; none where there is no array of this name.
-    ///
-    /// # Errors
-    /// What is wrong with its header.
-    pub(crate) fn ty(&mut self, name: &str) -> Result<Option<TensorType>, DataError> {
-        match self {
-            Arrays::Archive(archive) => archive.ty(name),
-            Arrays::Folder(folder) => {
-                let path = file_of(folder, name);
-                if !path.is_file() {
-                    return Ok(None);
-                }
-                let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
-                crate::npy::read_type(std::io::BufReader::new(file), &path.display().to_string()).map(Some)
-            }
-        }
-    }
-
-    /// The rows of an array: read whole where they take at most `held_bytes_max`, or where they cannot be read otherwise and there is no
-    /// such limit.
-    ///
-    /// # Errors
-    /// [`DataError::MissingArray`]; what is wrong with the array; one that has to be read whole and is larger than it may be.
-    pub(crate) fn rows(&mut self, name: &str, held_bytes_max: HeldBytes) -> Result<Rows, DataError> {
-        let origin = self.origin(name);
-        let Some(ty) = self.ty(name)? else {
-            let (path, present) = (self.path(), self.names()?);
-            return Err(DataError::MissingArray { path, name: name.to_owned(), present });
-        };
-        let size_bytes = ty.checked_size_bytes().unwrap_or(u64::MAX);
-        if size_bytes <= held_bytes_max.bytes() {
-            return self.whole(name);
-        }
-        let stored = match self {
-            Arrays::Archive(archive) => archive.place(name)?,
-            Arrays::Folder(folder) => {
-                let path = file_of(folder, name);
-                let found = std::fs::metadata(&path).map_err(|error| DataError::io(&path, error))?;
-                Some((path, 0, found.len()))
-            }
-        };
-        let rows =
-            stored.map(|(path, at, size_bytes)| Rows::stored(&path, at, size_bytes, origin.clone())).transpose()?;
-        match rows {
-            // The first axis of an array in Fortran order is not the slowest one.
-            Some(Rows::Stored(stored)) if !(stored.layout.fortran_order && ty.shape.len() > 1) => {
-                Ok(Rows::Stored(stored))
-            }
-            other => {
-                match held_bytes_max {
-                    HeldBytes::Usual => self.whole(name),
-                    HeldBytes::AtMost(bytes) => {
-                        let how = match other {
-                        Some(_) => "it is in Fortran order (numpy.ascontiguousarray makes it one that can be read row by row)",
-                        None => "it is packed (numpy.savez, without _compressed, writes arrays that can be read row by row)",
-                    };
-                        let reason = format!(
-                            "it takes {size_bytes} bytes, and has to be read whole: {how}; {bytes} are allowed"
-                        );
-                        Err(DataError::unsupported(origin, reason))
-                    }
-                }
-            }
-        }
-    }
-
-    fn whole(&mut self, name: &str) -> Result<Rows, DataError> {
-        match self {
-            Arrays::Archive(archive) => Ok(Rows::Held(archive.read(name)?)),
-            Arrays::Folder(folder) => Ok(Rows::Held(crate::npy::read(&file_of(folder, name))?)),
-        }
-    }
-
-    fn path(&self) -> PathBuf {
-        match self {
-            Arrays::Archive(archive) => archive.path().to_path_buf(),
-            Arrays::Folder(folder) => folder.clone(),
-        }
-    }
-}
-
-/// How much of its samples a data set may hold in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HeldBytes {
-    /// Arrays of up to 64 MiB, and those that can be read in no other way.
-    #[default]
-    Usual,
-    /// No array that is larger than these bytes.
-    AtMost(u64),
-}
-
-impl HeldBytes {
-    /// Arrays up to this many bytes are read whole, though they could be read row by row.
-    fn bytes(self) -> u64 {
-        match self {
-            HeldBytes::Usual => 64 << 20,
-            HeldBytes::AtMost(bytes) => bytes,
-        }
-    }
-
-    /// What is left of it after an array.
-    pub(crate) fn without(self, held_bytes: u64) -> HeldBytes {
-        match self {
-            HeldBytes::Usual => HeldBytes::Usual,
-            HeldBytes::AtMost(bytes) => HeldBytes::AtMost(bytes.saturating_sub(held_bytes)),
-        }
-    }
-}
-
-fn file_of(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.npy"))
-}
-
-/// The names of the `.npy` files of a folder, in ascending order.
-///
-/// # Errors
-/// A folder that cannot be listed.
-pub(crate) fn npy_names(folder: &Path) -> Result<Vec<String>, DataError> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
-        let name = entry.map_err(|error| DataError::io(folder, error))?.file_name();
-        let name = name.to_string_lossy();
-        names.extend(name.strip_suffix(".npy").filter(|name| !name.starts_with('.')).map(str::to_owned));
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{npy, npz};
-
-    fn written(folder: &Path, array: &Tensor) -> [PathBuf; 2] {
-        let (archive, files) = (folder.join("a.npz"), folder.join("files"));
-        npz::write(&archive, &[("before", &Tensor::from_i64(&[3], &[1, 2, 3])), ("x", array)], false).unwrap();
-        std::fs::create_dir_all(&files).unwrap();
-        npy::write(&files.join("x.npy"), array).unwrap();
-        [archive, files]
-    }
-
-    fn digest(rows: &Rows, range: Range<u64>) -> String {
-        let mut digest = Digest::default();
-        rows.add_to(&mut digest, range).unwrap();
-        digest.text()
-    }
-
-    #[test]
-    fn rows_of_a_file_are_those_of_the_array() {
-        let folder = tempfile::tempdir().unwrap();
-        for data_type in DataType::NOT_NARROW {
-            let bytes: Vec<u8> = (0..5 * 6 * data_type.size_bytes()).map(|byte| (byte % 2) as u8).collect();
-            let array = Tensor::new(data_type, &[5, 2, 3], bytes).unwrap();
-            for path in written(folder.path(), &array) {
-                let stored = Arrays::open(&path).unwrap().rows("x", HeldBytes::AtMost(0)).unwrap();
-                let held = Arrays::open(&path).unwrap().rows("x", HeldBytes::Usual).unwrap();
-                assert!(matches!((&stored, &held), (Rows::Stored(_), Rows::Held(_))));
-                assert_eq!((stored.ty(), stored.held_bytes()), (held.ty(), 0));
-                for rows in [vec![0, 1, 2, 3, 4], vec![4, 0, 1, 1], vec![3], vec![]] {
-                    assert_eq!(stored.rows(&rows).unwrap(), array.rows(&rows), "{data_type} {rows:?}");
-                }
-                assert_eq!(digest(&stored, 1..4), digest(&held, 1..4));
-            }
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_read_row_by_row_is_read_whole_or_refused_with_a_way_out() {
-        let folder = tempfile::tempdir().unwrap();
-        let array = Tensor::from_f32(&[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
-        let packed = folder.path().join("packed.npz");
-        npz::write(&packed, &[("x", &array)], true).unwrap();
-        let files = folder.path().join("fortran");
-        std::fs::create_dir(&files).unwrap();
-        let header = "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }\n";
-        let elements: Vec<u8> = [0f32, 3.0, 1.0, 4.0, 2.0, 5.0].iter().flat_map(|value| value.to_le_bytes()).collect();
-        let length = (header.len() as u16).to_le_bytes();
-        let file = [b"\x93NUMPY\x01\x00".as_slice(), &length, header.as_bytes(), &elements].concat();
-        std::fs::write(files.join("x.npy"), file).unwrap();
-        for (path, words) in [(&packed, "numpy.savez"), (&files, "numpy.ascontiguousarray")] {
-            assert_eq!(
-                Arrays::open(path).unwrap().rows("x", HeldBytes::Usual).unwrap().rows(&[1, 0]).unwrap(),
-                array.rows(&[1, 0])
-            );
-            let error = Arrays::open(path).unwrap().rows("x", HeldBytes::AtMost(23)).err().unwrap().to_string();
-            assert!(error.contains(words) && error.contains("24 bytes") && error.contains("23 are"), "{error}");
-        }
-    }
-
-    #[test]
-    fn damage_is_named_with_its_place() {
-        let folder = tempfile::tempdir().unwrap();
-        let array = Tensor::new(DataType::Bool, &[3, 2], vec![1; 6]).unwrap();
-        let [_, files] = written(folder.path(), &array);
-        let path = files.join("x.npy");
-        let mut bytes = std::fs::read(&path).unwrap();
-        let last = bytes.len() - 2;
-        bytes[last] = 7;
-        std::fs::write(&path, &bytes).unwrap();
-        let rows = Arrays::open(&files).unwrap().rows("x", HeldBytes::AtMost(0)).unwrap();
-        rows.rows(&[0, 1]).unwrap();
-        let error = rows.rows(&[0, 2]).unwrap_err().to_string();
-        assert!(error.contains("x.npy: sample 2: a boolean that is neither 0 nor 1"), "{error}");
-        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(bytes.len() as u64 - 1).unwrap();
-        let error = rows.rows(&[2]).unwrap_err().to_string();
-        assert!(error.contains("sample 2, at byte 132: cannot read"), "{error}");
-        let error = Arrays::open(&files).unwrap().rows("x", HeldBytes::AtMost(0)).err().unwrap().to_string();
-        assert!(error.contains("truncated: 5 of the 6 bytes of its elements, which begin at byte 128"), "{error}");
     }
 }

@@ -91,7 +91,7 @@ pub struct Requirements {
 /// let requirements = Requirements { inputs: vec![image], input_scale: 1.0, labels, label_shape: Vec::new() };
 /// let found = open("../../examples/digits/digits.npz#0..1500", &requirements)?.description()?;
 /// assert_eq!(found.samples, 1500);
-/// assert_eq!(found.tensors, ["x: uint8[1, 8, 8]", "y: uint8[]"]);
+/// assert_eq!(found.tensors, ["x: uint8[1, 8, 8]", "y: int64[]"]);
 /// # Ok(())
 /// # }
 /// ```

@@ -20,7 +20,8 @@
 //! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
 //! | [`normalization`] | means and deviations of channels |
 //! | [`dataset`] | samples of any kind as batches by input name |
-//! | [`array_rows`] | rows of an array, in memory or in a file |
+//! | `array_rows` | rows of an array, in memory or in a file |
+//! | [`arrays`] | arrays by name, of an archive or a folder |
 //! | [`archive_set`] | a data set in an `.npz` archive, or a folder of `.npy` files |
 //! | [`ragged_set`] | a data set of samples of different sizes |
 //! | [`volume_set`] | a data set of NIfTI pairs |
@@ -29,16 +30,20 @@
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
 //! | [`fn@open`] | which kind of data set a path names |
+//! | [`fn@guess`] | what a data set holds where no model says what it wants |
+//! | [`sheet`] | samples as one picture |
 //! | [`loader`] | batches that are read ahead |
 
 pub mod archive_set;
-pub mod array_rows;
+mod array_rows;
+pub mod arrays;
 pub mod augment;
 pub mod batch;
 pub mod convert;
 pub mod dataset;
 pub mod digest;
 pub mod error;
+mod guess;
 mod image_file;
 pub mod image_set;
 pub mod loader;
@@ -53,16 +58,18 @@ mod plane;
 pub mod ragged_set;
 mod random;
 pub mod sampler;
+pub mod sheet;
 pub mod tar_set;
 pub mod volume;
 pub mod volume_set;
 
-pub use array_rows::HeldBytes;
+pub use arrays::HeldBytes;
 pub use augment::{Augmentation, Transform};
 pub use batch::Batch;
 pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
+pub use guess::guess;
 pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
 pub use open::{open, open_free, sample_shapes};

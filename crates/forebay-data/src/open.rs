@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::array_rows::{npy_names, Arrays, HeldBytes};
+use crate::arrays::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection};
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
@@ -20,23 +20,55 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
 
 fn open_fixed(data: &str, requirements: &Requirements, held: HeldBytes) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
-    let has_extension = |wanted: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(wanted));
-    let source = if tar_set::is_shards(path)? {
-        tar_set::open(path, requirements)?
-    } else if has_extension("csv") {
-        manifest::open(path, requirements)?
-    } else if path.is_dir() {
-        if !npy_names(path)?.is_empty() {
-            archive_set::open(path, requirements, held)?
-        } else if pairing::is_volume_folder(path)? {
-            volume_set::open(path, requirements)?
-        } else {
-            image_set::open(path, requirements)?
-        }
-    } else {
-        archive_set::open(path, requirements, held)?
+    let source = match kind_of(path)? {
+        Kind::Shards => tar_set::open(path, requirements)?,
+        Kind::Table => manifest::open(path, requirements)?,
+        Kind::Volumes => volume_set::open(path, requirements)?,
+        Kind::Images => image_set::open(path, requirements)?,
+        Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, held)?,
     };
     DataSet::new(source, selection, data)
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An archive, or a folder of `.npy` files.
+    Arrays,
+    /// Samples that may differ in size.
+    Ragged,
+    /// Pairs of NIfTI files.
+    Volumes,
+    /// A folder for each class.
+    Images,
+    /// A table of images.
+    Table,
+    /// Tar files.
+    Shards,
+}
+
+/// The path of a data set without its selection, and what it names.
+///
+/// # Errors
+/// [`DataError`] naming the path.
+pub(crate) fn kind(data: &str) -> Result<(&Path, Kind), DataError> {
+    let (path, _) = split(data)?;
+    match is_ragged(path)? {
+        true => Ok((path, Kind::Ragged)),
+        false => Ok((path, kind_of(path)?)),
+    }
+}
+
+fn kind_of(path: &Path) -> Result<Kind, DataError> {
+    let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+    Ok(match path.is_dir() {
+        _ if tar_set::is_shards(path)? => Kind::Shards,
+        false if is_table => Kind::Table,
+        false => Kind::Arrays,
+        true if !npy_names(path)?.is_empty() => Kind::Arrays,
+        true if pairing::is_volume_folder(path)? => Kind::Volumes,
+        true => Kind::Images,
+    })
 }
 
 /// The same for samples whose sizes may differ: also a folder of `.npz` files, one for each sample, or an archive in which samples lie one
@@ -61,8 +93,7 @@ pub fn open_free(
 fn is_ragged(path: &Path) -> Result<bool, DataError> {
     match path.is_dir() {
         true => Ok(!ragged_set::files(path)?.is_empty()),
-        false if path.extension().is_some_and(|extension| extension == "csv" || extension == "tar") => Ok(false),
-        false => ragged_set::is_joined(path),
+        false => Ok(kind_of(path)? == Kind::Arrays && ragged_set::is_joined(path)?),
     }
 }
 
@@ -77,8 +108,7 @@ pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<
         return ragged_set::largest(path, names);
     }
     let mut shapes = BTreeMap::new();
-    let is_archive = path.extension().is_none_or(|extension| extension != "csv" && extension != "tar");
-    if if path.is_dir() { npy_names(path)?.is_empty() } else { !is_archive } {
+    if kind_of(path)? != Kind::Arrays {
         return Ok(shapes);
     }
     let mut arrays = Arrays::open(path)?;

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use forebay_base::{DataType, Tensor};
 
 use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
-use crate::array_rows::{Arrays, HeldBytes, Rows};
+use crate::array_rows::Rows;
+use crate::arrays::{Arrays, HeldBytes};
 use crate::convert::convert;
 use crate::dataset::{described, size_of_files, Batch, Description, Requirements, Source};
 use crate::digest::Digest;

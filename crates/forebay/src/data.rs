@@ -17,7 +17,7 @@
 //! ```
 
 pub use forebay_data::{
-    convert, npy, npz, open, open_free, sample_shapes, Augmentation, Batch, DataError, DataSet, Description, Digest,
-    FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader, Normalization, Part, Requirements, Sampler,
-    Transform,
+    convert, guess, npy, npz, open, open_free, sample_shapes, sheet, Augmentation, Batch, DataError, DataSet,
+    Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader, Normalization, Part,
+    Requirements, Sampler, Transform,
 };

@@ -1,0 +1,217 @@
+//! Records for TensorBoard: a file of events, each a protocol buffer with checksums.
+//!
+//! Source: `tensorflow/core/lib/io/record_writer.h` and `tensorflow/core/util/event.proto`. A record is its length (8 bytes), the masked
+//! CRC32C of these bytes, its content, and the masked CRC32C of that.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// The reversed polynomial of CRC32C (Castagnoli).
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// What masks a checksum, so that checksums of data with checksums in it are no trouble.
+const MASK: u32 = 0xa282_ead8;
+
+/// A file of events that is being written.
+pub struct EventFile {
+    path: PathBuf,
+    file: BufWriter<File>,
+    /// Whether an event could not be written: none is tried after it.
+    is_broken: bool,
+}
+
+impl EventFile {
+    /// Begins a file in a folder, which is made if need be. Of earlier files there, TensorBoard leaves out what comes behind step `done`.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn new(folder: &Path, done: u64) -> Result<EventFile, Failure> {
+        std::fs::create_dir_all(folder).map_err(|error| output::refused(folder, &error))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let name =
+            format!("events.out.tfevents.{:010}.forebay.{}.{}", now.as_secs(), std::process::id(), now.subsec_nanos());
+        let path = folder.join(name);
+        let file = File::create_new(&path).map_err(|error| output::refused(&path, &error))?;
+        let mut events = EventFile { path, file: BufWriter::new(file), is_broken: false };
+        events.write(0, text(3, b"brain.Event:2"));
+        if done > 0 {
+            // The start of a session.
+            events.write(done + 1, text(7, &whole(1, 1)));
+        }
+        match events.is_broken {
+            true => Err(Failure::Failed(format!("cannot write {}", events.path.display()))),
+            false => Ok(events),
+        }
+    }
+
+    /// Writes the numbers of a line of the record, as scalars of its step. What cannot be written is told once, and training goes on.
+    pub fn line(&mut self, line: &Value) {
+        let validation = line.get("kind").and_then(Value::as_str) == Some("validation");
+        let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
+        let mut summary = Vec::new();
+        for (key, value) in line.as_object().into_iter().flatten() {
+            let number = value.as_f64().or(value.as_bool().map(|value| f64::from(u8::from(value))));
+            let Some(number) = number.filter(|_| key != "step" && key != "epoch") else { continue };
+            let place = if validation { "validation" } else { "training" };
+            let scalar = [text(1, format!("{place}/{key}").as_bytes()), float(2, number as f32)].concat();
+            summary.extend(text(1, &scalar));
+        }
+        self.write(step, text(5, &summary));
+    }
+
+    fn write(&mut self, step: u64, what: Vec<u8>) {
+        if self.is_broken {
+            return;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let event = [double(1, now), whole(2, step), what].concat();
+        if let Err(error) = self.file.write_all(&record(&event)).and_then(|()| self.file.flush()) {
+            self.is_broken = true;
+            let failure = output::refused(&self.path, &error);
+            output::complain(&format!("warning: {failure}; training goes on without it"));
+        }
+    }
+}
+
+/// A record with its checksums.
+fn record(content: &[u8]) -> Vec<u8> {
+    let length = (content.len() as u64).to_le_bytes();
+    let checksum = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
+    [&length[..], &checksum(&length), content, &checksum(content)].concat()
+}
+
+fn masked(checksum: u32) -> u32 {
+    checksum.rotate_right(15).wrapping_add(MASK)
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |checksum: u32| if checksum & 1 == 1 { (checksum >> 1) ^ POLYNOMIAL } else { checksum >> 1 };
+    let byte = |checksum: u32, byte: &u8| (0..8).fold(checksum ^ u32::from(*byte), |checksum, _| step(checksum));
+    !bytes.iter().fold(!0, byte)
+}
+
+/// A number with as few bytes as it needs.
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// The number and the kind of a field.
+fn tag(field: u64, kind: u64) -> Vec<u8> {
+    varint(field << 3 | kind)
+}
+
+fn whole(field: u64, number: u64) -> Vec<u8> {
+    [tag(field, 0), varint(number)].concat()
+}
+
+fn double(field: u64, number: f64) -> Vec<u8> {
+    [tag(field, 1), number.to_le_bytes().to_vec()].concat()
+}
+
+fn text(field: u64, bytes: &[u8]) -> Vec<u8> {
+    [tag(field, 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
+}
+
+fn float(field: u64, number: f32) -> Vec<u8> {
+    [tag(field, 5), number.to_le_bytes().to_vec()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn checksums_are_those_of_the_standard() {
+        // RFC 3720, B.4.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(crc32c(&(0..32).collect::<Vec<u8>>()), 0x46dd_794e);
+    }
+
+    /// The contents of the records of a file, with their checksums checked.
+    fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut records = Vec::new();
+        while !bytes.is_empty() {
+            let (head, rest) = bytes.split_at(12);
+            let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
+            let unmasked =
+                |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()).wrapping_sub(MASK).rotate_left(15);
+            assert_eq!(unmasked(&head[8..]), crc32c(&head[..8]));
+            assert_eq!(unmasked(&rest[length..length + 4]), crc32c(&rest[..length]));
+            records.push(rest[..length].to_vec());
+            bytes = &rest[length + 4..];
+        }
+        records
+    }
+
+    /// The fields of a message: number, and what it holds.
+    fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        let take_varint = |bytes: &mut &[u8]| {
+            let (mut number, mut shift) = (0u64, 0);
+            loop {
+                let byte = bytes[0];
+                *bytes = &bytes[1..];
+                number |= u64::from(byte & 0x7f) << shift;
+                shift += 7;
+                if byte < 0x80 {
+                    return number;
+                }
+            }
+        };
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            let tag = take_varint(&mut bytes);
+            let length = match tag & 7 {
+                0 => {
+                    fields.push((tag >> 3, take_varint(&mut bytes).to_le_bytes().to_vec()));
+                    continue;
+                }
+                1 => 8,
+                5 => 4,
+                _ => take_varint(&mut bytes) as usize,
+            };
+            fields.push((tag >> 3, bytes[..length].to_vec()));
+            bytes = &bytes[length..];
+        }
+        fields
+    }
+
+    #[test]
+    fn scalars_are_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut events = EventFile::new(&folder.path().join("runs"), 6).unwrap();
+        events.line(
+            &json!({ "kind": "step", "step": 300, "epoch": 2, "loss": 0.5, "skipped": true, "gradient_norm": null }),
+        );
+        events.line(&json!({ "kind": "validation", "step": 300, "epoch": 2, "loss": 0.25, "confusion": [[1]] }));
+        let records = records(&std::fs::read(&events.path).unwrap());
+        let found: Vec<_> = records.iter().map(|record| fields(record)).collect();
+        assert_eq!(found[0][2], (3, b"brain.Event:2".to_vec()));
+        assert_eq!((&found[1][1].1, &found[1][2]), (&7u64.to_le_bytes().to_vec(), &(7, vec![8, 1])));
+        let scalars = |event: &[(u64, Vec<u8>)]| {
+            let values = fields(&event[2].1).into_iter().map(|(_, value)| {
+                let value = fields(&value);
+                let number = f32::from_le_bytes(value[1].1.as_slice().try_into().unwrap());
+                (String::from_utf8(value[0].1.clone()).unwrap(), number)
+            });
+            values.collect::<Vec<_>>()
+        };
+        let pair = |name: &str, number| (name.to_owned(), number);
+        assert_eq!(found[2][1].1, 300u64.to_le_bytes());
+        assert_eq!(scalars(&found[2]), [pair("training/loss", 0.5), pair("training/skipped", 1.0)]);
+        assert_eq!(scalars(&found[3]), [pair("validation/loss", 0.25)]);
+    }
+}

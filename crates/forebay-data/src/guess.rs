@@ -1,0 +1,70 @@
+//! What a data set holds where no model says what it wants: to look at it.
+
+use std::path::Path;
+
+use forebay_base::DataType;
+
+use crate::arrays::Arrays;
+use crate::dataset::{InputDescription, LabelKind, Requirements};
+use crate::error::DataError;
+use crate::open::{kind, Kind};
+use crate::{nifti, pairing};
+
+/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, and images of
+/// `image_size` x `image_size` pixels with three channels.
+///
+/// ```
+/// let found = forebay_data::guess("../../examples/digits/digits.npz#0..10", 64).unwrap();
+/// assert_eq!(found.inputs[0].sample_shape, [1, 8, 8]);
+/// assert_eq!(forebay_data::open("../../examples/digits/digits.npz#0..10", &found).unwrap().sample_count(), 10);
+/// ```
+///
+/// # Errors
+/// [`DataError`] naming the path, or samples that cannot be looked at without a model.
+pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
+    let (path, kind) = kind(data)?;
+    let input = |name: &str, sample_shape: Vec<u64>| InputDescription {
+        name: name.to_owned(),
+        data_type: DataType::Float32,
+        sample_shape,
+    };
+    let (labels, label_shape) = (LabelKind::Classes, Vec::new());
+    match kind {
+        Kind::Arrays => of_arrays(path),
+        Kind::Volumes => {
+            let first = pairing::pairs(path)?.swap_remove(0);
+            let mut shape = nifti::open(&first.labels)?.header().shape.clone();
+            while shape.len() > 3 && shape.last() == Some(&1) {
+                shape.pop();
+            }
+            let sample_shape = [&[first.images.len() as u64], shape.as_slice()].concat();
+            let inputs = vec![input("image", sample_shape)];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape: shape })
+        }
+        Kind::Images | Kind::Table | Kind::Shards => {
+            let inputs = vec![input("image", vec![3, image_size, image_size])];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
+        }
+        Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
+    }
+}
+
+fn of_arrays(path: &Path) -> Result<Requirements, DataError> {
+    let mut arrays = Arrays::open(path)?;
+    let names = arrays.names()?;
+    let label_name = if names.iter().any(|name| name == "y") { "y" } else { "labels" };
+    let (mut inputs, mut labels, mut label_shape) = (Vec::new(), LabelKind::Classes, Vec::new());
+    for name in names {
+        let Some(ty) = arrays.ty(&name)? else { continue };
+        let sample_shape: Vec<u64> = ty.shape.iter().skip(1).copied().collect();
+        if name == label_name {
+            if ty.data_type.is_float() {
+                labels = LabelKind::Values(ty.data_type);
+            }
+            label_shape = sample_shape;
+            continue;
+        }
+        inputs.push(InputDescription { name, data_type: DataType::Float32, sample_shape });
+    }
+    Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
+}
