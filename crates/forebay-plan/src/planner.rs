@@ -243,11 +243,13 @@ struct Planner<'a> {
     one_pool: bool,
     /// Whether what is recomputed in one pool is looked for at length.
     thorough: bool,
+    /// By launch of a program in parts: the launch that it is a part of.
+    origins: Option<&'a [usize]>,
 }
 
 impl<'a> Planner<'a> {
     fn new(program: &'a Program, limits: &'a Limits, costs: &'a Costs) -> Planner<'a> {
-        let (host_limit, shared) = (None, None);
+        let (host_limit, shared, origins) = (None, None, None);
         Planner {
             program,
             limits,
@@ -258,6 +260,7 @@ impl<'a> Planner<'a> {
             shared,
             one_pool: false,
             thorough: false,
+            origins,
         }
     }
 }
