@@ -327,7 +327,7 @@ impl Planner<'_> {
         let capacity_bytes = host_limit.capacity_bytes;
         let arena = match self.shared {
             Some(layout) => arena_behind(live, residency, groups, capacity_bytes, layout),
-            None => arena(live, residency, groups, capacity_bytes),
+            None => arena(live, residency, groups, capacity_bytes, self.thorough),
         };
         let Some(arena) = &arena else { return Ok(None) };
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn within_one_pool_only_outputs_are_copied() {
         let mut recomputing = 0;
-        for seed in 1..16 {
+        for seed in 1..7 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 2 + seed as usize % 5));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
             let options = |device_budget_bytes| PlanOptions {
@@ -187,7 +187,7 @@ mod tests {
                 Ok(_) => whole.minimum_budget_bytes,
                 Err(other) => panic!("seed {seed}: {other}"),
             };
-            for percent in [0, 20, 50, 80] {
+            for percent in [0, 50] {
                 let budget_bytes = least + whole.in_core_peak_bytes.saturating_sub(least) * percent / 100;
                 let plan = plan(&program, &options(Some(budget_bytes)), &limits, &costs)
                     .unwrap_or_else(|error| panic!("seed {seed}, {percent} %: {error}"));
@@ -202,6 +202,6 @@ mod tests {
                 recomputing += usize::from(statistics.recomputations > 0);
             }
         }
-        assert!(recomputing > 10, "{recomputing} plans recompute");
+        assert!(recomputing > 5, "{recomputing} plans recompute");
     }
 }

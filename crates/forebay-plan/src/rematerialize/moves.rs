@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::tuning::RECOMPUTED_BUFFERS_MAX;
+use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_BYTES_PARTS};
 
 use super::sequence::Choice;
 use super::step::Step;
@@ -37,7 +37,8 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Buffers as a whole, those in parts part by part. With `longest`, each only once: where it lies idle for longest.
+    /// Buffers as a whole, those in parts part by part; those that make a difference. With `longest`, all, each only once: where it lies
+    /// idle for longest.
     pub(super) fn new(step: &Step, longest: bool) -> Moves {
         let mut buffers: Vec<Vec<usize>> = Vec::new();
         let mut buffer_of = Vec::with_capacity(step.contents.len());
@@ -63,6 +64,11 @@ impl Moves {
             }
         }
         let mut drops: Vec<(i64, Drop)> = drops.into_values().collect();
+        if !longest {
+            let peak_bytes = step.profile(&step.plain()).into_iter().max().unwrap_or(0);
+            let bytes = |drop: &Drop| drop.contents.iter().map(|&content| step.contents[content].bytes).sum::<i64>();
+            drops.retain(|(_, drop)| bytes(drop) >= peak_bytes / RECOMPUTED_BYTES_PARTS);
+        }
         drops.sort_by_key(|(weight, drop)| std::cmp::Reverse((*weight, drop.gaps[0])));
         drops.truncate(RECOMPUTED_BUFFERS_MAX);
         Moves { drops: drops.into_iter().map(|(_, drop)| drop).collect(), buffers, buffer_of }
