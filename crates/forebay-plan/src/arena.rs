@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
 use crate::residency::{root, Residency, Segment};
-use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_MIN, QUICK};
+use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_AT_LENGTH, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
 use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
 use forebay_model::program::BufferId;
@@ -53,13 +53,23 @@ impl SharedLayout {
     }
 }
 
-/// Places every interval within `capacity_bytes` of the device; `None` where no placement was found.
+/// Places every interval within `capacity_bytes` of the device; `None` where no placement was found, which takes longer to find out `at_length`.
 ///
 /// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
 /// one group share none that one of them writes.
-pub fn arena(live: &Liveness, residency: &Residency, groups: Option<&[u32]>, capacity_bytes: u64) -> Option<Arena> {
+pub fn arena(
+    live: &Liveness,
+    residency: &Residency,
+    groups: Option<&[u32]>,
+    capacity_bytes: u64,
+    at_length: bool,
+) -> Option<Arena> {
     let components = Components::new(live, residency, groups);
-    let effort = effort(components.items.len());
+    let usual = effort(components.items.len());
+    let effort = match at_length {
+        true => Effort { passes: usual.passes * PASSES_AT_LENGTH, ..Effort::THOROUGH },
+        false => usual,
+    };
     Some(components.arena(live, residency, &place(&components.items, Some(capacity_bytes), effort).ok()?))
 }
 

@@ -89,7 +89,7 @@ pub fn page(
     let program = alias(program.clone(), &alone);
     let live = liveness(&program, false);
     let intervals = whole_intervals(&program, &live);
-    let arena = arena(&live, &intervals, None, u64::MAX)
+    let arena = arena(&live, &intervals, None, u64::MAX, false)
         .ok_or_else(|| PlanError::Check { reason: "an unlimited arena has no placement".to_string() })?;
     let unlimited_bytes = arena.device_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let budget_bytes = device_budget_bytes.unwrap_or(unlimited_bytes);

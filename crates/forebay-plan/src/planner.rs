@@ -243,11 +243,13 @@ struct Planner<'a> {
     one_pool: bool,
     /// Whether what is recomputed in one pool is looked for at length.
     thorough: bool,
+    /// By launch of a program in parts: the launch that it is a part of.
+    origins: Option<&'a [usize]>,
 }
 
 impl<'a> Planner<'a> {
     fn new(program: &'a Program, limits: &'a Limits, costs: &'a Costs) -> Planner<'a> {
-        let (host_limit, shared) = (None, None);
+        let (host_limit, shared, origins) = (None, None, None);
         Planner {
             program,
             limits,
@@ -258,6 +260,7 @@ impl<'a> Planner<'a> {
             shared,
             one_pool: false,
             thorough: false,
+            origins,
         }
     }
 }
@@ -324,7 +327,7 @@ impl Planner<'_> {
         let capacity_bytes = host_limit.capacity_bytes;
         let arena = match self.shared {
             Some(layout) => arena_behind(live, residency, groups, capacity_bytes, layout),
-            None => arena(live, residency, groups, capacity_bytes),
+            None => arena(live, residency, groups, capacity_bytes, self.thorough),
         };
         let Some(arena) = &arena else { return Ok(None) };
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)

@@ -1,16 +1,22 @@
 //! Rematerialization: the same step in less memory, where bytes that leave the device have nowhere else to go.
 //!
 //! Contents that lie idle between two launches are dropped, and their launch runs once more before the second of the two. What that
-//! launch reads is there anyway, is recomputed as well, or is kept for longer. What is recomputed for a use of its own stays until its
-//! last use. What is recomputed only for others is dropped at once and recomputed again for its own use, unless it is *held*: where
-//! all of a chain is held, it is recomputed as one segment (as in Chen and others, "Training Deep Nets with Sublinear Memory Cost",
-//! 2016, where segments are given; here they follow from what is worth its time).
+//! launch reads is there anyway, is recomputed as well, or is kept for longer. What is recomputed for a use of its own stays until that
+//! use, and beyond it unless it is dropped there, too. What is recomputed only for others is dropped at once and recomputed again for
+//! its own use, unless it is *held*: where all of a chain is held, it is recomputed as one segment (as in Chen and others, "Training Deep
+//! Nets with Sublinear Memory Cost", 2016, where segments are given; here they follow from what is worth its time).
 //!
 //! The search is greedy, as XLA's rematerialization is: of all contents that may be dropped, the one that takes most excess bytes
 //! away for the time that it costs, until nothing exceeds the limit. At the end, what turned out to be needless is taken back. Where one
-//! pool leaves no other way, the same is done for lower and lower limits; and then, one buffer after the other is kept that would be
-//! dropped, the dearest first, to see whether others are better dropped instead.
+//! pool leaves no other way, the same is done for lower and lower limits; then one buffer after the other is kept that would be dropped,
+//! the dearest first, to see whether others are better dropped instead; and then annealing takes steps that are for the worse at first.
+//! There, a buffer may be dropped between each two of its uses, and launches run later where that saves bytes; with bytes that
+//! have elsewhere to go, a buffer is dropped where it lies idle for longest.
 
+mod anneal;
+mod moves;
+mod sequence;
+mod sink;
 mod step;
 
 use std::cell::Cell;
@@ -21,8 +27,14 @@ use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX};
-use step::{Choice, Content, Step};
+use crate::tuning::{
+    ANNEALING_HEAT, ANNEALING_STEPS, ANNEALING_STEPS_OF_MOVE, ANNEALING_SUM_SHARE, ANNEALING_WEIGHTS,
+    RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX, RECOMPUTED_LOOKS_OF_OTHERS, RECOMPUTED_WINDOWS,
+};
+use anneal::Numbers;
+use moves::{Move, Moves};
+use sequence::{sequence, Choice};
+use step::Step;
 
 /// A step in which some launches run more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,39 +61,46 @@ pub enum Pool {
 }
 
 /// Looks for a step whose live bytes stay within a limit; the one that exceeds it least where none was found. `costs` are those of the
-/// program's launches in their order.
+/// program's launches in their order. `origins` says of launches in parts which launch each is a part of.
 pub fn rematerialize(
     program: &Program,
     live: &Liveness,
     costs: &Costs,
     limit_bytes: u64,
     pool: Pool,
+    origins: Option<Vec<usize>>,
 ) -> Rematerialized {
-    let step = Step { one_pool: pool != Pool::OfDevice, ..Step::new(program, live, costs) };
+    let whole = Step::new(program, live, costs);
+    let in_parts = origins.is_some();
+    let origins = origins.unwrap_or_else(|| whole.origins.clone());
+    let step = Step { one_pool: pool != Pool::OfDevice, origins, ..whole };
+    let moves = Moves::new(&step, pool == Pool::OfDevice);
     let limit_bytes = i64::try_from(limit_bytes).unwrap_or(i64::MAX);
-    let start = || Search::new(&step, limit_bytes);
-    let mut choice = start().at_once();
+    let start = || Search::new(&step, &moves, limit_bytes);
+    let mut choice = start().at_once(0);
+    if in_parts {
+        for window in RECOMPUTED_WINDOWS {
+            choice = start().better(choice, start().at_once(window));
+        }
+    }
     if pool == (Pool::Shared { thorough: true }) {
-        let slowly = start().by_and_by();
+        let slowly = start().by_and_by(choice.window);
         choice = start().better(choice, slowly);
         choice = start().with_others(choice);
+        for weight in ANNEALING_WEIGHTS {
+            let exceeds = start().outcome(&choice).is_none_or(|found| found.over > 0);
+            if exceeds || choice.dropped.contains(&true) && weight == ANNEALING_WEIGHTS[0] {
+                choice = start().annealed(choice, weight);
+            }
+        }
     }
-    let sequence = step.sequence(&choice).unwrap_or_else(|| step.plain());
+    let sequence = sequence(&step, &choice).unwrap_or_else(|| step.plain());
     let profile = step.profile(&sequence);
     Rematerialized {
         peak_bytes: profile.iter().copied().max().unwrap_or(0).max(0) as u64,
         recomputed_ns: step.recomputed_ns(&sequence),
         launches: sequence,
     }
-}
-
-/// A change of a choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Move {
-    /// Drops contents: those of a buffer.
-    Drop { first: usize, end: usize },
-    /// Keeps a content that would be recomputed for others.
-    Keep { content: usize },
 }
 
 /// A move, and how many excess bytes it takes away for each nanosecond that it costs, when that was last found out.
@@ -115,19 +134,22 @@ impl Ord for Rated {
 struct Outcome {
     /// Bytes above the limit, summed over launches.
     excess: i64,
+    /// The most bytes above the limit at once.
+    over: i64,
     recomputed_ns: u64,
     sequence: Vec<(usize, bool)>,
 }
 
 impl Outcome {
-    /// What is better is less: bytes above the limit, then time.
-    fn rank(&self) -> (i64, u64) {
-        (self.excess, self.recomputed_ns)
+    /// What is better is less: bytes above the limit at once, then in all, then time.
+    fn rank(&self) -> (i64, i64, u64) {
+        (self.over, self.excess, self.recomputed_ns)
     }
 }
 
 struct Search<'a> {
     step: &'a Step<'a>,
+    moves: &'a Moves,
     limit_bytes: i64,
     choice: Choice,
     /// Launches of steps that were tried.
@@ -137,22 +159,24 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(step: &'a Step<'a>, limit_bytes: i64) -> Search<'a> {
-        Search { limit_bytes, choice: Choice::nothing(step), step, looks: Cell::new(0), barred: None }
+    fn new(step: &'a Step<'a>, moves: &'a Moves, limit_bytes: i64) -> Search<'a> {
+        Search { limit_bytes, choice: Choice::nothing(step), step, moves, looks: Cell::new(0), barred: None }
     }
 
     /// Drops what has to be dropped for the limit.
-    fn at_once(mut self) -> Choice {
+    fn at_once(mut self, window: usize) -> Choice {
+        self.choice.window = window;
         self.drop_until_it_fits();
         self.take_back();
         self.choice
     }
 
     /// The same for lower and lower limits down to this one: what takes little away for little time is found before much has to go.
-    fn by_and_by(mut self) -> Choice {
+    fn by_and_by(mut self, window: usize) -> Choice {
+        self.choice.window = window;
         let limit_bytes = self.limit_bytes;
         let peak = |search: &Search| {
-            let sequence = search.step.sequence(&search.choice).unwrap_or_else(|| search.step.plain());
+            let sequence = sequence(search.step, &search.choice).unwrap_or_else(|| search.step.plain());
             search.step.profile(&sequence).into_iter().max().unwrap_or(0)
         };
         let beyond_bytes = peak(&self).saturating_sub(limit_bytes).max(0);
@@ -166,7 +190,7 @@ impl<'a> Search<'a> {
 
     /// The choice that exceeds the limit less, or takes less time.
     fn better(&self, one: Choice, other: Choice) -> Choice {
-        let rank = |choice: &Choice| self.outcome(choice).map_or((i64::MAX, u64::MAX), |found| found.rank());
+        let rank = |choice: &Choice| self.outcome(choice).map_or((i64::MAX, i64::MAX, u64::MAX), |found| found.rank());
         if rank(&other) < rank(&one) {
             other
         } else {
@@ -179,20 +203,20 @@ impl<'a> Search<'a> {
         self.choice = choice;
         let Some(mut best) = self.outcome(&self.choice).filter(|best| best.excess == 0) else { return self.choice };
         let mut tried = BTreeSet::new();
-        while self.looks.get() < RECOMPUTED_LOOKS_MAX {
-            let untried = |candidate: &Move| !tried.contains(candidate) && self.is_dropped(*candidate);
+        while self.looks.get() < RECOMPUTED_LOOKS_OF_OTHERS {
+            let untried = |candidate: &Move| !tried.contains(candidate) && self.moves.is_made(&self.choice, *candidate);
             // What is saved without it, whatever it exceeds then.
             let spent = |candidate: &Move| {
-                self.outcome(&self.without(*candidate))
+                self.outcome(&self.changed(*candidate, false))
                     .map_or(0, |found| best.recomputed_ns.saturating_sub(found.recomputed_ns))
             };
-            let rated = self.drops().into_iter().filter(untried).map(|candidate| (spent(&candidate), candidate));
+            let rated = self.moves.drops().filter(untried).map(|candidate| (spent(&candidate), candidate));
             let Some((spent_ns, candidate)) = rated.max() else { break };
             if spent_ns == 0 {
                 break;
             }
             tried.insert(candidate);
-            let without = self.without(candidate);
+            let without = self.changed(candidate, false);
             let before = std::mem::replace(&mut self.choice, without);
             self.barred = Some(candidate);
             self.drop_until_it_fits();
@@ -206,17 +230,47 @@ impl<'a> Search<'a> {
         self.choice
     }
 
-    fn is_dropped(&self, candidate: Move) -> bool {
-        let Move::Drop { first, end } = candidate else { return false };
-        self.choice.dropped_after[first..end].iter().any(Option::is_some)
+    /// Looks for a better choice by steps that may also be for the worse, the more seldom the longer it looks. What exceeds the limit
+    /// counts by a weight.
+    fn annealed(mut self, choice: Choice, weight: f64) -> Choice {
+        self.choice = choice;
+        let Some(mut now) = self.outcome(&self.choice) else { return self.choice };
+        let all_ns = self.step.items.iter().map(|item| item.duration_ns).sum::<u64>().max(1) as f64;
+        let limit_bytes = self.limit_bytes.max(1) as f64;
+        let cost = |found: &Outcome| {
+            let beyond = found.over as f64 + found.excess as f64 * ANNEALING_SUM_SHARE;
+            found.recomputed_ns as f64 / all_ns + weight * beyond / limit_bytes
+        };
+        let (mut best, mut best_rank, mut now_cost) = (self.choice.clone(), now.rank(), cost(&now));
+        let candidates: Vec<Move> = self.moves.all().collect();
+        let mut numbers = Numbers::new();
+        let looks = now.sequence.len().max(1);
+        let count = ANNEALING_STEPS.min(RECOMPUTED_LOOKS_MAX / looks).min(candidates.len() * ANNEALING_STEPS_OF_MOVE);
+        let (hot, cold) = ANNEALING_HEAT;
+        for number in 0..count {
+            let heat = hot * (cold / hot).powf(number as f64 / count as f64);
+            let mut choice = self.choice.clone();
+            for _ in 0..=numbers.below(2) {
+                let candidate = candidates[numbers.below(candidates.len())];
+                let is_made = self.moves.is_made(&choice, candidate);
+                self.moves.set(&mut choice, candidate, !is_made);
+            }
+            let Some(found) = self.outcome(&choice) else { continue };
+            let found_cost = cost(&found);
+            if found_cost <= now_cost || numbers.share() < ((now_cost - found_cost) / heat).exp() {
+                (self.choice, now, now_cost) = (choice, found, found_cost);
+                if now.rank() < best_rank {
+                    (best, best_rank) = (self.choice.clone(), now.rank());
+                }
+            }
+        }
+        best
     }
 
-    /// The choice without a drop.
-    fn without(&self, candidate: Move) -> Choice {
+    /// The choice with a move, or without it.
+    fn changed(&self, candidate: Move, made: bool) -> Choice {
         let mut choice = self.choice.clone();
-        if let Move::Drop { first, end } = candidate {
-            choice.dropped_after[first..end].fill(None);
-        }
+        self.moves.set(&mut choice, candidate, made);
         choice
     }
 
@@ -225,54 +279,22 @@ impl<'a> Search<'a> {
     }
 
     fn outcome(&self, choice: &Choice) -> Option<Outcome> {
-        let sequence = self.step.sequence(choice);
+        let sequence = sequence(self.step, choice);
         self.looks.set(self.looks.get() + sequence.as_ref().map_or(self.step.items.len(), Vec::len));
         let sequence = sequence?;
         let profile = self.step.profile(&sequence);
-        let excess = profile.iter().map(|bytes| bytes.saturating_sub(self.limit_bytes).max(0)).sum();
-        Some(Outcome { excess, recomputed_ns: self.step.recomputed_ns(&sequence), sequence })
-    }
-
-    fn with(&self, candidate: Move) -> Choice {
-        let mut choice = self.choice.clone();
-        match candidate {
-            Move::Drop { first, end } => {
-                for content in first..end {
-                    choice.dropped_after[content] = self.step.contents[content].drop.map(|(after, _)| after);
-                }
-            }
-            Move::Keep { content } => {
-                choice.kept.insert(content);
-            }
-        }
-        choice
-    }
-
-    /// Everything that may be dropped: buffers as a whole, each part of one in its longest gap before a use. What was computed in parts is
-    /// recomputed in parts, each before the launch that needs it.
-    fn drops(&self) -> Vec<Move> {
-        let contents = &self.step.contents;
-        let mut drops: Vec<(i64, Move)> = Vec::new();
-        let mut first = 0;
-        while first < contents.len() {
-            let of_buffer =
-                contents[first..].iter().take_while(|content| content.chunk.owner == contents[first].chunk.owner);
-            let end = first + of_buffer.count();
-            let weight = |content: &Content| content.drop.map_or(0, |(_, length)| content.bytes * length as i64);
-            let all: i64 = contents[first..end].iter().map(weight).sum();
-            if all > 0 {
-                drops.push((all, Move::Drop { first, end }));
-            }
-            first = end;
-        }
-        drops.sort_unstable_by(|a, b| b.cmp(a));
-        drops.truncate(RECOMPUTED_BUFFERS_MAX);
-        drops.into_iter().map(|(_, candidate)| candidate).collect()
+        let over = |bytes: &i64| bytes.saturating_sub(self.limit_bytes).max(0);
+        let excess = profile.iter().map(over).sum();
+        let over = profile.iter().map(over).max().unwrap_or(0);
+        Some(Outcome { excess, over, recomputed_ns: self.step.recomputed_ns(&sequence), sequence })
     }
 
     /// How many excess bytes a move takes away for each nanosecond; none where it takes none away.
     fn rate(&self, candidate: Move, now: &Outcome) -> Option<(f64, Choice, Outcome)> {
-        let choice = self.with(candidate);
+        if self.moves.is_made(&self.choice, candidate) {
+            return None;
+        }
+        let choice = self.changed(candidate, true);
         let outcome = self.outcome(&choice).filter(|outcome| outcome.excess < now.excess)?;
         let spent_ns = outcome.recomputed_ns as f64 - now.recomputed_ns as f64;
         let saved = (now.excess - outcome.excess) as f64;
@@ -287,7 +309,6 @@ impl<'a> Search<'a> {
     /// is looked at again, and taken where it stays the best; where no move is left, all are looked at again.
     fn drop_until_it_fits(&mut self) {
         let Some(mut now) = self.outcome(&self.choice) else { return };
-        let drops = self.drops();
         // Bytes above the limit when all moves were last looked at.
         let (mut round, mut excess) = (0, i64::MAX);
         let mut heap: BinaryHeap<Rated> = BinaryHeap::new();
@@ -297,7 +318,7 @@ impl<'a> Search<'a> {
                     return;
                 }
                 (excess, round) = (now.excess, round + 1);
-                let allowed = drops.iter().copied().filter(|&candidate| self.barred != Some(candidate));
+                let allowed = self.moves.drops().filter(|&candidate| self.barred != Some(candidate));
                 for candidate in allowed.chain(self.keeps(&now)) {
                     if let Some((rate, ..)) = self.rate(candidate, &now) {
                         heap.push(Rated { rate, candidate, round });
@@ -317,18 +338,11 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Contents that are recomputed for others alone, and could be kept instead.
-    fn keeps(&self, now: &Outcome) -> Vec<Move> {
-        let remade = now
-            .sequence
-            .iter()
-            .filter(|(_, repeats)| *repeats)
-            .flat_map(|&(launch, _)| &self.step.items[launch].writes);
-        let mut contents: Vec<usize> = remade.copied().collect();
-        contents.sort_unstable();
-        contents.dedup();
-        contents.retain(|&content| self.choice.dropped_after[content].is_none());
-        contents.into_iter().map(|content| Move::Keep { content }).collect()
+    /// Buffers that are recomputed for others alone, and could be kept instead.
+    fn keeps(&self, now: &Outcome) -> BTreeSet<Move> {
+        let remade = now.sequence.iter().filter(|(_, repeats)| *repeats);
+        let contents = remade.flat_map(|&(launch, _)| &self.step.items[launch].writes);
+        contents.map(|&content| self.moves.keep(content)).collect()
     }
 
     /// Takes back what is not needed, and holds what would be recomputed again, as far as both fit.
@@ -336,16 +350,17 @@ impl<'a> Search<'a> {
         let Some(mut now) = self.outcome(&self.choice) else { return };
         for holds in [true, false] {
             // Those of the fewest bytes for the fewest launches first.
-            for candidate in self.drops().into_iter().rev() {
-                let Move::Drop { first, end } = candidate else { continue };
+            for candidate in self.moves.drops().rev() {
                 if self.looks.get() > 2 * RECOMPUTED_LOOKS_MAX {
                     return;
                 }
                 let mut choice = self.choice.clone();
                 if holds {
-                    choice.held.extend(first..end);
-                } else if choice.dropped_after[first..end].iter().any(Option::is_some) {
-                    choice.dropped_after[first..end].fill(None);
+                    if !self.moves.hold(&mut choice, candidate) {
+                        continue;
+                    }
+                } else if self.moves.is_made(&choice, candidate) {
+                    self.moves.set(&mut choice, candidate, false);
                 } else {
                     continue;
                 }
@@ -394,13 +409,13 @@ mod tests {
             let mut random = Random::new(seed);
             let program = random_training_program(&mut random, 2 + seed as usize % 9);
             let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-            let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice);
+            let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice, None);
             assert_eq!((plain.peak_bytes, plain.recomputed_ns), (naive_peak_bytes(&program), 0), "seed {seed}");
-            let least = rematerialize(&program, &live, &costs, 0, Pool::OfDevice);
+            let least = rematerialize(&program, &live, &costs, 0, Pool::OfDevice, None);
             assert!(least.peak_bytes <= plain.peak_bytes);
             for percent in [0, 30, 60, 90] {
                 let limit_bytes = least.peak_bytes + (plain.peak_bytes - least.peak_bytes) * percent / 100;
-                let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice);
+                let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice, None);
                 let first: Vec<usize> =
                     found.launches.iter().filter(|launch| !launch.1).map(|launch| launch.0).collect();
                 assert!(first.iter().copied().eq(0..program.launches.len()), "seed {seed}");
@@ -429,7 +444,7 @@ mod tests {
         let peaks_mib = |program: &Program| {
             let (live, costs) = (liveness(program, false), estimate(program, &limits()));
             let pools = [Pool::OfDevice, Pool::Shared { thorough: false }];
-            pools.map(|pool| rematerialize(program, &live, &costs, u64::MAX, pool).peak_bytes >> 20)
+            pools.map(|pool| rematerialize(program, &live, &costs, u64::MAX, pool, None).peak_bytes >> 20)
         };
         // One link and the next; or one that takes over the other.
         assert_eq!(peaks_mib(&chain(false)), [2, 1]);
@@ -445,7 +460,7 @@ mod tests {
             let program = random_training_program(&mut random, 2 + seed as usize % 9);
             let (live, mut costs) = (liveness(&program, false), estimate(&program, &limits()));
             costs.launch_ns.iter_mut().for_each(|duration| *duration = 1 + random.below(1_000_000));
-            let find = |limit_bytes, pool| rematerialize(&program, &live, &costs, limit_bytes, pool);
+            let find = |limit_bytes, pool| rematerialize(&program, &live, &costs, limit_bytes, pool, None);
             let [quick, thorough] = [false, true].map(|thorough| Pool::Shared { thorough });
             let (plain, least) = (find(u64::MAX, quick).peak_bytes, find(0, quick).peak_bytes);
             for percent in [20, 60] {
@@ -465,15 +480,44 @@ mod tests {
     }
 
     #[test]
+    fn in_one_pool_buffers_are_dropped_more_than_once() {
+        // A value that the beginning, the middle and the end read, and two places between them that take much.
+        let mut build = ProgramBuilder::default();
+        let x = build.input("x", 64);
+        let value = build.temporary("value", 2 << 20);
+        let ends = ["a", "b", "c"].map(|name| build.temporary(name, 64));
+        build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[value]);
+        let mut before = x;
+        for (number, end) in ends.into_iter().enumerate() {
+            build.launch(Kernel::UnaryGradient(UnaryOp::Exp), &[value, before], &[end]);
+            if number < 2 {
+                let (large, small) = (build.temporary("large", 3 << 20), build.temporary("small", 64));
+                build.launch(Kernel::Unary(UnaryOp::Exp), &[end], &[large]);
+                build.launch(Kernel::Unary(UnaryOp::Exp), &[large], &[small]);
+                before = small;
+            }
+        }
+        let program = build.finish(&ends);
+        let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
+        let find = |limit_bytes, pool| rematerialize(&program, &live, &costs, limit_bytes, pool, None);
+        let repeats = |found: &Rematerialized| found.launches.iter().filter(|launch| launch.1).count();
+        let limit_bytes = 4 << 20;
+        let found = find(limit_bytes, Pool::Shared { thorough: true });
+        assert!(found.peak_bytes <= limit_bytes, "{}", found.peak_bytes);
+        assert_eq!(repeats(&found), 2, "{:?}", found.launches);
+        assert!(find(limit_bytes, Pool::OfDevice).peak_bytes > limit_bytes);
+    }
+
+    #[test]
     fn a_deep_chain_takes_half_the_memory_for_few_launches() {
         let layers: Vec<(Role, usize)> = (0..64).map(|layer| (Role::Constant, layer)).collect();
         let program = training_program(1 << 20, &layers);
         let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-        let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice);
+        let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice, None);
         // Constants take half of what is live.
         let constant_bytes = 64 << 20;
         let limit_bytes = constant_bytes + (plain.peak_bytes - constant_bytes) / 2;
-        let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice);
+        let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice, None);
         assert!(found.peak_bytes <= limit_bytes, "{} of {}", found.peak_bytes, plain.peak_bytes);
         let again = found.launches.iter().filter(|launch| launch.1).count();
         assert!(again <= 80, "{again} launches of {} run again", program.launches.len());

@@ -33,6 +33,8 @@ pub const LONG_LOOKS: u32 = 2;
 pub const MANY_ITEMS: usize = 12_000;
 /// See [`MANY_ITEMS`].
 pub const PASSES_MIN: usize = 2;
+/// How many times as many passes there are where one pool has no other way.
+pub const PASSES_AT_LENGTH: u32 = 8;
 /// A quick look takes this fraction (one part in this many) of the passes. With 2, planning the U-Net of 2 mm at 25 and 35 %
 /// took 1.6 times as long, and plans were at most 0.025 faster (without waits given to launches).
 pub const QUICK: u32 = 8;
@@ -72,10 +74,27 @@ pub const REMATERIALIZED_SHARES: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
 pub const RECOMPUTED_CHAIN_MAX: usize = 128;
 /// The search ends when it has looked at this many launches, those of all steps that it tried together: about a second.
 pub const RECOMPUTED_LOOKS_MAX: usize = 1 << 23;
+/// The same for the search whether others are better dropped instead, which annealing follows.
+pub const RECOMPUTED_LOOKS_OF_OTHERS: usize = 1 << 20;
 /// All moves are looked at again where those since the last time took away this fraction (one part in this many) of the excess.
 pub const RECOMPUTED_GAIN_PARTS: i64 = 16;
 /// Lower and lower limits for which contents are dropped, where device and host are one memory.
 pub const RECOMPUTED_LIMITS: i64 = 8;
+/// For how many launches what was used or recomputed stays, in steps of launches in parts; each is tried.
+pub const RECOMPUTED_WINDOWS: [usize; 3] = [8, 32, 128];
+/// Steps of annealing at most, and those for each move that there is.
+pub const ANNEALING_STEPS: usize = 12_000;
+/// See [`ANNEALING_STEPS`].
+pub const ANNEALING_STEPS_OF_MOVE: usize = 120;
+/// How much worse a step may be, at the beginning and at the end, as a share of what the step takes without recomputation.
+pub const ANNEALING_HEAT: (f64, f64) = (0.05, 0.0005);
+/// What one limit's bytes beyond the limit cost, in steps without recomputation. Each after the first only where those before
+/// found nothing that fits.
+pub const ANNEALING_WEIGHTS: [f64; 3] = [2.0, 6.0, 12.0];
+/// What bytes beyond the limit count in each launch, where they count 1 at the peak.
+pub const ANNEALING_SUM_SHARE: f64 = 0.15;
+/// Buffers below this fraction (one part in this many) of the peak are not looked at in one pool: most are statistics and biases.
+pub const RECOMPUTED_BYTES_PARTS: i64 = 1024;
 /// Buffers that are looked at: those of the most bytes for the most launches.
 pub const RECOMPUTED_BUFFERS_MAX: usize = 4096;
 
@@ -84,7 +103,7 @@ pub const ONE_POOL_ATTEMPTS: u32 = 8;
 /// This fraction (one part in this many) of the capacity is taken off with each attempt.
 pub const ONE_POOL_CUT_PARTS: u64 = 64;
 /// Attempts to find the smallest budget that does, where the one that was given does not.
-pub const ONE_POOL_LEAST_ROUNDS: usize = 6;
+pub const ONE_POOL_LEAST_ROUNDS: usize = 3;
 
 /// Parts of what file order's peak leaves next to parameters and state, in percent, that groups of launches may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try. Of twelve steps of the

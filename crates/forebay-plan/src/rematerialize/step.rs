@@ -1,13 +1,12 @@
 //! A step whose contents may be dropped, and what a choice of them comes to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use forebay_model::program::{BufferId, Program, Role};
 
 use crate::alias::may_take_over;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness, Owner};
-use crate::tuning::RECOMPUTED_CHAIN_MAX;
 
 /// How long contents last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +29,8 @@ pub(super) struct Content<'a> {
     pub(super) is_output: bool,
     /// The launch that computes all of it; none where several write it.
     pub(super) maker: Option<usize>,
-    /// The launch after which it may be dropped, to be recomputed before its next use, and how many launches lie between.
-    pub(super) drop: Option<(usize, usize)>,
+    /// The number of its first gap among those of all contents: one between each two of its uses.
+    pub(super) first_gap: usize,
     pub(super) chunk: &'a Chunk,
 }
 
@@ -39,10 +38,6 @@ impl Content<'_> {
     /// Whether a launch after `from` and before `to` writes it.
     pub(super) fn changes_between(&self, from: usize, to: usize) -> bool {
         self.chunk.accesses.iter().any(|access| access.writes && from < access.launch && access.launch < to)
-    }
-
-    pub(super) fn last_launch(&self) -> usize {
-        self.chunk.accesses.last().map_or(0, |access| access.launch)
     }
 }
 
@@ -63,33 +58,23 @@ pub(super) struct Item {
 pub(super) struct Step<'a> {
     pub(super) contents: Vec<Content<'a>>,
     pub(super) items: Vec<Item>,
+    /// How many gaps all contents have.
+    pub(super) gap_count: usize,
+    /// By launch: the launch that it is a part of.
+    pub(super) origins: Vec<usize>,
     /// Whether what is fed is live before its first use, outputs are after their last one, and launches work in place.
     pub(super) one_pool: bool,
     /// Whether updates come after the outputs.
     pub(super) has_updates: bool,
-}
-
-/// What is dropped, and what is kept longer than its own uses need.
-#[derive(Clone)]
-pub(super) struct Choice {
-    /// By content: the launch after which it is dropped.
-    pub(super) dropped_after: Vec<Option<usize>>,
-    /// Contents that are kept for launches that run once more.
-    pub(super) kept: BTreeSet<usize>,
-    /// Contents that stay where they were recomputed for others, until their own uses.
-    pub(super) held: BTreeSet<usize>,
-}
-
-impl Choice {
-    pub(super) fn nothing(step: &Step) -> Choice {
-        Choice { dropped_after: vec![None; step.contents.len()], kept: BTreeSet::new(), held: BTreeSet::new() }
-    }
+    /// The first launch of the update phase.
+    pub(super) update_start: usize,
 }
 
 impl<'a> Step<'a> {
     pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
         let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
         let mut contents = Vec::new();
+        let mut gap_count = 0;
         // By buffer: its first content.
         let mut numbers: BTreeMap<BufferId, usize> = BTreeMap::new();
         for chunk in &live.chunks {
@@ -125,7 +110,8 @@ impl<'a> Step<'a> {
             };
             let buffer_bytes = program.buffer(buffer).size_bytes;
             let bytes = chunk.device_bytes() as i64;
-            contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, drop: None, chunk });
+            contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, first_gap: gap_count, chunk });
+            gap_count += chunk.accesses.len().saturating_sub(1);
         }
         for (launch, item) in items.iter_mut().enumerate() {
             item.duration_ns = costs.launch_ns[launch];
@@ -139,21 +125,25 @@ impl<'a> Step<'a> {
             item.in_place = pairs.filter(|&(_, read)| !contents[read].is_output).collect();
             item.repeats = item.writes.iter().all(|&content| contents[content].maker == Some(launch));
         }
-        let mut step =
-            Step { contents, items, one_pool: false, has_updates: program.update_start < program.launches.len() };
-        for content in 0..step.contents.len() {
-            step.contents[content].drop = step.longest_gap(content);
-        }
-        step
+        let update_start = program.update_start;
+        let has_updates = update_start < program.launches.len();
+        let origins = (0..live.launch_count).collect();
+        Step { contents, items, gap_count, origins, one_pool: false, has_updates, update_start }
     }
 
-    /// The launch before the longest gap that ends with a use before which a content may be recomputed, and the gap's length.
-    pub(super) fn longest_gap(&self, content: usize) -> Option<(usize, usize)> {
-        let Content { maker, chunk, .. } = &self.contents[content];
-        let gaps = chunk.accesses.windows(2).filter(|pair| pair[1].reads);
-        let lengths = gaps.map(|pair| (pair[1].launch - pair[0].launch - 1, pair[0].launch, pair[1].launch));
-        let (length, after, next) = lengths.max()?;
-        (length > 0 && self.may_repeat((*maker)?, next)).then_some((after, length))
+    /// The gaps of a content that end with a use before which it may be recomputed: by number, each
+    /// with the launches before and behind it.
+    pub(super) fn gaps(&self, content: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+        let Content { maker, chunk, first_gap, .. } = &self.contents[content];
+        let pairs = chunk.accesses.windows(2).enumerate().filter(|(_, pair)| pair[1].reads);
+        let gaps = pairs.map(move |(number, pair)| (first_gap + number, pair[0].launch, pair[1].launch));
+        let may_end = move |end: usize| maker.is_some_and(|maker| self.may_repeat(maker, end));
+        gaps.filter(move |&(_, start, end)| start + 1 < end && may_end(end))
+    }
+
+    /// The longest of them.
+    pub(super) fn longest_gap(&self, content: usize) -> Option<(usize, usize, usize)> {
+        self.gaps(content).max_by_key(|&(gap, start, end)| (end - start, gap))
     }
 
     /// Every launch once.
@@ -165,21 +155,6 @@ impl<'a> Step<'a> {
     pub(super) fn may_repeat(&self, launch: usize, at: usize) -> bool {
         let item = &self.items[launch];
         item.repeats && item.reads.iter().all(|&read| !self.contents[read].changes_between(launch, at))
-    }
-
-    /// The launches of a choice; none where something is dropped that cannot be recomputed.
-    pub(super) fn sequence(&self, choice: &Choice) -> Option<Vec<(usize, bool)>> {
-        let mut building =
-            Building { step: self, choice, remade: vec![None; self.contents.len()], launches: Vec::new() };
-        for (launch, item) in self.items.iter().enumerate() {
-            for &read in &item.reads {
-                if !building.ensure(read, launch, RECOMPUTED_CHAIN_MAX) {
-                    return None;
-                }
-            }
-            building.launches.push((launch, false));
-        }
-        Some(building.launches)
     }
 
     /// Live bytes during each launch of a sequence.
@@ -246,55 +221,5 @@ impl<'a> Step<'a> {
     pub(super) fn recomputed_ns(&self, sequence: &[(usize, bool)]) -> u64 {
         let repeats = sequence.iter().filter(|(_, repeats)| *repeats);
         repeats.map(|&(launch, _)| self.items[launch].duration_ns).sum()
-    }
-}
-
-/// A sequence while it is put together.
-struct Building<'a> {
-    step: &'a Step<'a>,
-    choice: &'a Choice,
-    /// By content: the launch for which it was last recomputed.
-    remade: Vec<Option<usize>>,
-    launches: Vec<(usize, bool)>,
-}
-
-impl Building<'_> {
-    /// Whether contents are there when a launch starts.
-    fn is_present(&self, content: usize, at: usize) -> bool {
-        let Content { lifetime, maker, .. } = &self.step.contents[content];
-        if *lifetime != Lifetime::Temporary {
-            return true;
-        }
-        if let Some(remade) = self.remade[content] {
-            let own = || self.step.items[remade].reads.contains(&content);
-            return remade == at || self.choice.held.contains(&content) || own();
-        }
-        match self.choice.dropped_after[content] {
-            Some(last) => at <= last,
-            // What nothing needs any more is recomputed where that is possible, and else kept until then.
-            None => {
-                self.step.contents[content].last_launch() >= at
-                    || self.choice.kept.contains(&content)
-                    || !maker.is_some_and(|maker| self.step.may_repeat(maker, at))
-            }
-        }
-    }
-
-    /// Has contents recomputed before a launch where they are not there. Says whether they are there then.
-    fn ensure(&mut self, content: usize, at: usize, chain: usize) -> bool {
-        if self.is_present(content, at) {
-            return true;
-        }
-        let maker = self.step.contents[content].maker.filter(|&maker| self.step.may_repeat(maker, at));
-        let (Some(maker), true) = (maker, chain > 0) else { return false };
-        let item = &self.step.items[maker];
-        if !item.reads.iter().all(|&read| self.ensure(read, at, chain - 1)) {
-            return false;
-        }
-        for &write in &item.writes {
-            self.remade[write] = Some(at);
-        }
-        self.launches.push((maker, true));
-        true
     }
 }
