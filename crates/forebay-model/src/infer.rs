@@ -146,7 +146,10 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
         let Some(output) = output else { continue };
         graph.value_mut(output).ty = Some(ty);
         if let Some(folded) = &folded {
-            *folded_bytes += folded[i].size_bytes();
+            // What is computed when it is loaded takes no memory before.
+            if folded[i].in_memory().is_some() {
+                *folded_bytes += folded[i].size_bytes();
+            }
             graph.initializers.insert(output, folded[i].clone());
             graph.constants.insert(output);
         }

@@ -1,6 +1,7 @@
-//! Several operators that are one: attention that exporters wrote as products and a softmax, so that one kernel does it, and batch
-//! normalization that only scales what is computed before it.
+//! Several operators that are one: attention that exporters wrote as products and a softmax, so that one kernel does it, batch
+//! normalization that only scales what is computed before it, and activations.
 
+mod activation;
 mod normalization;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
+pub use activation::activations;
 pub use normalization::normalizations;
 
 /// What was found in front of a softmax, from its end back to the product of queries and keys.

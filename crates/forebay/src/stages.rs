@@ -529,6 +529,7 @@ fn make(
         // Those whose parameters were computed from constants; the others were merged when the model was read.
         recognize::normalizations(&mut graph);
         recognize::attention(&mut graph, true)?;
+        recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
         let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights)?;
         let size_bytes = compiled.size_bytes();

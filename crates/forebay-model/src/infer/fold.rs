@@ -14,6 +14,8 @@ use crate::tensor::{Compute, Contents, Tensor};
 
 /// A node is folded only if none of its outputs has more elements.
 const COUNT_MAX: u64 = 1 << 20;
+/// The same for what is computed when it is loaded, and is no larger than what it is made of: weights in another order.
+const COUNT_LATER_MAX: u64 = 1 << 22;
 /// Folding ends where the folded values of one graph hold more bytes, so that a hostile graph cannot exhaust memory.
 const BYTES_MAX: u64 = 256 << 20;
 /// A node is folded only if its inputs have at most this many bytes in all: they are in memory while it is computed.
@@ -44,23 +46,27 @@ pub(super) fn fold(
     let Some(evaluate) = row.evaluate else { return Ok(None) };
     let is_type_only = TYPE_ONLY.contains(&row.op_type);
     let constant = |value: &ValueId| view.graph.is_constant(*value);
-    let size_bytes = types
-        .iter()
-        .fold(folded_bytes, |sum, ty| sum.saturating_add(ty.count().saturating_mul(ty.data_type.size_bytes())));
-    let small = types.iter().all(|ty| ty.count() <= COUNT_MAX) && size_bytes <= BYTES_MAX;
-    if !small || !(is_type_only || view.node.inputs.iter().flatten().all(constant)) {
+    if !is_type_only && !view.node.inputs.iter().flatten().all(constant) {
         return Ok(None);
     }
+    let sum_bytes =
+        |first: u64, ty: &TensorType| first.saturating_add(ty.count().saturating_mul(ty.data_type.size_bytes()));
+    let size_bytes = types.iter().fold(0, sum_bytes);
+    let small = types.iter().all(|ty| ty.count() <= COUNT_MAX) && size_bytes.saturating_add(folded_bytes) <= BYTES_MAX;
     if is_type_only {
-        return computed(view, types, evaluate, &vec![None; view.node.inputs.len()]);
+        let nothing = vec![None; view.node.inputs.len()];
+        return if small { computed(view, types, evaluate, &nothing) } else { Ok(None) };
     }
     let inputs: Vec<Option<&Contents>> =
         view.node.inputs.iter().map(|input| input.and_then(|value| view.graph.initializers.get(&value))).collect();
     let given = || inputs.iter().copied().flatten();
-    if given().fold(0u64, |sum, contents| sum.saturating_add(contents.size_bytes())) > INPUT_BYTES_MAX {
+    let given_bytes = given().map(Contents::ty).fold(0, sum_bytes);
+    let waits = given().any(waits) && given().all(is_light);
+    let no_larger = types.iter().all(|ty| ty.count() <= COUNT_LATER_MAX) && size_bytes <= given_bytes;
+    if given_bytes > INPUT_BYTES_MAX || !(small || waits && no_larger) {
         return Ok(None);
     }
-    if given().any(waits) && given().all(is_light) {
+    if waits {
         return later(view, types, evaluate, &inputs);
     }
     computed(view, types, evaluate, &tensors(&inputs)?)

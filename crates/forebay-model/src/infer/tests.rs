@@ -2,7 +2,7 @@ use forebay_base::DataType;
 
 use super::*;
 use crate::graph::{Attribute, Node};
-use crate::tensor::Tensor;
+use crate::tensor::{Contents, Tensor};
 
 /// A graph with one float32 input `x` of the given dimensions.
 fn graph(dimensions: &[Dimension]) -> (Graph, ValueId) {
@@ -87,6 +87,33 @@ fn floating_initializers_fold_only_where_nothing_trains() {
     infer(&mut frozen, None).unwrap();
     assert_eq!(frozen.nodes.len(), 1);
     assert_eq!(frozen.initializers[&transposed], Tensor::from_f32(&[2, 2], &[1.0, 3.0, 2.0, 4.0]));
+}
+
+#[test]
+fn large_weights_in_another_order_fold_and_are_read_when_they_are_loaded() {
+    let sizes = [1100, 1000];
+    let large = |shape: &[u64]| Contents::zeros(TensorType::new(DataType::Float32, shape));
+    let constant = |graph: &mut Graph, name: &str, contents: Contents| {
+        let id = graph.add_initializer(name, contents);
+        graph.constants.insert(id);
+        id
+    };
+    let (mut graph, x) = graph(&sizes.map(Dimension::Known));
+    let w = constant(&mut graph, "w", large(&[1000, 1100]));
+    let transposed = push(&mut graph, "Transpose", &[w], &[]);
+    // What is larger than what it is made of would only take memory.
+    let row = constant(&mut graph, "row", large(&[1100, 1]));
+    let target = constant(&mut graph, "target", Tensor::from_i64(&[2], &sizes.map(|size| size as i64)).into());
+    let repeated = push(&mut graph, "Expand", &[row, target], &[]);
+    let sum = push(&mut graph, "Add", &[x, transposed], &[]);
+    let y = push(&mut graph, "Add", &[sum, repeated], &[]);
+    graph.outputs.push(y);
+    infer(&mut graph, None).unwrap();
+    let names: Vec<&str> = graph.nodes.iter().map(|node| node.operation.name()).collect();
+    assert_eq!(names, ["Expand", "Add", "Add"]);
+    let contents = &graph.initializers[&transposed];
+    assert!(contents.in_memory().is_none(), "nothing was read");
+    assert_eq!(contents.to_tensor().unwrap().shape(), sizes);
 }
 
 #[test]

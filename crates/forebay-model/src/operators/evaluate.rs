@@ -164,25 +164,42 @@ fn float_function(op: UnaryOp) -> Option<Box<dyn Fn(f64) -> f64>> {
 
 /// Elements of a tensor by strides in elements, which may be 0 or negative. Every index lies inside.
 fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tensor {
-    let size = tensor.data_type().size_bytes() as usize;
-    let count: u64 = shape.iter().product();
-    let mut bytes = Vec::with_capacity(count as usize * size);
-    let mut index = vec![0u64; shape.len()];
+    let from = tensor.bytes();
+    let bytes = match tensor.data_type().size_bytes() {
+        1 => elements::<1>(from, shape, offset, strides),
+        2 => elements::<2>(from, shape, offset, strides),
+        4 => elements::<4>(from, shape, offset, strides),
+        _ => elements::<8>(from, shape, offset, strides),
+    };
+    Tensor::new(tensor.data_type(), shape, bytes).expect("as many elements as the shape holds")
+}
+
+/// The same for elements of `SIZE` bytes.
+fn elements<const SIZE: usize>(from: &[u8], shape: &[u64], offset: i64, strides: &[i64]) -> Vec<u8> {
+    let (from, _) = from.as_chunks::<SIZE>();
+    let (outer, row) = shape.split_at(shape.len().saturating_sub(1));
+    let (row, stride) = (row.first().copied().unwrap_or(1), strides.last().copied().unwrap_or(0));
+    let rows: u64 = outer.iter().product();
+    let mut bytes = Vec::with_capacity((rows * row) as usize * SIZE);
+    let mut index = vec![0u64; outer.len()];
     let mut position = offset;
-    for _ in 0..count {
-        let start = position as usize * size;
-        bytes.extend_from_slice(&tensor.bytes()[start..start + size]);
-        for axis in (0..shape.len()).rev() {
+    for _ in 0..rows {
+        if stride == 1 && row > 0 {
+            bytes.extend_from_slice(from[position as usize..][..row as usize].as_flattened());
+        } else {
+            (0..row as i64).for_each(|i| bytes.extend_from_slice(&from[(position + i * stride) as usize]));
+        }
+        for axis in (0..outer.len()).rev() {
             index[axis] += 1;
             position += strides[axis];
-            if index[axis] < shape[axis] {
+            if index[axis] < outer[axis] {
                 break;
             }
-            position -= strides[axis] * shape[axis] as i64;
+            position -= strides[axis] * outer[axis] as i64;
             index[axis] = 0;
         }
     }
-    Tensor::new(tensor.data_type(), shape, bytes).expect("as many elements as the shape holds")
+    bytes
 }
 
 /// Tensors joined along an axis.

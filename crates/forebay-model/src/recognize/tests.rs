@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 
-use super::{attention, normalizations};
+use super::{activations, attention, normalizations};
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
@@ -240,5 +240,57 @@ fn normalizations_stay_where_something_else_reads_what_they_read_or_statistics_a
         }
         normalizations(&mut writer.0);
         assert_eq!(writer.0.nodes.len(), 2, "form {form}");
+    }
+}
+
+#[test]
+fn activations_are_found_as_exporters_write_them() {
+    for form in 0..9 {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[2, 3]);
+        let [root, half, one] = [2f32.sqrt(), 0.5, 1.0].map(|value| writer.number(value));
+        let factor = writer.number(if form == 3 { 0.7 } else { std::f32::consts::FRAC_1_SQRT_2 });
+        let other = writer.input("other", DataType::Float32, &[2, 3]);
+        let y = match form {
+            0..6 => {
+                let scaled = match form {
+                    0 => writer.node("Div", &[x, root], &[]),
+                    4 => writer.node("Mul", &[other, factor], &[]),
+                    _ => writer.node("Mul", &[factor, x], &[]),
+                };
+                let error = writer.node("Erf", &[scaled], &[]);
+                let gate = writer.node("Add", &if form == 1 { [one, error] } else { [error, one] }, &[]);
+                if form == 5 {
+                    writer.0.outputs.push(gate);
+                }
+                match form {
+                    1 => {
+                        let halves = writer.node("Mul", &[half, x], &[]);
+                        writer.node("Mul", &[halves, gate], &[])
+                    }
+                    2 => {
+                        let halves = writer.node("Mul", &[gate, half], &[]);
+                        writer.node("Mul", &[x, halves], &[])
+                    }
+                    _ => {
+                        let product = writer.node("Mul", &[x, gate], &[]);
+                        writer.node("Mul", &[product, half], &[])
+                    }
+                }
+            }
+            _ => {
+                let gate = writer.node("Sigmoid", &[if form == 8 { other } else { x }], &[]);
+                writer.node("Mul", &if form == 6 { [gate, x] } else { [x, gate] }, &[])
+            }
+        };
+        writer.0.outputs.push(y);
+        activations(&mut writer.0);
+        let names: Vec<&str> = writer.0.nodes.iter().map(|node| node.operation.name()).collect();
+        match form {
+            0..3 => assert_eq!(names, ["Gelu"], "form {form}"),
+            3..6 => assert_eq!(names.len(), 5, "form {form}: another factor, another value, or what else is read"),
+            6..8 => assert_eq!(names, ["Swish"], "form {form}"),
+            _ => assert_eq!(names, ["Sigmoid", "Mul"], "the sigmoid of another value"),
+        }
     }
 }

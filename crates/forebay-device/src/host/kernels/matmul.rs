@@ -5,13 +5,24 @@ use forebay_base::{DataType, Kernel};
 
 use super::elementwise::relu;
 use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
-use super::product::{multiply, rows_max, Matrix};
+use super::product::{multiply, rows_max, Matrix, PANEL};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
+
+/// Tasks that keep a few threads busy to the end.
+const TASKS_MIN: usize = 8;
+
+/// Columns of a task's tile, where `others` tasks stand next to each other already: whole panels, and fewer of them where there would
+/// be few tasks. No bit depends on it.
+fn tile_columns(others: usize, n: usize) -> usize {
+    let columns_max = TILE_COLUMNS / PANEL * PANEL;
+    let tiles = TASKS_MIN.div_ceil(others.max(1)).max(n.div_ceil(columns_max));
+    n.div_ceil(tiles).next_multiple_of(PANEL)
+}
 
 /// One product's numbers.
 struct Product {
@@ -80,10 +91,12 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
     let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
     let tile_rows = rows_max(TILE_ROWS, TILE_COLUMNS, k);
-    let (row_tiles, column_tiles) = (m.div_ceil(tile_rows), n.div_ceil(TILE_COLUMNS));
+    let row_tiles = m.div_ceil(tile_rows);
+    let tile_columns = tile_columns(batches.len() * row_tiles, n);
+    let column_tiles = n.div_ceil(tile_columns);
     for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
-        let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * TILE_COLUMNS);
+        let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * tile_columns);
         let (a_batch, b_batch) = batches[batch];
         // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
         unsafe {
@@ -91,7 +104,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             let b = Matrix::rows(b.at((b_batch * k * n) as isize), b_pitch);
             let y = Matrix::rows(out.at((batch * m * y_pitch + first) as isize), y_pitch);
             let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
-            tile_product(&product, (row, column), tile_rows, a, b, y, summand);
+            tile_product(&product, (row, column), (tile_rows, tile_columns), a, b, y, summand);
         }
     });
     Ok(())
@@ -167,14 +180,14 @@ fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> 
 unsafe fn tile_product(
     product: &Product,
     (row, column): (usize, usize),
-    tile_rows: usize,
+    (tile_rows, tile_columns): (usize, usize),
     a: Matrix,
     b: Matrix,
     y: Matrix,
     summand: Option<Matrix>,
 ) {
     let rows = tile_rows.min(product.m - row);
-    let columns = TILE_COLUMNS.min(product.n - column);
+    let columns = tile_columns.min(product.n - column);
     let a = if product.transpose_a { a.transposed() } else { a };
     let b = if product.transpose_b { b.transposed() } else { b };
     // SAFETY: rows and columns lie inside the matrices by the caller's promise.
@@ -304,6 +317,16 @@ mod tests {
                 assert!(add(of_leaves(0..middle), of_leaves(middle..blocks)) == whole, "case {case}: {m} {n} {k}");
             }
         }
+    }
+
+    #[test]
+    fn tiles_have_fewer_columns_where_there_would_be_few_tasks() {
+        assert_eq!(tile_columns(1, 4096), 5 * PANEL);
+        assert_eq!(tile_columns(1, 768), 2 * PANEL);
+        assert_eq!(tile_columns(2, 256), 2 * PANEL);
+        assert_eq!(tile_columns(8, 256), 3 * PANEL);
+        assert_eq!(tile_columns(8, 240), 5 * PANEL);
+        assert_eq!(tile_columns(0, 1), PANEL);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod convolution;
 mod element;
 mod elementwise;
 mod integer;
+mod largest;
 mod loss;
 mod math;
 mod matmul;

@@ -92,6 +92,45 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// The same with AVX-512 where the CPU has it, for functions that take long: compiled once more, so only where it pays.
+#[inline(always)]
+pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx2")]
+        unsafe fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
+            work()
+        }
+        if crate::host::isa::has(crate::host::isa::InstructionSet::Avx512) {
+            // SAFETY: the CPU has AVX-512, and so AVX2.
+            return unsafe { with_avx512(work) };
+        }
+    }
+    wide(work)
+}
+
+/// Copies a row, which may be short: two copies of a fixed size that overlap take less than a call.
+///
+/// # Panics
+/// Where the lengths differ.
+#[inline(always)]
+pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
+    #[inline(always)]
+    fn ends<const N: usize>(target: &mut [f32], source: &[f32]) {
+        let behind = target.len() - N;
+        target[..N].copy_from_slice(&source[..N]);
+        target[behind..].copy_from_slice(&source[behind..]);
+    }
+    assert_eq!(target.len(), source.len(), "as many elements");
+    match target.len() {
+        0..4 => target.iter_mut().zip(source).for_each(|(target, &value)| *target = value),
+        4..8 => ends::<4>(target, source),
+        8..16 => ends::<8>(target, source),
+        16..=32 => ends::<16>(target, source),
+        _ => target.copy_from_slice(source),
+    }
+}
+
 /// A kernel's tasks are handed to threads in at least this many parts, if there are as many: a thread that was away with a copy
 /// then leaves little behind that others have to wait for.
 const PARTS_MIN: usize = 64;

@@ -5,8 +5,10 @@ use std::ops::Range;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
+use super::largest::{Plane, Planes};
 use super::parallel::{for_chunks, for_each, require_packed, wide, Pointer};
 use super::spatial::{spatial3, Spatial};
+use super::thread_buffer::with_buffer;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -176,17 +178,16 @@ impl Sliding {
 
     /// One row of the forward direction.
     #[inline(always)]
-    fn pool(&self, op: PoolOp, row: usize, x: &[f32], line: Option<&mut [f32]>, y: &mut [f32]) {
+    fn pool(&self, op: PoolOp, row: usize, x: &[f32], y: &mut [f32]) {
         match op {
-            PoolOp::Max => match line {
-                Some(line) => self.largest_of_line(row, x, line, y),
-                None => {
-                    y.fill(f32::NEG_INFINITY);
-                    self.for_each_tap(row, [&self.x], |low, count, [first]| {
-                        self.zip(&mut y[low..low + count], &x[first..], larger);
+            PoolOp::Max => {
+                y.fill(f32::NEG_INFINITY);
+                self.for_each_tap(row, [&self.x], |low, count, [first]| {
+                    self.zip(&mut y[low..low + count], &x[first..], |largest, x| {
+                        *largest = if x > *largest || x.is_nan() { x } else { *largest };
                     });
-                }
-            },
+                });
+            }
             PoolOp::Average { count_include_pad } => {
                 y.fill(0.0);
                 self.for_each_tap(row, [&self.x], |low, count, [first]| {
@@ -194,31 +195,6 @@ impl Sliding {
                 });
                 y.iter_mut().zip(self.divisors(row, count_include_pad)).for_each(|(sum, divisor)| *sum /= divisor);
             }
-        }
-    }
-
-    /// Elements of a padded row, as far as windows reach; none where windows are so large that they are not looked at in full.
-    fn line_count(&self) -> Option<usize> {
-        let reach = (self.kernel[2] - 1).checked_mul(self.dilations[2])?;
-        let seen = (self.output[2] - 1).checked_mul(self.strides[2])?.checked_add(reach)?.checked_add(1)?;
-        let count = seen.max(self.pads[2].checked_add(self.input[2])?);
-        (self.kernel[2] <= LINE_TAPS_MAX && count <= LINE_MAX).then_some(count)
-    }
-
-    /// The largest elements of an output row's windows: first of each column, in a padded row, then of the columns.
-    #[inline(always)]
-    fn largest_of_line(&self, row: usize, x: &[f32], line: &mut [f32], y: &mut [f32]) {
-        line.fill(f32::NEG_INFINITY);
-        let columns = &mut line[self.pads[2]..][..self.input[2]];
-        for z in self.elements(0, row / self.output[1]) {
-            for y in self.elements(1, row % self.output[1]) {
-                let seen = &x[z * self.x.plane + y * self.x.row..][..self.input[2]];
-                columns.iter_mut().zip(seen).for_each(|(largest, &x)| larger(largest, x));
-            }
-        }
-        y.fill(f32::NEG_INFINITY);
-        for tap in 0..self.kernel[2] {
-            self.zip(y, &line[tap * self.dilations[2]..], larger);
         }
     }
 
@@ -274,6 +250,21 @@ impl Sliding {
         });
     }
 
+    /// The same for planes that are small; none where there is a third dimension.
+    fn planes(&self) -> Option<Planes> {
+        let two = |three: [usize; 3]| [three[1], three[2]];
+        let planes = Planes {
+            input: two(self.input),
+            output: two(self.output),
+            kernel: two(self.kernel),
+            strides: two(self.strides),
+            dilations: two(self.dilations),
+            pads: two(self.pads),
+        };
+        let is_flat = [self.input[0], self.output[0], self.kernel[0]] == [1; 3] && self.pads[0] == 0;
+        (is_flat && planes.are_small()).then_some(planes)
+    }
+
     /// The first element of a row of the output in its channel.
     fn row(&self, row: usize) -> usize {
         row / self.output[1] * self.y.plane + row % self.output[1] * self.y.row
@@ -285,12 +276,6 @@ impl Sliding {
     }
 }
 
-/// Keeps the larger of two, and NaN.
-#[inline(always)]
-fn larger(largest: &mut f32, x: f32) {
-    *largest = if x > *largest || x.is_nan() { x } else { *largest };
-}
-
 /// The largest element seen so far.
 #[derive(Clone, Copy)]
 struct Candidate {
@@ -300,10 +285,8 @@ struct Candidate {
 
 /// Output rows of a task.
 const ROWS: usize = 16;
-/// Most taps along a row whose windows are looked at in full, those that see padding included.
-const LINE_TAPS_MAX: usize = 16;
-/// Most elements of a padded row.
-const LINE_MAX: usize = 1 << 16;
+/// Elements of a task that goes plane by plane, if there are as many.
+const PLANES_MIN: usize = 8 * 1024;
 
 /// # Safety
 /// As [`super::run`].
@@ -311,9 +294,23 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
     let rows = sliding.output[0] * sliding.output[1];
     let channels = y.sizes()[..2].iter().product::<usize>();
-    let line_count = sliding.line_count().filter(|_| op == PoolOp::Max);
+    if let Some(planes) = sliding.planes().filter(|_| op == PoolOp::Max) {
+        let count = planes.count();
+        return for_chunks(channels, (PLANES_MIN / count).max(1), |channels| {
+            with_buffer(count, |buffer| {
+                planes.prepare(buffer);
+                for channel in channels {
+                    // SAFETY: a channel's elements lie in the operands, and every task writes channels of its own.
+                    let (x, y) = unsafe {
+                        let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                        (x, target.slice_mut(sliding.channel(&sliding.y, channel), sliding.y.span))
+                    };
+                    planes.pool(buffer, Plane { x, x_pitch: sliding.x.row, y, y_pitch: sliding.y.row });
+                }
+            });
+        });
+    }
     for_chunks(channels * rows, ROWS, |tasks| {
-        let mut line = line_count.map(|count| vec![0.0; count]);
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
             // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
             let (x, y) = unsafe {
@@ -323,7 +320,7 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
             };
             wide(
                 #[inline(always)]
-                || sliding.pool(op, row, x, line.as_deref_mut(), y),
+                || sliding.pool(op, row, x, y),
             );
         }
     });

@@ -13,15 +13,20 @@ use forebay_base::kernel::PRODUCT_TERMS;
 use forebay_base::SumTree;
 
 use super::parallel::wide;
-use super::simd::{dispatch_wide, Vector, WIDTH_MAX};
+use super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
 use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 
 /// Vectors of columns in a tile.
 const VECTORS: usize = 3;
 /// Columns of a panel, at most.
-const PANEL: usize = VECTORS * WIDTH_MAX;
+pub(super) const PANEL: usize = VECTORS * WIDTH_MAX;
 /// With at most this many rows, a panel whose columns are adjacent is read where it is: packing it would take longer.
 const ROWS_UNPACKED: usize = 8;
+
+/// Rows that are asked for ahead while a panel is packed.
+const ROWS_AHEAD: isize = 16;
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]
@@ -251,6 +256,8 @@ unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, ta
         if b.column_stride == 1 {
             for term in 0..k {
                 let (line, from) = (target.add(term * stride), b.from(term, 0).base);
+                let later = from.wrapping_offset(ROWS_AHEAD * b.row_stride);
+                (0..columns).step_by(LINE).for_each(|column| prefetch(later.wrapping_add(column)));
                 std::ptr::copy_nonoverlapping(from, line, columns);
                 std::ptr::write_bytes(line.add(columns), 0, stride - columns);
             }

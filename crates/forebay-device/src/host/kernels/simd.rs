@@ -9,8 +9,22 @@ pub(super) const LANES: usize = 8;
 /// Most numbers in a vector.
 pub(super) const WIDTH_MAX: usize = 16;
 
+/// Asks for the cache line of an address, which need not exist: what is read once, in short pieces, comes late otherwise.
+#[inline(always)]
+pub(super) fn prefetch(address: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, which takes any address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// A vector of [`Vector::WIDTH`] numbers.
 pub(super) trait Vector: Copy {
+    /// The vector for what is left over that fills half of this one at most: this one itself where there is no narrower one.
+    type Half: Vector;
     /// How many numbers it has.
     const WIDTH: usize;
     /// How many of them the processor holds.
@@ -71,6 +85,11 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// See [`Vector::load`].
     unsafe fn relu(self) -> Self;
+    /// x where it is larger or NaN, else self.
+    ///
+    /// # Safety
+    /// See [`Vector::load`].
+    unsafe fn larger(self, x: Self) -> Self;
 }
 
 /// A vector of [`LANES`] numbers, which can be added up.
@@ -87,6 +106,7 @@ pub(super) trait SummedVector: Vector {
 pub(super) struct Plain([f32; LANES]);
 
 impl Vector for Plain {
+    type Half = Plain;
     const WIDTH: usize = LANES;
     const REGISTERS: usize = 16;
 
@@ -123,6 +143,12 @@ impl Vector for Plain {
     #[inline(always)]
     unsafe fn relu(self) -> Self {
         Plain(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
+    }
+
+    #[inline(always)]
+    unsafe fn larger(self, x: Self) -> Self {
+        let lane = |i: usize| if x.0[i] > self.0[i] || x.0[i].is_nan() { x.0[i] } else { self.0[i] };
+        Plain(std::array::from_fn(lane))
     }
 }
 
@@ -220,6 +246,7 @@ mod x86 {
     }
 
     impl Vector for Avx2 {
+        type Half = Avx2;
         const WIDTH: usize = LANES;
         const REGISTERS: usize = 16;
 
@@ -289,6 +316,15 @@ mod x86 {
             // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
             Avx2(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
         }
+
+        #[inline(always)]
+        unsafe fn larger(self, x: Self) -> Self {
+            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the maximum is the second.
+            unsafe {
+                let larger = _mm256_max_ps(x.0, self.0);
+                Avx2(_mm256_blendv_ps(larger, x.0, _mm256_cmp_ps::<_CMP_UNORD_Q>(x.0, x.0)))
+            }
+        }
     }
 
     impl SummedVector for Avx2 {
@@ -311,6 +347,7 @@ mod x86 {
     pub(in super::super) struct Avx512(__m512);
 
     impl Vector for Avx512 {
+        type Half = Avx2;
         const WIDTH: usize = 16;
         const REGISTERS: usize = 32;
 
@@ -359,6 +396,15 @@ mod x86 {
         unsafe fn relu(self) -> Self {
             // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
             Avx512(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn larger(self, x: Self) -> Self {
+            // SAFETY: see `load`; the maximum is as that of AVX2.
+            unsafe {
+                let larger = _mm512_max_ps(x.0, self.0);
+                Avx512(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x.0, x.0), larger, x.0))
+            }
         }
     }
 }
@@ -438,6 +484,14 @@ mod tests {
             assert_eq!(out[..], expected);
             V::splat(f32::NAN).relu().store(out.as_mut_ptr());
             assert!(out.iter().all(|value| value.is_nan()));
+            for (one, other, largest) in [(1.0, 2.0, 2.0), (2.0, 1.0, 2.0), (0.0, -0.0, 0.0), (-0.0, 0.0, -0.0)] {
+                V::splat(one).larger(V::splat(other)).store(out.as_mut_ptr());
+                assert!(out.iter().all(|value| value.to_bits() == f32::to_bits(largest)), "{one} and {other}: {out:?}");
+            }
+            for (one, other) in [(1.0, f32::NAN), (f32::NAN, 1.0)] {
+                V::splat(one).larger(V::splat(other)).store(out.as_mut_ptr());
+                assert!(out.iter().all(|value| value.is_nan()), "{one} and {other}: {out:?}");
+            }
             let (table, mut turned) = ((0..80).map(|i| i as f32).collect::<Vec<_>>(), [0.0; 96]);
             V::transpose(table.as_ptr(), 10, turned.as_mut_ptr(), 12);
             assert!((0..64).all(|i| turned[i / 8 * 12 + i % 8] == table[i % 8 * 10 + i / 8]));

@@ -6,15 +6,15 @@
 
 use forebay_base::kernel::Activation;
 
-use super::super::parallel::{for_each, Pointer};
+use super::super::parallel::{copy_run, for_each, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
 use super::axis::{Axis, Class};
 use super::channelwise::{sum_plane, Plane, BEHIND};
-use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, VECTORS};
-use super::slab::{copy_run, even, spans, Slab, Span, SLACK};
+use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_NARROW, VECTORS};
+use super::slab::{even, spans, Slab, Span, SLACK};
 use super::Geometry;
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
@@ -450,20 +450,28 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
     let (correlation, slab) = (job.correlation, &job.correlation.slab);
     let Some((lens, at, layout)) = correlation.places(job.family, job.origin) else { return };
     let (target, layout) = (&correlation.target, layout.merged());
-    let tiles = layout.tiles(V::WIDTH);
+    let tiles = layout.tiles(V::WIDTH, V::Half::WIDTH);
     let channel_stride = target.channel;
     for plane in 0..lens[0] {
         let base = (at[0] + plane * slab.axes[0].target_stride) * target.plane + at[1] * target.row + at[2];
         for tile in &tiles {
-            for channels in spans(job.targets.len, CHANNELS) {
+            let mut start = 0;
+            while start < job.targets.len {
+                let len = match job.targets.len - start {
+                    CHANNELS_NARROW.. if tile.is_narrow => CHANNELS_NARROW,
+                    left => left.min(CHANNELS),
+                };
+                let (channels, plane_start) = (Span { start, len }, plane * slab.plane_pitch());
                 // SAFETY: the caller's promises; positions of the tile lie in the block.
                 unsafe {
-                    let place = TileOutput {
-                        base: job.target.add(channels.start * channel_stride + base),
-                        stride: channel_stride,
-                    };
-                    correlate_at::<V>(job, &layout, tile, plane * slab.plane_pitch(), channels, place);
+                    let base = job.target.add(start * channel_stride + base);
+                    let place = TileOutput { base, stride: channel_stride };
+                    match tile.is_narrow {
+                        true => correlate_at::<V::Half>(job, &layout, tile, plane_start, channels, place),
+                        false => correlate_at::<V>(job, &layout, tile, plane_start, channels, place),
+                    }
                 }
+                start += len;
             }
         }
     }
@@ -493,7 +501,7 @@ unsafe fn correlate_at<V: Vector>(
         let start = match job.bias {
             _ if !job.first => Start::Target,
             Some(bias) => Start::Values(std::array::from_fn(|c| if c < channels.len { bias[first + c] } else { 0.0 })),
-            None => Start::Values([0.0; CHANNELS]),
+            None => Start::Values([0.0; CHANNELS_NARROW]),
         };
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
         if layout.column_stride == 1 && column + tile.vectors * V::WIDTH <= layout.columns {
@@ -501,7 +509,7 @@ unsafe fn correlate_at<V: Vector>(
             correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
             return;
         }
-        let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS];
+        let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS_NARROW];
         if let Start::Target = start {
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
                 let channel = place.base.add(c * place.stride);
@@ -543,6 +551,8 @@ struct Layout {
 struct Tile {
     start: usize,
     vectors: usize,
+    /// Whether it is one vector of half the width.
+    is_narrow: bool,
 }
 
 impl Layout {
@@ -572,19 +582,31 @@ impl Layout {
         }
     }
 
-    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less.
-    fn tiles(&self, width: usize) -> Vec<Tile> {
-        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums.
-        let cost = |vectors: usize| tile_sizes(vectors).map(|n| [4, 5, 6][n - 1]).sum::<usize>();
-        let along = self.columns.div_ceil(width);
-        let across = ((self.rows - 1) * self.pitch + self.columns).div_ceil(width);
-        let (runs, vectors) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
-        let mut tiles = Vec::with_capacity(runs * vectors.div_ceil(2));
+    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less. What is left over goes
+    /// into a vector of `half` the width, where it fits there.
+    fn tiles(&self, width: usize, half: usize) -> Vec<Tile> {
+        let cut = |count: usize| match count % width {
+            1.. if half < width && count % width <= half => (count / width, true),
+            _ => (count.div_ceil(width), false),
+        };
+        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums, and wide vectors take twice as long.
+        let cycles = if half < width { [4, 8, 12] } else { [4, 5, 6] };
+        let cost = |(vectors, has_narrow): (usize, bool)| {
+            tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
+        };
+        let along = cut(self.columns);
+        let across = cut((self.rows - 1) * self.pitch + self.columns);
+        let (runs, cut) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
+        let (vectors, has_narrow) = cut;
+        let mut tiles = Vec::with_capacity(runs * (vectors.div_ceil(2) + 1));
         for run in 0..runs {
             let mut start = run * self.pitch;
             for vectors in tile_sizes(vectors) {
-                tiles.push(Tile { start, vectors });
+                tiles.push(Tile { start, vectors, is_narrow: false });
                 start += vectors * width;
+            }
+            if has_narrow {
+                tiles.push(Tile { start, vectors: 1, is_narrow: true });
             }
         }
         tiles

@@ -1,17 +1,22 @@
 //! The inner loops: a tile of target channels times adjacent positions in registers.
 
-use super::super::simd::{SummedVector, Vector, LANES};
+use super::super::simd::{prefetch, SummedVector, Vector, LANES};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;
+/// Target channels of a tile of one vector, where there are as many: with fewer sums it would wait for them.
+pub(super) const CHANNELS_NARROW: usize = 8;
 /// Vectors of positions in a tile. With four channels they fill AVX2's sixteen registers: 12 sums, 3 vectors, 1 factor.
 pub(super) const VECTORS: usize = 3;
+
+/// Weights of a cache line.
+const LINE: usize = 16;
 
 /// What a sum starts with.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
     /// These values, one for each channel.
-    Values([f32; CHANNELS]),
+    Values([f32; CHANNELS_NARROW]),
     /// What the target holds.
     Target,
 }
@@ -34,7 +39,7 @@ pub(super) struct TileOutput {
     pub stride: usize,
 }
 
-/// Sums a tile of `channels` times `vectors` vectors.
+/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_NARROW`] times one.
 ///
 /// # Safety
 /// All addresses must be readable or writable, in whole vectors, and the CPU must have the vector's instructions.
@@ -50,6 +55,7 @@ pub(super) unsafe fn correlate<V: Vector>(
     // SAFETY: the caller's promises.
     unsafe {
         match (channels, vectors) {
+            (CHANNELS_NARROW, _) => outlined::<V, CHANNELS_NARROW, 1>(terms, start, relu, place),
             (4, 3) => outlined::<V, 4, 3>(terms, start, relu, place),
             (4, 2) => outlined::<V, 4, 2>(terms, start, relu, place),
             (4, _) => outlined::<V, 4, 1>(terms, start, relu, place),
@@ -105,11 +111,16 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
             }
         }
         let weights: [*const f32; C] = std::array::from_fn(|c| terms.weights.add(c * terms.weight_stride));
-        for (e, &offset) in terms.offsets.iter().enumerate() {
-            let seen = terms.packed.add(offset as usize);
-            let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * V::WIDTH)));
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                *sums = V::add_multiples(*sums, weights.add(e), seen);
+        for (line, offsets) in terms.offsets.chunks(LINE).enumerate() {
+            let weights = weights.map(|weights| weights.add(line * LINE));
+            // Those of the channels that come next.
+            weights.iter().for_each(|weights| prefetch(weights.wrapping_add(CHANNELS * terms.weight_stride)));
+            for (e, &offset) in offsets.iter().enumerate() {
+                let seen = terms.packed.add(offset as usize);
+                let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * V::WIDTH)));
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    *sums = V::add_multiples(*sums, weights.add(e), seen);
+                }
             }
         }
         for (c, sums) in sums.iter().enumerate() {

@@ -4,6 +4,7 @@
 //! adjacent positions see (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: one
 //! number is the position's place in the plane and in what every tap sees of it.
 
+use super::super::parallel::copy_run;
 use super::super::simd::WIDTH_MAX;
 use super::super::spatial::Spatial;
 use super::axis::Axis;
@@ -172,28 +173,6 @@ fn copy(target: &mut [f32], source: &[f32], stride: usize) {
             target[whole] = source[whole * 2];
         }
         _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(value, &seen)| *value = seen),
-    }
-}
-
-/// Copies a row, which may be short: two copies of a fixed size that overlap take less than a call.
-///
-/// # Panics
-/// Where the lengths differ.
-#[inline(always)]
-pub(super) fn copy_run(target: &mut [f32], source: &[f32]) {
-    #[inline(always)]
-    fn ends<const N: usize>(target: &mut [f32], source: &[f32]) {
-        let behind = target.len() - N;
-        target[..N].copy_from_slice(&source[..N]);
-        target[behind..].copy_from_slice(&source[behind..]);
-    }
-    assert_eq!(target.len(), source.len(), "as many elements");
-    match target.len() {
-        0..4 => target.iter_mut().zip(source).for_each(|(target, &value)| *target = value),
-        4..8 => ends::<4>(target, source),
-        8..16 => ends::<8>(target, source),
-        16..=32 => ends::<16>(target, source),
-        _ => target.copy_from_slice(source),
     }
 }
 

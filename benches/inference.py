@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Inference at batch 1 next to ONNX Runtime, with one thread each: processor time of a run.
+
+    cargo build --release
+    python3 benches/inference.py [--before PROGRAM]   # needs: pip install torch torchvision transformers onnx onnxruntime numpy
+
+Networks of torchvision and transformers, and a U-Net, have random weights, and normalisations that do something. Both runtimes get the
+file that PyTorch's TorchScript exporter writes without folding constants. Processor time is what is compared: unlike time on the wall, it
+does not grow where other work has the processors, though it grows where that takes caches and memory bandwidth. That of Forebay is the
+difference between a command with many runs and one with a single run. Runtimes take turns, and medians count. `--before` names an older
+build of the program, to be measured in the same rounds.
+"""
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import onnxruntime
+import torch
+import torchvision
+import transformers
+from torch import nn
+
+import recording
+
+OPSET = 17
+IMAGE = (1, 3, 224, 224)
+
+
+class UNet2d(nn.Module):
+    """A U-Net of three levels, two 3x3 convolutions with normalisations each (16, 32, 64 channels)."""
+
+    def __init__(self, c=16):
+        super().__init__()
+
+        def block(i, o):
+            return nn.Sequential(nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(),
+                                 nn.Conv2d(o, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU())
+
+        self.enc1, self.enc2, self.enc3 = block(1, c), block(c, 2 * c), block(2 * c, 4 * c)
+        self.up2, self.up1 = nn.ConvTranspose2d(4 * c, 2 * c, 2, stride=2), nn.ConvTranspose2d(2 * c, c, 2, stride=2)
+        self.dec2, self.dec1, self.head = block(4 * c, 2 * c), block(2 * c, c), nn.Conv2d(c, 3, 1)
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x):
+        a = self.enc1(x)
+        b = self.enc2(self.pool(a))
+        x = self.dec2(torch.cat([self.up2(self.enc3(self.pool(b))), b], 1))
+        return self.head(self.dec1(torch.cat([self.up1(x), a], 1)))
+
+
+class Bert(nn.Module):
+    """A BERT of four layers of width 256."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = transformers.BertModel(transformers.BertConfig(
+            hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=5000,
+            attn_implementation="eager"))
+
+    def forward(self, x):
+        return self.network(input_ids=x).last_hidden_state
+
+
+def vision(build, shape=IMAGE, **options):
+    """A network of torchvision and its input."""
+    return lambda: (build(**options), torch.randn(shape))
+
+
+# By name: a network and its input.
+NETWORKS = {
+    "resnet50": vision(torchvision.models.resnet50),
+    "resnet18 at 64 x 64": vision(torchvision.models.resnet18, (1, 3, 64, 64)),
+    "mobilenet_v2": vision(torchvision.models.mobilenet_v2),
+    "shufflenet_v2": vision(torchvision.models.shufflenet_v2_x1_0),
+    "efficientnet_b0": vision(torchvision.models.efficientnet_b0),
+    "squeezenet1_1": vision(torchvision.models.squeezenet1_1),
+    "googlenet": vision(torchvision.models.googlenet, init_weights=False, aux_logits=False),
+    "densenet121": vision(torchvision.models.densenet121),
+    "vit_b_32": vision(torchvision.models.vit_b_32),
+    "convnext_tiny": vision(torchvision.models.convnext_tiny),
+    "bert, 4 layers, 64 tokens": lambda: (Bert(), torch.randint(0, 5000, (1, 64))),
+    "unet2d at 64 x 64": lambda: (UNet2d(), torch.randn(1, 1, 64, 64)),
+}
+
+
+def export(name, folder):
+    """Writes a network as ONNX; the path of the file, and the input."""
+    torch.manual_seed(0)
+    module, x = NETWORKS[name]()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.8, 1.2)
+            part.weight.data.uniform_(0.8, 1.2)
+            part.bias.data.normal_(0, 0.1)
+        # ViT's begins with zeros, which would make all logits zero.
+        elif isinstance(part, nn.Linear) and not part.weight.any():
+            part.weight.data.normal_(0, 0.02)
+    path = os.path.join(folder, "model.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module.eval(), (x,), path, input_names=["x"], output_names=["y"], dynamo=False, opset_version=OPSET,
+                          do_constant_folding=False)
+    np.save(os.path.join(folder, "x.npy"), x.numpy())
+    return path, x.numpy()
+
+
+def forebay(program, folder, repeat):
+    """Processor seconds of a command with so many runs; its output is in the folder."""
+    call = [program, "run", os.path.join(folder, "model.onnx"), "--input", f"x={os.path.join(folder, 'x.npy')}", "--output-dir",
+            folder, "--threads", "1", "--repeat", str(repeat), "--json"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(call, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode != 0:
+        raise SystemExit(f"{program}: {done.stderr}")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure(name, arguments, programs):
+    """Processor seconds of a run by runtime, and by which share of the largest value outputs differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, x = export(name, folder)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = 1, 4
+        peer = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        expected = peer.run(None, {"x": x})[0]
+        begin = time.thread_time()
+        peer.run(None, {"x": x})
+        repeat = max(3, math.ceil(arguments.seconds / max(time.thread_time() - begin, 1e-4)))
+        seconds = {runtime: [] for runtime in [*programs, "peer"]}
+        difference = 0.0
+        for _ in range(arguments.rounds):
+            for _ in range(repeat):
+                begin = time.thread_time()
+                peer.run(None, {"x": x})
+                seconds["peer"].append(time.thread_time() - begin)
+            for runtime, program in programs.items():
+                one, many = forebay(program, folder, 1), forebay(program, folder, repeat + 1)
+                seconds[runtime].append((many - one) / repeat)
+                found = np.load(os.path.join(folder, "y.npy"))
+                difference = max(difference, float(np.abs(found - expected).max() / np.abs(expected).max()))
+        return {runtime: statistics.median(all) for runtime, all in seconds.items()}, difference
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--forebay", metavar="PATH", default=os.path.join(recording.ROOT, "target", "release", "forebay"))
+    parser.add_argument("--before", metavar="PATH", help="an older build of the program, measured as well")
+    parser.add_argument("--only", metavar="TEXT", help="networks with this in their names only")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each runtime [default: 5]")
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long a turn takes [default: 0.5]")
+    recording.add_output(parser)
+    arguments = parser.parse_args()
+    names = [name for name in NETWORKS if (arguments.only or "") in name]
+    if not names:
+        parser.error(f"--only {arguments.only}: no network's name has that; there are {', '.join(NETWORKS)}")
+    programs = {"before": arguments.before, "now": arguments.forebay} if arguments.before else {"now": arguments.forebay}
+    for program in programs.values():
+        if not os.access(program, os.X_OK):
+            parser.error(f"{program} is no program: build it by `cargo build --release`, or name it by --forebay")
+    rows, ratios, loads = [], {runtime: [] for runtime in programs}, []
+    for name in names:
+        seconds, difference = measure(name, arguments, programs)
+        loads.append(os.getloadavg()[0])
+        own = {runtime: seconds[runtime] / seconds["peer"] for runtime in programs}
+        for runtime, ratio in own.items():
+            ratios[runtime].append(ratio)
+        rows.append([name, seconds["peer"] * 1e3, *(value for runtime in programs for value in (seconds[runtime] * 1e3, own[runtime])),
+                     difference])
+        print(f"{name:28} ONNX Runtime {seconds['peer'] * 1e3:7.2f} ms; "
+              + "; ".join(f"{runtime} {seconds[runtime] * 1e3:7.2f} ms, {own[runtime]:.2f}" for runtime in programs)
+              + f"; differ by {difference:.0e}", flush=True)
+    means = {runtime: math.exp(statistics.mean(map(math.log, all))) for runtime, all in ratios.items()}
+    rows.append(["geometric mean", None, *(value for runtime in programs for value in (None, means[runtime])), None])
+    print("geometric mean: " + ", ".join(f"{runtime} {mean:.3f}" for runtime, mean in means.items()))
+    label = {"before": "before", "now": "Forebay"}
+    columns = [recording.column("network"), recording.column("ONNX Runtime", "ms", 2, "median")]
+    for runtime in programs:
+        columns += [recording.column(label[runtime], "ms", 2, "median"), recording.column(f"{label[runtime]}, ratio", digits=2)]
+    columns.append(recording.column("outputs differ by"))
+    recording.save(arguments.output, "inference", "Inference at batch 1 next to ONNX Runtime",
+                   [recording.table("networks", columns, rows)],
+                   software={"ONNX Runtime": onnxruntime.__version__, "PyTorch": torch.__version__},
+                   conditions=f"processor time with one thread each, {arguments.rounds} rounds; load of the machine "
+                              f"{min(loads):.1f} to {max(loads):.1f}; differences are shares of the largest output")
+
+
+if __name__ == "__main__":
+    main()
