@@ -81,7 +81,7 @@ pub const RECOMPUTED_GAIN_PARTS: i64 = 16;
 /// Lower and lower limits for which contents are dropped, where device and host are one memory.
 pub const RECOMPUTED_LIMITS: i64 = 8;
 /// For how many launches what was used or recomputed stays, in steps of launches in parts; each is tried.
-pub const RECOMPUTED_WINDOWS: [usize; 3] = [8, 32, 128];
+pub const RECOMPUTED_WINDOWS: [usize; 1] = [32];
 /// Steps of annealing at most, and those for each move that there is.
 pub const ANNEALING_STEPS: usize = 12_000;
 /// See [`ANNEALING_STEPS`].
@@ -99,8 +99,8 @@ pub const RECOMPUTED_BYTES_PARTS: i64 = 1024;
 pub const RECOMPUTED_BUFFERS_MAX: usize = 4096;
 
 /// Attempts with less and less to fill, where what fits by its bytes finds no addresses.
-pub const ONE_POOL_ATTEMPTS: u32 = 8;
-/// This fraction (one part in this many) of the capacity is taken off with each attempt.
+pub const ONE_POOL_ATTEMPTS: u64 = 9;
+/// This fraction (one part in this many) of the capacity is taken off with each attempt, more with later ones.
 pub const ONE_POOL_CUT_PARTS: u64 = 64;
 /// Attempts to find the smallest budget that does, where the one that was given does not.
 pub const ONE_POOL_LEAST_ROUNDS: usize = 3;

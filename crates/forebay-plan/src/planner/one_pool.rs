@@ -128,22 +128,22 @@ impl Planner<'_> {
         candidate: &Candidate,
         capacity_bytes: u64,
     ) -> Result<Result<(Plan, Candidate), u64>, PlanError> {
-        let mut limit_bytes = capacity_bytes;
-        for _ in 0..ONE_POOL_ATTEMPTS {
+        for attempt in 0..ONE_POOL_ATTEMPTS {
+            let parts = attempt + attempt.pow(3) / ONE_POOL_CUT_PARTS;
+            let limit_bytes = capacity_bytes - capacity_bytes / ONE_POOL_CUT_PARTS * parts;
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             let within =
                 |capacity_bytes| self.attempt(&recomputing, &recomputing.live, UNLIMITED, false, capacity_bytes);
             if let Some(plan) = within(capacity_bytes)? {
                 return Ok(Ok((plan, recomputing)));
             }
-            if found.peak_bytes > limit_bytes {
-                let mut bytes = found.peak_bytes.max(capacity_bytes + 1);
+            if found.peak_bytes > capacity_bytes {
+                let mut bytes = found.peak_bytes;
                 while within(bytes)?.is_none() {
-                    bytes += bytes.div_ceil(ONE_POOL_CUT_PARTS);
+                    bytes += bytes.div_ceil(ONE_POOL_CUT_PARTS / 2);
                 }
                 return Ok(Err(bytes));
             }
-            limit_bytes -= limit_bytes.min(capacity_bytes / ONE_POOL_CUT_PARTS);
         }
         Ok(Err(capacity_bytes + capacity_bytes / ONE_POOL_CUT_PARTS))
     }
