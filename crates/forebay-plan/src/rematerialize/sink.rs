@@ -21,7 +21,7 @@ pub(super) fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
         if !gives_output && taken_bytes > 0 {
             // Whatever updates comes first of all updates still does.
             let end = first_update.filter(|&update| place < update).unwrap_or(sequence.len());
-            moving.sink_first(&mut sequence[place..end], taken_bytes);
+            moving.move_behind(&mut sequence[place..end], taken_bytes);
         }
         item.writes.iter().for_each(|&content| needed[content] = false);
         item.reads.iter().for_each(|&content| needed[content] = true);
@@ -67,7 +67,7 @@ impl Moving<'_> {
     }
 
     /// Moves the first launch as far behind as it may go.
-    fn sink_first(&mut self, launches: &mut [(usize, bool)], mut taken_bytes: i64) {
+    fn move_behind(&mut self, launches: &mut [(usize, bool)], mut taken_bytes: i64) {
         self.mark += 1;
         let step = self.step;
         self.add(&step.items[launches[0].0]);
