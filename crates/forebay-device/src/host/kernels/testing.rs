@@ -8,6 +8,7 @@ pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::View;
 
 /// A packed descriptor.
@@ -107,6 +108,13 @@ impl Tensor {
 fn pools() -> &'static [ThreadPool; 3] {
     static POOLS: OnceLock<[ThreadPool; 3]> = OnceLock::new();
     POOLS.get_or_init(|| [1, 2, 3].map(|count| ThreadPoolBuilder::new().num_threads(count).build().unwrap()))
+}
+
+/// Leaves NaN in the buffers of all threads: no kernel may see what they held before.
+pub(super) fn spoil_buffers() {
+    pools().iter().for_each(|pool| {
+        pool.broadcast(|_| with_buffer(ELEMENTS_MAX, |buffer| buffer.fill(f32::NAN)));
+    });
 }
 
 fn run_once(

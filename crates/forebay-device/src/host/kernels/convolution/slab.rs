@@ -141,7 +141,8 @@ impl Slab {
             copy(&mut target[line.low..line.high], &channel[line.start..], stride);
             target[line.high..].fill(0.0);
         }
-        target[self.used - self.axes[2].spread..self.used].fill(0.0);
+        // Up to the next channel: vectors read what is behind the last position, and a zero times what a buffer held before need not be one.
+        target[self.used - self.axes[2].spread..].fill(0.0);
     }
 
     /// The same where the zeros are there already: those of another channel that was packed like this one.

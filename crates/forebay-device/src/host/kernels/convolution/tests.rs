@@ -1,7 +1,7 @@
 use forebay_base::kernel::{Activation, Window};
 use forebay_base::sum_tree::{nodes_of, PartialSums};
 
-use super::super::testing::{desc, dot, run, Random, Tensor};
+use super::super::testing::{desc, dot, run, spoil_buffers, Random, Tensor};
 use super::*;
 
 /// A convolution with its sizes: x, w, y.
@@ -158,6 +158,7 @@ fn all_directions_match_the_definition_where_work_is_cut() {
 }
 
 fn check_against_definition(case: &Case, data_type: DataType, random: &mut Random, name: &str) {
+    spoil_buffers();
     let what = format!("{name}: {:?} x {:?} w {:?}", case.convolution, case.x, case.w);
     let [x, w, dy, bias] = [&case.x[..], &case.w, &case.y, &case.y[1..2]]
         .map(|sizes| Tensor::new(&desc(data_type, sizes), &random.values(count(sizes))));
