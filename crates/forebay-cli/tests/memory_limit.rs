@@ -55,7 +55,8 @@ fn what_recomputation_cannot_do_goes_to_disk_where_that_is_allowed() {
     let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
     let least = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));
     let least = least.split("give at least ").nth(1).unwrap().split("KiB").next().unwrap().parse::<u64>().unwrap();
-    let limit_bytes = least * 1024 / 10 * 9;
+    // The least that is named is one that was found to do, and a little less may do, too.
+    let limit_bytes = least * 1024 / 4 * 3;
     let limit = format!("{}KiB", limit_bytes / 1024);
     let spilling = json(&train(&model, &data, &["--memory-limit", &limit, "--spill-dir", &folder.text("")]));
     assert!(bytes(&spilling, "spill_bytes") > 0);
