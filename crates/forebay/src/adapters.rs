@@ -1,8 +1,9 @@
 //! Low-rank adapters of a trained model as files that PEFT reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use forebay_base::DataType;
 use forebay_model::adapters::{Adapter, Layer};
 use forebay_model::Tensor;
 use safetensors::tensor::{Dtype, TensorView};
@@ -39,13 +40,32 @@ impl Trainer {
                 tensors.extend(as_in_peft(adapter, left, right));
             }
         }
-        let mut whole = Vec::new();
+        let is_adapted = |module: &str| onnx.adapters().iter().any(|adapter| module_of(&adapter.weight) == module);
+        let (mut has_bias, mut whole) = (false, BTreeSet::new());
         for (name, parameter) in parameters {
-            whole.push(name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module).to_owned());
-            tensors.insert(format!("{PREFIX}{name}"), parameter);
+            let (module, leaf) = name.rsplit_once('.').unwrap_or((&name, "weight"));
+            match is_adapted(module) {
+                true => {
+                    has_bias = true;
+                    tensors.insert(format!("{PREFIX}{module}.base_layer.{leaf}"), parameter);
+                }
+                false => {
+                    whole.insert(module.to_owned());
+                    tensors.insert(format!("{PREFIX}{name}"), parameter);
+                }
+            }
         }
-        whole.dedup();
-        let modules: Vec<&str> = onnx.adapters().iter().map(|adapter| module(&adapter.weight)).collect();
+        // PEFT takes a module as a whole: also its running statistics, and what of it does not train.
+        let mut state = if whole.is_empty() { BTreeMap::new() } else { self.state()? };
+        for (name, contents) in onnx.all_contents() {
+            let of_module = name.rsplit_once('.').is_some_and(|(module, _)| whole.contains(module));
+            let key = format!("{PREFIX}{name}");
+            if of_module && contents.data_type() == DataType::Float32 && !tensors.contains_key(&key) {
+                let tensor = state.remove(name).map_or_else(|| contents.to_tensor(), Ok)?;
+                tensors.insert(key, tensor);
+            }
+        }
+        let modules: Vec<&str> = onnx.adapters().iter().map(|adapter| module_of(&adapter.weight)).collect();
         let settings = json!({
             "peft_type": "LORA",
             "task_type": null,
@@ -54,7 +74,7 @@ impl Trainer {
             "r": options.rank,
             "lora_alpha": options.alpha,
             "lora_dropout": 0.0,
-            "bias": "none",
+            "bias": if has_bias { "lora_only" } else { "none" },
             "fan_in_fan_out": false,
             "init_lora_weights": true,
             "target_modules": modules,
@@ -79,14 +99,14 @@ impl Trainer {
 }
 
 /// The module that a weight belongs to.
-fn module(weight: &str) -> &str {
+fn module_of(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
 }
 
 /// The two factors under the names and in the shapes that PEFT has: A meets the input, \[rank, inputs], and B gives the output,
 /// \[outputs, rank].
 fn as_in_peft(adapter: &Adapter, left: Tensor, right: Tensor) -> [(String, Tensor); 2] {
-    let module = module(&adapter.weight);
+    let module = module_of(&adapter.weight);
     let (a, b) = match adapter.layer.is_right_first() {
         true => (right, left),
         false => (turned(&left), turned(&right)),

@@ -157,7 +157,7 @@ fn files_have_the_names_and_shapes_of_peft() {
     let shapes: BTreeMap<String, Vec<usize>> =
         file.tensors().into_iter().map(|(name, view)| (name, view.shape().to_vec())).collect();
     let expected = [
-        ("head.bias", vec![2]),
+        ("head.base_layer.bias", vec![2]),
         ("head.lora_A.weight", vec![2, 6]),
         ("head.lora_B.weight", vec![2, 2]),
         ("table.lora_embedding_A", vec![2, 5]),
@@ -173,7 +173,7 @@ fn files_have_the_names_and_shapes_of_peft() {
     let settings: JsonValue = serde_json::from_slice(&read("adapter_config.json")).unwrap();
     assert_eq!((&settings["r"], &settings["lora_alpha"]), (&2.into(), &8.0.into()));
     assert_eq!(settings["target_modules"], serde_json::json!(["table", "up", "head"]));
-    assert_eq!(settings["modules_to_save"], serde_json::json!(["head"]));
+    assert_eq!((&settings["bias"], &settings["modules_to_save"]), (&"lora_only".into(), &JsonValue::Null));
 }
 
 #[test]

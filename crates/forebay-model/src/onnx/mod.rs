@@ -159,6 +159,11 @@ impl Model {
         self.adaptation.as_ref().map(|adaptation| &adaptation.options)
     }
 
+    /// The contents of all initializers and `Constant` nodes as they were read, by name.
+    pub fn all_contents(&self) -> &BTreeMap<String, Contents> {
+        &self.contents
+    }
+
     /// The contents of an initializer or `Constant` node as it was read.
     pub fn contents(&self, name: &str) -> Option<&Contents> {
         self.contents.get(name)
