@@ -114,7 +114,7 @@ def export(name, folder):
 
 
 def forebay(program, folder, repeat):
-    """Processor seconds of a command with so many runs; its output is in the folder."""
+    """Processor seconds of a command that runs the model `repeat` times; it leaves its output in the folder."""
     call = [program, "run", os.path.join(folder, "model.onnx"), "--input", f"x={os.path.join(folder, 'x.npy')}", "--output-dir",
             folder, "--threads", "1", "--repeat", str(repeat), "--json"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

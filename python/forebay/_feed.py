@@ -109,8 +109,8 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(summary)
             self._bar.close()
-        elif self._show:
-            print(f"{self._title}: {summary}", file=sys.stderr, flush=True)
+        else:
+            self.note(summary)
 
     def stop(self) -> None:
         """The epoch ends early."""

@@ -197,7 +197,8 @@ class Trainer:
         total, count = 0.0, 0
         for batch, labels in read_ahead(data, self._prepare):
             loss, predictions = self._native.evaluate(batch, labels)
-            measured.add(predictions, labels)
+            if metrics:
+                measured.add(predictions, labels)
             samples = labels[1][0] if labels[1] else 1
             total, count = total + loss * samples, count + samples
         return {"loss": total / count if count else math.nan, **measured.values()}
@@ -264,6 +265,7 @@ class Trainer:
             resume=resume,
             progress=progress,
         )
+        # Metrics that there are not are refused before the first step.
         self._metrics(metrics)
         history = Fit(self, settings, self._prepare, self._prepared_step).run(data)
         self._after_fit()

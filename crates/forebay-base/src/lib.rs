@@ -1,6 +1,6 @@
 //! The words of Forebay: what every other crate speaks, and nothing that acts.
 //!
-//! Floor 0 of the house. No logic beyond the arithmetic of sizes, no dependencies.
+//! Floor 0 of the house. No logic beyond arithmetic, no dependencies.
 //!
 //! | module | holds |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`host_tensor`] | [`Tensor`]: a tensor in host memory |
 //! | [`sum_tree`] | the one order in which reduction blocks are added |
 //! | [`region`] | memories, byte ranges, regions |
+//! | [`random`] | random numbers that are the same on every machine |
 //! | [`limits`] | what a device can do |
 //! | [`kernel`] | the closed set of kernels, and what each reads and writes |
 //! | [`command`] | the closed set of commands: the narrow waist between planning and doing |
@@ -20,6 +21,7 @@ pub mod host_tensor;
 pub mod kernel;
 pub mod limits;
 pub mod narrow;
+pub mod random;
 pub mod region;
 pub mod sum_tree;
 pub mod tensor;

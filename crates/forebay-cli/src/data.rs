@@ -1,11 +1,12 @@
 //! `forebay data`: what a data set holds, and how its samples look.
 
-use forebay::data::{guess, open, sheet, Augmentation, DataSet, Sampler};
+use forebay::data::{guess, open, sheet, DataSet, Sampler};
 use forebay::format_bytes;
 use serde_json::json;
 
 use crate::data_arguments::{LookArguments, Normalize};
 use crate::failure::Failure;
+use crate::feeding;
 use crate::output;
 
 /// Says what a data set holds, and draws some of its samples.
@@ -56,10 +57,7 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
 
 /// Has samples changed as training would.
 fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> {
-    let transforms = arguments.augment.clone();
-    if !transforms.is_empty() {
-        set.augment(Augmentation { transforms, seed: arguments.shuffle.unwrap_or(0) });
-    }
+    feeding::augment(set, &arguments.augment, arguments.shuffle);
     match &arguments.normalize {
         Some(Normalize::Measured) => {
             let measured = set.measure()?;

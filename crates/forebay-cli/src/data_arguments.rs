@@ -26,7 +26,7 @@ pub struct DataArguments {
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
     /// Change samples a little each time they are trained on: hflip, vflip, dflip (mirrored every other time), crop:PLACES (moved by up to
-    /// so many, 0 comes in), rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
+    /// that many, 0 comes in), rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
     /// of the same sizes move along. --shuffle is the seed, too
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
     pub augment: Vec<Transform>,

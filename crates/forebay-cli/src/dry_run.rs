@@ -28,7 +28,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let per_epoch = sampler.steps_per_epoch();
     let steps = opening::steps(arguments, per_epoch)?;
     arguments.schedule.schedule(steps)?;
-    feeding::augment(&mut data, arguments, shuffle);
+    feeding::augment(&mut data, &arguments.reading.augment, shuffle);
     // The first samples are read as training would.
     let mut loader = feeding::loader(data, sampler, trainer, arguments)?;
     loader.end_at(trainer.step_count() + 1);
@@ -44,7 +44,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     tell_of_budget(&arguments.device, trainer.budget_excludes_process());
     let left = steps.saturating_sub(trainer.step_count());
     let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
-    let (parameters, state_bytes) = (parameters(trainer)?, trainer.checkpoint_bytes());
+    let (parameters, state_bytes) = (trainer.parameter_count(), trainer.checkpoint_bytes());
     let statistics = trainer.statistics();
     let report = Report {
         steps: &[],
@@ -158,16 +158,6 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Fail
         needs.push(Need { what, folder, needed_bytes, free_bytes });
     }
     Ok(needs)
-}
-
-/// Numbers in all parameters.
-fn parameters(trainer: &Trainer) -> Result<u64, Failure> {
-    let mut count = 0;
-    trainer.for_each_parameter(|_, tensor| {
-        count += tensor.count();
-        Ok(())
-    })?;
-    Ok(count)
 }
 
 /// Seconds as a person says them.

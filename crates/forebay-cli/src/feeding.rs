@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Sampler};
-use forebay::{format_bytes, Dimension, Model, Tensor, Trainer};
+use forebay::data::{self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Sampler, Transform};
+use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
 use crate::failure::Failure;
@@ -60,20 +60,17 @@ fn open_part(
 }
 
 /// Has samples changed as the flags say; the seed is that of their order.
-pub fn augment(set: &mut DataSet, arguments: &TrainArguments, shuffle: Option<u64>) {
-    let transforms = arguments.reading.augment.clone();
+pub fn augment(set: &mut DataSet, transforms: &[Transform], shuffle: Option<u64>) {
     if !transforms.is_empty() {
-        set.augment(Augmentation { transforms, seed: shuffle.unwrap_or(0) });
+        set.augment(Augmentation { transforms: transforms.to_vec(), seed: shuffle.unwrap_or(0) });
     }
 }
 
 /// Bytes of a batch as a step takes it.
 fn batch_bytes(trainer: &Trainer) -> u64 {
     let infos = trainer.inputs().iter().chain([trainer.labels()]);
-    let bytes = infos.map(|info| {
-        let elements = info.shape.iter().fold(1u64, |count, &size| count.saturating_mul(size));
-        elements.saturating_mul(info.data_type.size_bytes())
-    });
+    let types = infos.map(|info| TensorType::new(info.data_type, &info.shape));
+    let bytes = types.map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX));
     bytes.fold(0, u64::saturating_add).max(1)
 }
 

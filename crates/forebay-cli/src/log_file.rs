@@ -98,7 +98,7 @@ impl LogFile {
     }
 }
 
-/// The line of a step that waited so long for its batch.
+/// The line of a step, which waited `data_seconds` for its batch.
 pub fn step_line(
     report: &StepReport,
     epoch: u64,

@@ -198,7 +198,7 @@ impl<'a> Run<'a> {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
-        feeding::augment(&mut data, arguments, shuffle);
+        feeding::augment(&mut data, &arguments.reading.augment, shuffle);
         let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
         normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
         let loader = feeding::loader(data, sampler, &trainer, arguments)?;
@@ -299,7 +299,7 @@ impl<'a> Run<'a> {
     /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
     fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
         let (step, steps_per_epoch) = (report.step, self.loader.sampler().steps_per_epoch());
-        let epoch = step.div_ceil(steps_per_epoch.max(1));
+        let epoch = self.epoch_of(step);
         let data_seconds = self.steps.last().and_then(|step| step.data_seconds).unwrap_or_default();
         let device_peak_bytes = self.trainer.usage().heap_peak_bytes;
         self.records.line(step_line(report, epoch, data_seconds, device_peak_bytes, resident_peak_bytes()));
@@ -339,11 +339,16 @@ impl<'a> Run<'a> {
         Ok(worse >= patience)
     }
 
+    /// The epoch of a step, from 1.
+    fn epoch_of(&self, step: u64) -> u64 {
+        step.div_ceil(self.loader.sampler().steps_per_epoch().max(1))
+    }
+
     /// Validates, and records it.
     fn validate_now(&mut self, data: &str) -> Result<Validation, Failure> {
         let validation = self.validate(data)?;
         let (step, numbers) = (self.trainer.step_count(), validation.json());
-        let epoch = step.div_ceil(self.loader.sampler().steps_per_epoch().max(1));
+        let epoch = self.epoch_of(step);
         self.records.line(validation_line(step, epoch, &numbers));
         let mut row = numbers;
         row["step"] = step.into();

@@ -5,13 +5,13 @@
 
 use std::str::FromStr;
 
+use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
 use crate::batch::Batch;
 use crate::convert::convert;
 use crate::error::DataError;
 use crate::plane::{self, Grid};
-use crate::random::Random;
 
 /// One kind of change.
 ///
@@ -31,12 +31,12 @@ pub enum Transform {
     FlipVertical,
     /// Mirrored along the first of three spatial axes, every other time.
     FlipDepth,
-    /// Moved along every spatial axis by up to so many places either way: what comes in is 0.
+    /// Moved along every spatial axis, by up to `padding` places either way: what comes in is 0.
     Crop {
         /// The places.
         padding: u64,
     },
-    /// Turned in the plane of the last two axes by up to so much either way; between places, values are mixed.
+    /// Turned in the plane of the last two axes by up to `degrees` either way; between places, values are mixed.
     Rotate {
         /// The largest angle, in degrees.
         degrees: f32,
@@ -165,7 +165,7 @@ impl Augmentation {
     fn change<T: plane::Element>(&self, values: &mut [T], grid: &Grid, epoch: u64, sample: u64, kind: Kind) {
         for (number, transform) in (0..).zip(&self.transforms) {
             // Numbers of their own for each change: inputs and labels draw the same.
-            let random = &mut Random::of(&[self.seed, epoch, sample, number]);
+            let random = &mut SplitMix64::of(&[self.seed, epoch, sample, number]);
             match *transform {
                 Transform::FlipHorizontal if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 2)),
                 Transform::FlipVertical if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 1)),

@@ -15,7 +15,6 @@
 //! | [`pairing`] | which label file belongs to which image file |
 //! | [`sampler`] | which samples make up which batch: a function of seed and step |
 //! | [`digest`] | whether two data sets hold the same samples |
-//! | `random` | random numbers that are a function of numbers alone |
 //! | [`batch`] | samples, put together for a step |
 //! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
 //! | [`normalization`] | means and deviations of channels |
@@ -56,7 +55,6 @@ pub mod open;
 pub mod pairing;
 mod plane;
 pub mod ragged_set;
-mod random;
 pub mod sampler;
 pub mod sheet;
 pub mod tar_set;

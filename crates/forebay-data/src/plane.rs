@@ -1,6 +1,6 @@
 //! Moving the values of a grid: mirrored, shifted, turned.
 
-use crate::random::Random;
+use forebay_base::random::SplitMix64;
 
 /// Sizes of three spatial axes; the first is 1 where there are two.
 pub(crate) struct Grid {
@@ -157,7 +157,7 @@ impl Grid {
     }
 
     /// A box of a share of each axis, somewhere: first places and sizes.
-    pub(crate) fn hole(&self, share: f32, random: &mut Random) -> [(usize, usize); 3] {
+    pub(crate) fn hole(&self, share: f32, random: &mut SplitMix64) -> [(usize, usize); 3] {
         self.sizes.map(|size| {
             let length = ((size as f64 * f64::from(share)).round() as usize).clamp(1, size.max(1));
             (random.up_to((size - length.min(size)) as u64) as usize, length)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::random::mixed;
+use forebay_base::random::{mixed, SplitMix64};
 
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
 ///
@@ -111,13 +111,10 @@ impl Sampler {
 
 /// A permutation of `0..count`: Fisher-Yates on SplitMix64, a function of its arguments alone.
 pub fn permutation(count: u64, seed: u64, epoch: u64) -> Vec<u64> {
-    let mut state = mixed(mixed(seed).wrapping_add(epoch));
+    let mut random = SplitMix64::at(mixed(mixed(seed).wrapping_add(epoch)));
     let mut order: Vec<u64> = (0..count).collect();
     for last in (1..count).rev() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        // The upper half of the product is uniform up to count / 2^64.
-        let other = ((u128::from(mixed(state)) * u128::from(last + 1)) >> 64) as usize;
-        order.swap(last as usize, other);
+        order.swap(last as usize, random.up_to(last) as usize);
     }
     order
 }

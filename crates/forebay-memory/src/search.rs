@@ -10,7 +10,6 @@ mod greedy;
 mod instance;
 mod overlaps;
 mod portfolio;
-mod random;
 mod stack;
 mod tree;
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
 use crate::context::NodeView;
@@ -305,8 +306,8 @@ fn apply(graph: &mut Graph, place: &Use, (left, right): (ValueId, ValueId), scal
     nodes
 }
 
-/// Numbers for a weight that depend on a seed and the weight's name alone (SplitMix64).
-struct Random(u64);
+/// Random numbers for a weight, which depend on a seed and the weight's name alone.
+struct Random(SplitMix64);
 
 impl Random {
     fn of(seed: u64, name: &str) -> Random {
@@ -314,20 +315,11 @@ impl Random {
         let hash = name
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-        Random(hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
-
-    /// A number from 0 to below 1.
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        Random(SplitMix64::at(hash ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
     fn uniform(&mut self, count: u64, bound: f32) -> Vec<f32> {
-        (0..count).map(|_| ((self.next() * 2.0 - 1.0) as f32) * bound).collect()
+        (0..count).map(|_| self.0.symmetric() as f32 * bound).collect()
     }
 
     /// By Box and Muller.
@@ -335,7 +327,7 @@ impl Random {
         let one = |radius: f64, angle: f64| {
             ((-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32
         };
-        (0..count).map(|_| one(self.next(), self.next())).collect()
+        (0..count).map(|_| one(self.0.uniform(), self.0.uniform())).collect()
     }
 }
 

@@ -13,7 +13,6 @@
 //! There, a buffer may be dropped between each two of its uses, and launches run later where that saves bytes; with bytes that
 //! have elsewhere to go, a buffer is dropped where it lies idle for longest.
 
-mod anneal;
 mod moves;
 mod sequence;
 mod sink;
@@ -23,6 +22,7 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use forebay_base::random::Xorshift64;
 use forebay_model::program::Program;
 
 use crate::cost::Costs;
@@ -31,7 +31,6 @@ use crate::tuning::{
     ANNEALING_HEAT, ANNEALING_STEPS, ANNEALING_STEPS_OF_MOVE, ANNEALING_SUM_SHARE, ANNEALING_WEIGHTS,
     RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX, RECOMPUTED_LOOKS_OF_OTHERS, RECOMPUTED_WINDOWS,
 };
-use anneal::Numbers;
 use moves::{Move, Moves};
 use sequence::{sequence, Choice};
 use step::Step;
@@ -243,7 +242,7 @@ impl<'a> Search<'a> {
         };
         let (mut best, mut best_rank, mut now_cost) = (self.choice.clone(), now.rank(), cost(&now));
         let candidates: Vec<Move> = self.moves.all().collect();
-        let mut numbers = Numbers::new();
+        let mut numbers = Xorshift64::new();
         let looks = now.sequence.len().max(1);
         let count = ANNEALING_STEPS.min(RECOMPUTED_LOOKS_MAX / looks).min(candidates.len() * ANNEALING_STEPS_OF_MOVE);
         let (hot, cold) = ANNEALING_HEAT;
@@ -257,7 +256,7 @@ impl<'a> Search<'a> {
             }
             let Some(found) = self.outcome(&choice) else { continue };
             let found_cost = cost(&found);
-            if found_cost <= now_cost || numbers.share() < ((now_cost - found_cost) / heat).exp() {
+            if found_cost <= now_cost || numbers.uniform() < ((now_cost - found_cost) / heat).exp() {
                 (self.choice, now, now_cost) = (choice, found, found_cost);
                 if now.rank() < best_rank {
                     (best, best_rank) = (self.choice.clone(), now.rank());

@@ -57,7 +57,7 @@ impl Trainer {
         }
         // PEFT takes a module as a whole: also its running statistics, and what of it does not train.
         let mut state = if whole.is_empty() { BTreeMap::new() } else { self.state()? };
-        for (name, contents) in onnx.all_contents() {
+        for (name, contents) in onnx.contents() {
             let of_module = name.rsplit_once('.').is_some_and(|(module, _)| whole.contains(module));
             let key = format!("{PREFIX}{name}");
             if of_module && contents.data_type() == DataType::Float32 && !tensors.contains_key(&key) {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use forebay_model::adapters::Adapter;
 use forebay_model::onnx;
 use forebay_model::{Tensor, TensorType};
 
@@ -25,7 +24,7 @@ impl<'a> Merged<'a> {
         let mut types = given.clone();
         for adapter in self.model.adapters() {
             let is_given = types.remove(&adapter.left).is_some() && types.remove(&adapter.right).is_some();
-            if let (Some(weight), true) = (self.model.contents(&adapter.weight), is_given) {
+            if let (Some(weight), true) = (self.model.contents().get(&adapter.weight), is_given) {
                 types.insert(adapter.weight.clone(), weight.ty().clone());
             }
         }
@@ -40,17 +39,13 @@ impl<'a> Merged<'a> {
         let Some(adapter) = self.model.adapters().iter().find(|adapter| adapter.weight == name) else {
             return give(name, take);
         };
-        let Some(contents) = self.model.contents(name) else { return give(name, take) };
+        let Some(contents) = self.model.contents().get(name) else { return give(name, take) };
         let (left, right) = (values(&adapter.left, give)?, values(&adapter.right, give)?);
         let mut weight = contents.to_tensor()?.to_f32().unwrap_or_default();
-        adapter.merge(&mut weight, &left, &right, self.rank(adapter));
+        // The left factor has a row for each of the weight's.
+        let rank = left.len() / contents.shape()[0].max(1) as usize;
+        adapter.merge(&mut weight, &left, &right, rank);
         take(Tensor::from_f32(contents.shape(), &weight).bytes())
-    }
-
-    fn rank(&self, adapter: &Adapter) -> usize {
-        let graph = &self.model.graph;
-        let right = graph.find(&adapter.right).and_then(|id| graph.initializers.get(&id));
-        right.and_then(|contents| contents.shape().first().copied()).unwrap_or(1) as usize
     }
 }
 

@@ -447,6 +447,13 @@ impl Trainer {
         })
     }
 
+    /// Numbers in all parameters that train.
+    pub fn parameter_count(&self) -> u64 {
+        let changing = self.main().compiled.changing.iter();
+        let parameters = changing.filter(|(_, (role, _))| *role == Role::Parameter);
+        parameters.filter_map(|(name, _)| self.engine.types().get(name)).map(TensorType::count).sum()
+    }
+
     /// Bytes of the tensors of a checkpoint: parameters, optimizer state and running statistics.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.engine.types().values().map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)

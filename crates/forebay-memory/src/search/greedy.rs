@@ -10,8 +10,9 @@ use std::iter::Peekable;
 use std::ops::RangeInclusive;
 use std::vec::Drain;
 
+use forebay_base::random::Xorshift64;
+
 use super::overlaps::Overlaps;
-use super::random::Random;
 use super::stack::{Placed, Stack};
 use crate::conflicts::{Conflicts, Simple};
 use crate::load::grain_bytes;
@@ -64,7 +65,7 @@ pub(super) struct Greedy<'a> {
     forbidden: Vec<(i64, i64)>,
     /// Workspace: the bytes of simple items that share a time with one.
     crowd: Vec<(i64, i64)>,
-    random: Random,
+    random: Xorshift64,
 }
 
 impl<'a> Greedy<'a> {
@@ -83,7 +84,7 @@ impl<'a> Greedy<'a> {
             fixed_count: items.iter().filter(|item| item.fixed_offset.is_some()).count(),
             forbidden: Vec::new(),
             crowd: Vec::new(),
-            random: Random::new(),
+            random: Xorshift64::new(),
         }
     }
 

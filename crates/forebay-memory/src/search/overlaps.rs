@@ -62,12 +62,12 @@ impl Overlaps {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use forebay_base::random::Xorshift64;
 
     #[test]
     fn those_found_are_those_of_a_plain_list() {
-        let mut random = Random::new();
+        let mut random = Xorshift64::new();
         for count in [0, 1, 2, 7, 64, 65, 300] {
             let pieces: Vec<Simple> = (0..count)
                 .map(|_| {

@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 
 use super::instance::{Block, Instance};
-use super::random::Random;
 use super::tree::{Failed, Outcome, Rule, Tree};
+use forebay_base::random::Xorshift64;
 
 /// The rules, in the order in which they are tried.
 const RULES: [Rule; 2] = [Rule::LowestFloor, Rule::FewestChoices];
@@ -55,7 +55,7 @@ pub(super) fn lowest(instance: &Instance, load_bytes: u64, height_bytes: u64, no
 /// Searches until a placement is found, none exists, or the nodes are spent.
 fn search(instance: &Instance, capacity: i64, nodes: &mut u64) -> (Outcome, Vec<i64>) {
     let orders = orders(instance);
-    let mut random = Random::new();
+    let mut random = Xorshift64::new();
     let mut failed = Failed::new();
     let count = instance.blocks.len();
     for round in 0.. {
@@ -102,7 +102,7 @@ fn orders(instance: &Instance) -> [Vec<u32>; 3] {
 }
 
 /// The order with every block moved by some places.
-fn shaken(order: &[u32], random: &mut Random) -> Vec<u32> {
+fn shaken(order: &[u32], random: &mut Xorshift64) -> Vec<u32> {
     let reach = order.len() / SHAKE_DIVISOR + 1;
     let mut places: Vec<(usize, u32)> =
         order.iter().enumerate().map(|(place, &block)| (place + random.below(reach), block)).collect();

@@ -156,8 +156,8 @@ impl Stack {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Random;
     use super::*;
+    use forebay_base::random::Xorshift64;
 
     /// The items of all blocks.
     fn items(stack: &Stack) -> Vec<Placed> {
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn blocks_hold_what_a_plain_list_holds_and_outlines_are_true() {
-        let mut random = Random::new();
+        let mut random = Xorshift64::new();
         for grain in [1, 8] {
             let (mut stack, mut plain) = (Stack::new(grain), Vec::<Placed>::new());
             for item in 0..3000 {

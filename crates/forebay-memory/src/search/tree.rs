@@ -11,6 +11,8 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
+use forebay_base::random::mixed;
+
 use super::bounds::{Bounds, PLACED};
 use super::instance::Instance;
 
@@ -182,7 +184,7 @@ impl<'a> Tree<'a> {
         for &block in &self.parts[range] {
             let low = self.bounds.lows[block as usize];
             if low != PLACED {
-                state = state.wrapping_add(mix((low as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block)));
+                state = state.wrapping_add(mixed((low as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(block)));
             }
         }
         state
@@ -218,11 +220,4 @@ impl<'a> Tree<'a> {
             Rule::FewestChoices => (-((failures + 1) << 20) / choices.max(1), 0),
         }
     }
-}
-
-/// Spreads the bits of a number (the finalizer of splitmix64).
-fn mix(mut number: u64) -> u64 {
-    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }

@@ -160,13 +160,8 @@ impl Model {
     }
 
     /// The contents of all initializers and `Constant` nodes as they were read, by name.
-    pub fn all_contents(&self) -> &BTreeMap<String, Contents> {
+    pub fn contents(&self) -> &BTreeMap<String, Contents> {
         &self.contents
-    }
-
-    /// The contents of an initializer or `Constant` node as it was read.
-    pub fn contents(&self, name: &str) -> Option<&Contents> {
-        self.contents.get(name)
     }
 
     /// Names of floating-point initializers that are constants of [`Model::trainable_graph`].

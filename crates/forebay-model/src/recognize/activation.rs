@@ -42,10 +42,9 @@ impl Uses<'_> {
         let &[a, b] = factors.as_slice() else { return None };
         let is_gate = |gate: ValueId, x: ValueId| {
             let sum = self.own(gate).filter(|node| op_type(node) == "Add")?;
-            let (one, error) = (self.input(sum, 0)?, self.input(sum, 1)?);
-            let error = if self.number(one) == Some(1.0) { error } else { one };
-            let has_one = [0, 1].iter().any(|&i| self.input(sum, i).and_then(|input| self.number(input)) == Some(1.0));
-            let error = self.own(error).filter(|node| has_one && op_type(node) == "Erf")?;
+            let is_one = |&i: &usize| self.input(sum, i).and_then(|input| self.number(input)) == Some(1.0);
+            let one = [0, 1].into_iter().find(is_one)?;
+            let error = self.own(self.input(sum, 1 - one)?).filter(|node| op_type(node) == "Erf")?;
             let (inner, factor) = self.scaled(self.input(error, 0)?)?;
             (inner == x && (factor / FRAC_1_SQRT_2 - 1.0).abs() <= FACTOR_TOLERANCE).then_some(x)
         };
@@ -70,11 +69,14 @@ impl Uses<'_> {
 
     /// What a node is the product of with its own sigmoid.
     fn swish(&self, node: &Node) -> Option<ValueId> {
+        if op_type(node) != "Mul" {
+            return None;
+        }
         let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
         let is_gate = |gate: ValueId, x: ValueId| {
             let sigmoid = self.own(gate).filter(|node| op_type(node) == "Sigmoid")?;
             (self.input(sigmoid, 0)? == x).then_some(x)
         };
-        is_gate(b, a).or_else(|| is_gate(a, b)).filter(|_| op_type(node) == "Mul")
+        is_gate(b, a).or_else(|| is_gate(a, b))
     }
 }

@@ -140,8 +140,8 @@ pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     run_tasks(count, &work);
 }
 
-/// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function: Rayon compiled for each
-/// closure of its own was a third of the crate's code.
+/// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function, so that Rayon is not
+/// compiled for the closure of each.
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
     let tasks = (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1));
     tasks.for_each(|task| {

@@ -147,8 +147,8 @@ impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn larger(self, x: Self) -> Self {
-        let lane = |i: usize| if x.0[i] > self.0[i] || x.0[i].is_nan() { x.0[i] } else { self.0[i] };
-        Plain(std::array::from_fn(lane))
+        let larger = |i: usize| if x.0[i] > self.0[i] || x.0[i].is_nan() { x.0[i] } else { self.0[i] };
+        Plain(std::array::from_fn(larger))
     }
 }
 

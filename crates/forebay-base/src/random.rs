@@ -1,46 +1,60 @@
-//! Random numbers that are a function of numbers alone, on every machine.
+//! Random numbers that are a function of their seeds alone, on every machine.
+
+/// The golden ratio as a fraction of 2^64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A stream of random numbers: SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Random {
+///
+/// ```
+/// use forebay_base::random::SplitMix64;
+///
+/// let mut random = SplitMix64::of(&[7, 3]);
+/// assert!(random.up_to(5) <= 5 && random.uniform() < 1.0);
+/// ```
+#[derive(Clone, Debug)]
+pub struct SplitMix64 {
     state: u64,
 }
 
-impl Random {
-    /// The stream of these numbers.
-    pub(crate) fn of(seeds: &[u64]) -> Random {
-        Random {
-            state: seeds.iter().fold(0x9e37_79b9_7f4a_7c15, |state, &seed| mixed(mixed(state).wrapping_add(seed))),
-        }
+impl SplitMix64 {
+    /// The stream of these seeds.
+    pub fn of(seeds: &[u64]) -> SplitMix64 {
+        SplitMix64::at(seeds.iter().fold(GOLDEN, |state, &seed| mixed(mixed(state).wrapping_add(seed))))
+    }
+
+    /// The stream from a state on.
+    pub fn at(state: u64) -> SplitMix64 {
+        SplitMix64 { state }
     }
 
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(GOLDEN);
         mixed(self.state)
     }
 
     /// From 0 to this, both included.
-    pub(crate) fn up_to(&mut self, most: u64) -> u64 {
+    pub fn up_to(&mut self, most: u64) -> u64 {
         // The upper half of the product is uniform up to most / 2^64.
         ((u128::from(self.next()) * (u128::from(most) + 1)) >> 64) as u64
     }
 
     /// Yes or no.
-    pub(crate) fn coin(&mut self) -> bool {
+    pub fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }
 
     /// At least 0, below 1.
-    pub(crate) fn uniform(&mut self) -> f64 {
+    pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// At least -1, below 1.
-    pub(crate) fn symmetric(&mut self) -> f64 {
+    pub fn symmetric(&mut self) -> f64 {
         2.0 * self.uniform() - 1.0
     }
 
     /// Normally distributed, with mean 0 and deviation 1: the polar method of Marsaglia.
-    pub(crate) fn normal(&mut self) -> f64 {
+    pub fn normal(&mut self) -> f64 {
         loop {
             let (x, y) = (self.symmetric(), self.symmetric());
             let square = x * x + y * y;
@@ -51,8 +65,43 @@ impl Random {
     }
 }
 
-/// The output function of SplitMix64.
-pub(crate) fn mixed(mut value: u64) -> u64 {
+/// A stream for searches, of which every one takes the same numbers: xorshift with a fixed seed (Marsaglia 2003).
+#[derive(Clone, Debug)]
+pub struct Xorshift64(u64);
+
+impl Default for Xorshift64 {
+    fn default() -> Xorshift64 {
+        Xorshift64::new()
+    }
+}
+
+impl Xorshift64 {
+    /// The stream from its start.
+    pub fn new() -> Xorshift64 {
+        Xorshift64(GOLDEN)
+    }
+
+    /// 53 random bits.
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 11
+    }
+
+    /// A number below `limit`; 0 where the limit is 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    /// At least 0, below 1.
+    pub fn uniform(&mut self) -> f64 {
+        self.next() as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// The output function of SplitMix64: spreads the bits of a number.
+pub fn mixed(mut value: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
@@ -84,10 +133,10 @@ mod tests {
 
     #[test]
     fn streams_are_functions_of_their_seeds() {
-        let first = |seeds: &[u64]| Random::of(seeds).next();
+        let first = |seeds: &[u64]| SplitMix64::of(seeds).next();
         assert_eq!(first(&[1, 2]), first(&[1, 2]));
         assert!(first(&[1, 2]) != first(&[2, 1]) && first(&[0]) != first(&[0, 0]));
-        let mut random = Random::of(&[7]);
+        let mut random = SplitMix64::of(&[7]);
         let drawn: Vec<u64> = (0..1000).map(|_| random.up_to(3)).collect();
         assert!((0..=3).all(|value| (200..300).contains(&drawn.iter().filter(|&&drawn| drawn == value).count())));
     }
