@@ -60,6 +60,7 @@
 //! | `RecurrentGradient` | dy, dlast h, dlast c of an LSTM; what `Recurrent` reads; y | dgates, h before each step\[directions, steps, n, h], dfirst h; of an LSTM: dfirst c, dpeepholes\[directions, n, 3 h]; of a GRU: dgates as the state sees them (`resets_after`), or the reset h before each step |
 //! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
 //! | `AddSums` | sums of some positions, sums of those behind them | sums of both |
+//! | `Exchange` | x, order\[1] (see [`Exchange`]) | y, order\[1] |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
 //!
 //! # Reduction block boundaries
@@ -89,6 +90,7 @@
 //! times the scale, rounded to the nearest integer (even in the middle), plus y's zero point, saturated.
 
 mod attention;
+mod exchange;
 pub mod facts;
 mod functions;
 mod hyperparameters;
@@ -104,6 +106,7 @@ use std::fmt;
 use crate::narrow::Narrowing;
 
 pub use attention::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
+pub use exchange::{Exchange, EXCHANGES_MAX};
 pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
@@ -569,6 +572,9 @@ pub enum Kernel {
         /// Which sums.
         of: Summing,
     },
+    /// Bytes go from process to process. The second operand, of any contents, is read and written by all exchanges of a step, which
+    /// keeps them in order.
+    Exchange(Exchange),
 }
 
 impl Kernel {

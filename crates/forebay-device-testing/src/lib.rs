@@ -9,6 +9,7 @@
 
 pub mod contract;
 pub mod lacking;
+pub mod local_communicator;
 pub mod refusing;
 
 pub use lacking::Lacking;

@@ -38,7 +38,7 @@ impl Refusing {
 impl Device for Refusing {
     forward! {
         inner: limits workspace_bytes host_workspace_bytes destroy_heap destroy_memory destroy_stream destroy_event synchronize recover wait_event
-        query_event event_time write_host read_host take_index_fault usage set_trace take_trace
+        query_event event_time write_host read_host join take_index_fault usage set_trace take_trace
     }
 
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError> {

@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_queue::QueueError;
+
+use crate::communicator::Communicator;
 
 /// What a device has handed out, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -308,6 +311,15 @@ pub trait Device: Send + Sync {
     /// # Panics
     /// If the host has no access to the memory, or the lengths differ.
     fn read_host(&self, region: Region, bytes: &mut [u8]);
+
+    /// Makes the device part of a run of several processes: [`Kernel::Exchange`] goes to the others from then on.
+    ///
+    /// # Errors
+    /// [`DeviceError::Setting`] where it is part of one already; [`DeviceError::Unsupported`] where the device runs alone.
+    fn join(&self, _communicator: Arc<dyn Communicator>) -> Result<(), DeviceError> {
+        let reason = "this device computes for one process alone".to_string();
+        Err(DeviceError::Unsupported { kernel: "join", reason })
+    }
 
     /// Takes one of the indices out of range that kernels found since this was last asked, and forgets the others. What a launch
     /// found is known once a wait for it returned. On the host device it is the first one of the launch with the lowest label.

@@ -16,7 +16,7 @@
 ///     forward! {
 ///         inner: limits workspace_bytes host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
 ///         create_host_block destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
-///         query_event event_time write_host read_host take_index_fault usage set_trace take_trace
+///         query_event event_time write_host read_host join take_index_fault usage set_trace take_trace
 ///     }
 ///
 ///     fn create_spill(&self, _: &std::path::Path, _: u64) -> Result<MemoryId, DeviceError> {
@@ -173,6 +173,11 @@ macro_rules! forward {
     (@read_host $inner:ident) => {
         fn read_host(&self, region: $crate::base::Region, bytes: &mut [u8]) {
             self.$inner.read_host(region, bytes);
+        }
+    };
+    (@join $inner:ident) => {
+        fn join(&self, communicator: std::sync::Arc<dyn $crate::Communicator>) -> Result<(), $crate::DeviceError> {
+            self.$inner.join(communicator)
         }
     };
     (@take_index_fault $inner:ident) => {

@@ -55,6 +55,7 @@
 
 pub mod backend;
 pub mod chaos;
+pub mod communicator;
 pub mod device;
 mod forward;
 pub mod host;
@@ -69,4 +70,5 @@ pub mod tile_size;
 #[doc(hidden)]
 pub use forebay_base as base;
 
+pub use communicator::Communicator;
 pub use device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};

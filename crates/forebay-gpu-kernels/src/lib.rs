@@ -246,6 +246,7 @@ fn lower_by_family(
         Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {
             sums::lower(kernel, reads, writes, gpu)
         }
+        Kernel::Exchange(_) => Err(unsupported(kernel, "processes exchange bytes through the host")),
     }
 }
 

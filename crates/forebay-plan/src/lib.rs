@@ -7,6 +7,7 @@
 //! | module | pass |
 //! |---|---|
 //! | [`fuse`] | neighbouring kernels become one |
+//! | [`mod@distribute`] | one program for several processes, each with its share of a batch |
 //! | [`dependences`] | which launches need which |
 //! | [`order`] | launches that do not need each other run side by side |
 //! | [`early_updates`] | updates run as soon as they may |
@@ -45,6 +46,7 @@ pub mod bound;
 pub mod check;
 pub mod cost;
 pub mod dependences;
+pub mod distribute;
 pub mod divided;
 pub mod early_updates;
 pub mod emit;

@@ -8,11 +8,11 @@
 //! few buffers: as many as the tree has levels above the parts.
 
 mod again;
-mod cut;
+pub(crate) mod cut;
 mod interleave;
 mod layout;
 mod merge;
-mod rows;
+pub(crate) mod rows;
 #[cfg(test)]
 mod tests;
 mod window;

@@ -1,6 +1,7 @@
 //! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_base::Kernel;
@@ -8,8 +9,9 @@ use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::tensor::Contents;
-use forebay_model::{Graph, ValueId};
+use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::cost::Costs;
+use forebay_plan::distribute::{distribute, SharedWork};
 use forebay_plan::fuse::fuse;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
@@ -54,10 +56,15 @@ pub(crate) struct Compiled {
     pub(crate) index_limits: BTreeMap<String, u64>,
     /// The memory that the plan shares with others.
     pub(crate) shared: Vec<Arc<Block>>,
+    /// By input of which this process computes its share of the batch: which samples these are.
+    own_samples: BTreeMap<String, Range<u64>>,
+    /// How launches are shared out among processes.
+    pub(crate) shared_work: Option<SharedWork>,
 }
 
 /// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
-/// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share.
+/// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share. Where several processes compute a
+/// batch together, it is shared out if `unshared` is given: inputs have samples along their first axis then, but for those.
 ///
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
@@ -67,6 +74,7 @@ pub(crate) fn compile(
     machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
     weights: Option<&mut Weights>,
+    unshared: Option<&BTreeSet<String>>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
@@ -79,6 +87,15 @@ pub(crate) fn compile(
     add_constants(&mut program)?;
     if machine.options.planning.fuse {
         program = fuse(program);
+    }
+    let (inputs, outputs) =
+        (program.inputs.iter().map(resolved).collect(), program.outputs.iter().map(resolved).collect());
+    let (mut own_samples, mut shared_work) = (BTreeMap::new(), None);
+    if let Some((group, unshared)) = machine.options.device.processes.as_ref().zip(unshared) {
+        let batch = batch_inputs(&program, unshared);
+        if let Some(distributed) = distribute(&program, &batch, group.rank(), group.size()) {
+            (program, own_samples, shared_work) = (distributed.program, distributed.inputs, Some(distributed.work));
+        }
     }
     program.set_workspace(|launch, reads, writes| machine.workspace(launch, reads, writes))?;
     let contents = program
@@ -102,12 +119,14 @@ pub(crate) fn compile(
         step,
         forecast: Forecast::new(costs),
         unknown,
-        inputs: program.inputs.iter().map(resolved).collect(),
-        outputs: program.outputs.iter().map(resolved).collect(),
+        inputs,
+        outputs,
         changing,
         contents,
         index_limits,
         shared,
+        own_samples,
+        shared_work,
         program,
         groups,
     })
@@ -143,6 +162,16 @@ impl Compiled {
             self.step = new;
         }
         Ok(replan)
+    }
+
+    /// What this process is fed of the inputs of all.
+    pub(crate) fn own_share(&self, mut fed: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
+        for (name, share) in &self.own_samples {
+            if let Some(tensor) = fed.get_mut(name) {
+                *tensor = tensor.rows(&share.clone().collect::<Vec<u64>>());
+            }
+        }
+        fed
     }
 
     /// Bytes that it takes in memory, about; what it has on a device is not counted.
@@ -189,6 +218,14 @@ impl Compiled {
         self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs(), None)?;
         Ok(())
     }
+}
+
+/// Inputs that have as many indices along their first axis as the first of them, the samples of a batch.
+fn batch_inputs(program: &Program, unshared: &BTreeSet<String>) -> BTreeSet<String> {
+    let samples = |info: &program::NamedOperand| info.shape.first().copied();
+    let inputs = || program.inputs.iter().filter(|info| !unshared.contains(&info.name));
+    let size = inputs().find_map(samples);
+    inputs().filter(|info| samples(info) == size).map(|info| info.name.clone()).collect()
 }
 
 fn resolved(info: &program::NamedOperand) -> TensorInfo {

@@ -112,6 +112,7 @@ pub mod model;
 pub mod options;
 mod pieces;
 pub mod probe;
+mod process_group;
 mod process_memory;
 mod progress;
 pub mod replay;
@@ -149,6 +150,7 @@ pub use forebay_base::{ByteRange, DataType, Tensor, TensorType};
 /// assert_eq!(session.usage().heap_bytes, device.usage().heap_bytes);
 /// # Ok::<(), forebay::Error>(())
 /// ```
+pub use forebay_device::communicator;
 pub use forebay_device::Device;
 /// ```
 /// use forebay::DeviceError;
@@ -192,6 +194,7 @@ pub use forebay_model::ModelError;
 /// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
 /// # Ok::<(), forebay::Error>(())
 /// ```
+pub use forebay_plan::distribute::SharedWork;
 pub use forebay_plan::plan::Plan;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
@@ -263,6 +266,7 @@ pub use options::{
     OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
 };
 pub use probe::{probe, Finding, ProbeOptions};
+pub use process_group::ProcessGroup;
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;

@@ -75,7 +75,10 @@ impl LossPlan {
         let step = training_graph(&model.open_graph(sizes)?, options)?;
         let TrainingGraph { loss, prediction, labels, hyperparameters, gradient_norm, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters, gradient_norm };
-        let compiled = compile(&step.graph, &step.parameters.into_iter().collect(), machine, given_costs, None)?;
+        let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
+        let unshared = numbers.map(|&value| step.graph.value(value).name.clone()).collect();
+        let parameters = step.parameters.into_iter().collect();
+        let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(&unshared))?;
         LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
     }
 
@@ -93,7 +96,7 @@ impl LossPlan {
         let LossGraph { loss, prediction, labels, .. } = graph;
         let landmarks =
             Landmarks { loss, prediction, labels, step: None, hyperparameters: Vec::new(), gradient_norm: None };
-        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None)?;
+        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(&BTreeSet::new()))?;
         LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
     }
 

@@ -57,6 +57,10 @@ impl LimitedDevice {
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
+        if let Some(group) = options.device.processes.as_ref().filter(|group| group.size() > 1) {
+            let refused = |error| Error::Device { action: "while joining the other processes".to_string(), error };
+            device.join(group.communicator().clone()).map_err(refused)?;
+        }
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
         let planning = PlanningOptions { costs: None, ..options.planning.clone() };
         let mut options = EngineOptions { planning, ..options.clone() };

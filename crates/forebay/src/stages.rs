@@ -531,7 +531,7 @@ fn make(
         recognize::attention(&mut graph, true)?;
         recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights)?;
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, None)?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;

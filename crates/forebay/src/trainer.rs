@@ -15,6 +15,7 @@ use forebay_model::infer::Sizes;
 use forebay_model::program::Role;
 use forebay_model::training::{average_of, Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
+use forebay_plan::distribute::SharedWork;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
@@ -234,7 +235,7 @@ impl Trainer {
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
         let runner = self.engine.activate((Purpose::Training, number), &plan.compiled)?;
-        feed(runner, fed)?;
+        feed(runner, plan.compiled.own_share(fed))?;
         let (mut loss, mut gradient_norm) = (f32::NAN, None);
         let updates = |loss: f32, norm: Option<f32>| {
             self.on_nan == OnNan::Continue || loss.is_finite() && norm.is_none_or(f32::is_finite)
@@ -286,7 +287,7 @@ impl Trainer {
         let plan = &self.evaluation[&shapes];
         let fed = plan.check(batch, labels, None)?;
         let runner = self.engine.activate((Purpose::Inference, number), &plan.compiled)?;
-        feed(runner, fed)?;
+        feed(runner, plan.compiled.own_share(fed))?;
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
@@ -593,6 +594,11 @@ impl Trainer {
     /// Numbers about that plan.
     pub fn statistics(&self) -> &Statistics {
         &self.plan().statistics
+    }
+
+    /// How the launches of a step are shared out among processes; none where this process computes all of it.
+    pub fn shared_work(&self) -> Option<&SharedWork> {
+        self.main().compiled.shared_work.as_ref()
     }
 
     /// Seconds that a step takes, as predicted with the durations that the latest steps measured.

@@ -9,6 +9,7 @@ mod axes;
 mod convolution;
 mod dimension;
 mod elementwise;
+mod exchange;
 mod indices;
 mod integer;
 mod loss;
@@ -376,6 +377,7 @@ impl Kernel {
             Kernel::Sums { of } => sums::sums(*of),
             Kernel::AddSums { of: _ } => sums::add_sums(),
             Kernel::FromSums { of: _ } => sums::from_sums(),
+            Kernel::Exchange(_) => exchange::exchange(),
         }
     }
 

@@ -5,8 +5,9 @@
 use std::ops::Range;
 
 use super::{
-    Activation, AttentionOptions, BinaryOp, Convolution, Kernel, KernelKind, PadMode, PoolOp, ProductPart, Recurrence,
-    RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp, Window,
+    Activation, AttentionOptions, BinaryOp, Convolution, Exchange, Kernel, KernelKind, PadMode, PoolOp, ProductPart,
+    Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp,
+    Window,
 };
 use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64, Int8, UInt8};
 use crate::{TensorDesc, TensorError};
@@ -409,6 +410,12 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
                 &[(Float64, &[2, 32])],
             ),
         ],
+        KernelKind::Exchange => {
+            // Of a process alone.
+            let exchange = Exchange::gather(0, 0, &[384]);
+            let kernel = Kernel::Exchange(exchange);
+            vec![sample(kernel, &[(Float32, VECTOR), (Float32, ONE)], &[(Float32, VECTOR), (Float32, ONE)])]
+        }
         KernelKind::FromSums => vec![
             sample(
                 Kernel::FromSums { of: Summing::BatchStatistics },

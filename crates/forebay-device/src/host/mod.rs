@@ -7,6 +7,7 @@
 mod backend;
 mod copying;
 mod disk;
+mod exchange;
 mod helper_tasks;
 mod isa;
 pub(crate) mod kernels;
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 use forebay_base::{Binding, Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_queue::{Origin, Progress, Streams};
 
+use crate::communicator::Communicator;
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 pub use backend::HostBackend;
@@ -403,6 +405,12 @@ impl Device for HostDevice {
         let address = lock(&self.memories).resolve_host(region, self.limits.unified);
         // SAFETY: as for `write_host`.
         unsafe { std::ptr::copy_nonoverlapping(address.0, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    fn join(&self, communicator: Arc<dyn Communicator>) -> Result<(), DeviceError> {
+        let lost =
+            |_| DeviceError::Setting { reason: "the device belongs to a run of several processes already".to_string() };
+        self.shared.communicator.set(communicator).map_err(lost)
     }
 
     fn take_index_fault(&self) -> Option<IndexFault> {

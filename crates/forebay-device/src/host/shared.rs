@@ -9,6 +9,7 @@ use super::link::Link;
 use super::lock::lock;
 use super::tracer::Tracer;
 use super::urgency::Urgency;
+use crate::communicator::Communicator;
 use crate::device::IndexFault;
 
 /// What all streams of a device share.
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub links: Option<[Link; 2]>,
     /// The way to spill files, once there was one.
     pub disk: OnceLock<Disk>,
+    /// The other processes of a run, where there are any.
+    pub communicator: OnceLock<Arc<dyn Communicator>>,
     /// When commands ran.
     pub tracer: Arc<Tracer>,
     /// The least of the index faults that were found and not taken.
@@ -32,8 +35,10 @@ impl Shared {
     pub fn new(pool: rayon::ThreadPool, links: Option<[Link; 2]>, birth: Instant) -> Shared {
         let helper_tasks = Arc::new(HelperTasks::default());
         pool.broadcast(|_| helper_tasks.adopt());
-        let (waiting, disk, index_fault) = (Mutex::default(), OnceLock::new(), Mutex::default());
-        Shared { pool, waiting, helper_tasks, links, disk, tracer: Arc::new(Tracer::new(birth)), index_fault }
+        let (waiting, index_fault) = (Mutex::default(), Mutex::default());
+        let (disk, communicator) = (OnceLock::new(), OnceLock::new());
+        let tracer = Arc::new(Tracer::new(birth));
+        Shared { pool, waiting, helper_tasks, links, disk, communicator, tracer, index_fault }
     }
 
     /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.

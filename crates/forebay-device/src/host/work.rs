@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay_base::{Binding, DataType, Launch, Region, TensorDesc};
+use forebay_base::{Binding, DataType, Kernel, Launch, Region, TensorDesc};
 use forebay_queue::{Finish, Origin, Pool};
 
 use super::copying;
@@ -81,6 +81,11 @@ impl Pool for Shared {
                 drop(finish);
             }),
             Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
+                if let Kernel::Exchange(exchange) = &launch.kernel {
+                    if exchange.sends.len() > 1 {
+                        return super::exchange::start(&shared, origin, (&launch, exchange), [&reads, &writes], finish);
+                    }
+                }
                 let start = Instant::now();
                 // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
                 // contract of commands gives this launch its operands for its duration.
@@ -108,7 +113,7 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
+pub(super) fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
     let pairs = bindings.iter().zip(addresses);
     pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
 }

@@ -18,7 +18,7 @@ use super::window;
 const AXES: [usize; 3] = [0, 2, 1];
 
 /// The ways in which a launch may be cut, the best first.
-pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
+pub(crate) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
     match launch.kernel.facts().cut_choice {
         CutChoice::First => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
         CutChoice::Least | CutChoice::Nested => {
@@ -29,12 +29,12 @@ pub(super) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
 }
 
 /// The descriptors of operands.
-pub(super) fn descs(operands: &[Operand]) -> Vec<&TensorDesc> {
+pub(crate) fn descs(operands: &[Operand]) -> Vec<&TensorDesc> {
     operands.iter().map(|operand| &operand.desc).collect()
 }
 
 /// The dimensions of a launch; none where it is not cut.
-fn dimensions(launch: &ProgramLaunch) -> Vec<Dimension> {
+pub(crate) fn dimensions(launch: &ProgramLaunch) -> Vec<Dimension> {
     let facts = launch.kernel.facts();
     facts.dimensions(&descs(&launch.reads), &descs(&launch.writes)).unwrap_or_default()
 }
@@ -45,14 +45,14 @@ fn counted_axis(launch: &ProgramLaunch, dimension: &Dimension) -> Option<usize> 
 }
 
 /// The sums that a kernel makes along an axis, which its parts then make together.
-pub(super) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<SumsInParts> {
+pub(crate) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<SumsInParts> {
     let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
     let own = dimensions(launch).into_iter().find(|found| counted_axis(launch, found) == Some(axis))?;
     (own.role == AxisRole::Reduced).then_some(sums)
 }
 
 /// Where a launch may be cut along an axis of the operand that parts are counted along; none where it cannot be.
-pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
+pub(crate) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     let sizes = launch.desc(launch.kernel.facts().counted_along)?.sizes();
     if axis > 0 && *sizes.first()? > 1 {
         return None;
@@ -63,7 +63,7 @@ pub(super) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
 }
 
 /// Where a launch may be cut along a dimension; none where it cannot be.
-fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
+pub(crate) fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
     let mut step = dimension.cut?;
     // Parts are nodes of the tree: a power of two of leaves.
     if dimension.leaves.is_some_and(|leaves| !leaves.of_step().is_power_of_two()) {
@@ -101,7 +101,7 @@ fn is_possible(launch: &ProgramLaunch, cut: &Cut) -> bool {
 }
 
 /// A launch that is cut.
-pub(super) struct Cutting<'a> {
+pub(crate) struct Cutting<'a> {
     launch: &'a ProgramLaunch,
     cut: Cut,
     /// What it is cut along.

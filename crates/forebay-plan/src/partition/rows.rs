@@ -6,7 +6,7 @@ use forebay_model::program::Operand;
 
 /// How a launch is cut: along which of its dimensions, and where.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     /// The dimension's number.
     pub dimension: usize,
     /// The axis of the operand that parts are counted along; none where that operand lacks the dimension.
@@ -19,7 +19,7 @@ pub(super) struct Cut {
 
 /// A half-open range of indices of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     pub start: u64,
     pub end: u64,
 }
@@ -32,7 +32,7 @@ impl Rows {
 
 /// Bytes from one index of an axis to the next, where all that an index holds lies between; 0 where the axis broadcasts. None
 /// where indices lie entangled.
-pub(super) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
+pub(crate) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let strides = desc.effective_strides();
     let stride = *strides.get(axis)?;
     let others = desc.sizes().iter().zip(&strides).enumerate().filter(|&(other, _)| other != axis);
@@ -41,20 +41,20 @@ pub(super) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
 }
 
 /// Rows are cut at multiples of this number, if their parts' bases are to be aligned.
-pub(super) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
+pub(crate) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let bytes = row_bytes(desc, axis)?;
     Some((0..).map(|power| 1 << power).find(|rows| (bytes * rows) % BASE_OFFSET_ALIGNMENT_BYTES == 0).unwrap_or(1))
 }
 
 /// The rows of an operand along an axis. None where they are no tensor of their own: they lie entangled with others, are
 /// misaligned, or are not there.
-pub(super) fn rows_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
+pub(crate) fn rows_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
     row_bytes(&operand.desc, axis)?;
     slice_of(operand, axis, rows)
 }
 
 /// The same, also of indices that lie entangled with others: the part spans these then, too, and is for kernels that read it.
-pub(super) fn slice_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
+pub(crate) fn slice_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
     let desc = &operand.desc;
     let strides = desc.effective_strides();
     let offset_bytes = strides.get(axis)? * desc.data_type().size_bytes() * rows.start;

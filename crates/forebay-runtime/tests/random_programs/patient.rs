@@ -24,7 +24,7 @@ impl Device for PatientDevice {
     forward! {
         inner: limits workspace_bytes host_workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
         create_spill destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover
-        event_time write_host read_host take_index_fault usage set_trace take_trace
+        event_time write_host read_host join take_index_fault usage set_trace take_trace
     }
 
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError> {

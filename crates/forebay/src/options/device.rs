@@ -6,6 +6,7 @@ use std::str::FromStr;
 use forebay_plan::MachineDescription;
 
 use crate::error::Error;
+use crate::process_group::ProcessGroup;
 
 /// A device by its name on the command line: a backend (`host`, `null`, `vulkan`), and where there may be several devices of it,
 /// which one (`vulkan:0`, `vulkan:radeon`).
@@ -105,6 +106,8 @@ pub struct DeviceOptions {
     pub tile_size: Option<u64>,
     /// Whether heaps are mapped tile by tile where the device can. Without, memory is placed heaps. No result depends on it.
     pub tiled: bool,
+    /// The processes that compute one batch together; this one alone where not given.
+    pub processes: Option<ProcessGroup>,
     /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with
     /// device `host`; at full speed where not given.
     pub link_bytes_per_second: Option<u64>,
@@ -119,6 +122,7 @@ impl Default for DeviceOptions {
             heap_size: None,
             tile_size: None,
             tiled: true,
+            processes: None,
             link_bytes_per_second: None,
         }
     }

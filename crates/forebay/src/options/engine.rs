@@ -64,6 +64,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// The processes that compute one batch together; this one alone where not given.
+        pub fn processes(mut self, processes: $crate::ProcessGroup) -> Self {
+            self.$($path.)*device.processes = Some(processes);
+            self
+        }
+
         /// Slows copies between host and device down to this many bytes per second in each direction, for experiments.
         pub fn link_bytes_per_second(mut self, bytes_per_second: u64) -> Self {
             self.$($path.)*device.link_bytes_per_second = Some(bytes_per_second);

@@ -90,7 +90,8 @@ impl Kernel {
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
-            | Kernel::FromSums { .. } => Placement::None,
+            | Kernel::FromSums { .. }
+            | Kernel::Exchange(_) => Placement::None,
         }
     }
 
@@ -151,7 +152,8 @@ impl Kernel {
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
-            | Kernel::FromSums { .. } => None,
+            | Kernel::FromSums { .. }
+            | Kernel::Exchange(_) => None,
         }
     }
 
@@ -216,7 +218,8 @@ impl Kernel {
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
             | Kernel::Recurrent(_)
-            | Kernel::RecurrentGradient(_) => AxisNumbers::None,
+            | Kernel::RecurrentGradient(_)
+            | Kernel::Exchange(_) => AxisNumbers::None,
         }
     }
 

@@ -61,6 +61,7 @@ impl Kernel {
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. }
+            | Kernel::Exchange(_)
             | Kernel::Slice { .. }
             | Kernel::Dropout { .. }
             | Kernel::Random { .. }

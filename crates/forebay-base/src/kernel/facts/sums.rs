@@ -194,7 +194,8 @@ impl Kernel {
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
             | Kernel::AddSums { .. }
-            | Kernel::FromSums { .. } => None,
+            | Kernel::FromSums { .. }
+            | Kernel::Exchange(_) => None,
         }
     }
 }

@@ -10,6 +10,7 @@ mod block;
 mod convolution;
 mod element;
 mod elementwise;
+mod exchange;
 mod integer;
 mod largest;
 mod loss;
@@ -39,6 +40,7 @@ mod view;
 use forebay_base::{Kernel, TensorDesc};
 
 use crate::device::DeviceError;
+pub(crate) use exchange::Exchanged;
 pub(crate) use view::View;
 
 /// Bytes of packing buffers that kernels keep for each thread; they count as host memory.
@@ -110,6 +112,7 @@ pub(crate) unsafe fn run(
             Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
             Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::run(kernel, reads, writes, workspace),
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
+            Kernel::Exchange(exchange) => exchange::run(exchange, reads, writes),
         }
     }
 }
@@ -196,6 +199,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::Adam { .. }
         | Kernel::Sums { .. }
         | Kernel::AddSums { .. }
-        | Kernel::FromSums { .. } => Ok(0),
+        | Kernel::FromSums { .. }
+        | Kernel::Exchange(_) => Ok(0),
     }
 }

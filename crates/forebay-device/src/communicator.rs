@@ -1,0 +1,97 @@
+//! Communicators: how the processes of a run exchange bytes.
+
+use std::fmt;
+use std::sync::mpsc;
+
+use forebay_base::kernel::EXCHANGES_MAX;
+
+/// Tags from here on are for messages between steps ([`gather`]).
+pub const CONTROL_TAG: u32 = EXCHANGES_MAX;
+
+/// Bytes in memory that a message is sent from or received to.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageBytes {
+    /// The other process.
+    pub peer: usize,
+    /// The first byte.
+    pub address: *mut u8,
+    /// How many.
+    pub size_bytes: usize,
+}
+
+// SAFETY: an address; who may access the bytes when is the promise of `Communicator::start`'s caller.
+unsafe impl Send for MessageBytes {}
+
+/// What one process sends and receives in an exchange.
+#[derive(Debug)]
+pub struct Messages {
+    /// What tells the messages of exchanges apart that are under way at once; below [`CONTROL_TAG`] for exchanges of a step.
+    pub tag: u32,
+    /// What it sends. Messages with the same tag to the same process arrive in this order.
+    pub sends: Vec<MessageBytes>,
+    /// What it receives, as long as what is sent.
+    pub receives: Vec<MessageBytes>,
+}
+
+/// What is called when an exchange is over, with the reason where it failed.
+pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// A process's connection to the others of a run.
+pub trait Communicator: Send + Sync + fmt::Debug {
+    /// The number of this process, from 0.
+    fn rank(&self) -> usize;
+
+    /// How many processes there are.
+    fn size(&self) -> usize;
+
+    /// Starts an exchange, and returns at once. `done` is called when everything has been sent and received, on any thread; it does
+    /// not block.
+    ///
+    /// # Safety
+    /// All bytes must be live until `done` is called, and until then nothing else may write what is sent or touch what is received.
+    unsafe fn start(&self, messages: Messages, done: Done);
+
+    /// Ends all processes of the run, because this one cannot go on. A communicator between threads of one process does nothing.
+    fn abort(&self);
+}
+
+/// Gives every process what each of them has, in the order of their ranks; all of them must call it. Waits for the others.
+///
+/// # Errors
+/// What the communicator reports.
+pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let size = own.len() as u64;
+    let sizes = gather_sized(communicator, size.to_le_bytes().to_vec(), |_| 8)?;
+    let size = |peer: usize| {
+        let bytes: [u8; 8] = sizes[peer].as_slice().try_into().unwrap_or_default();
+        u64::from_le_bytes(bytes) as usize
+    };
+    gather_sized(communicator, own.to_vec(), size)
+}
+
+/// The same where it is known how much comes from each process.
+fn gather_sized(
+    communicator: &dyn Communicator,
+    mut own: Vec<u8>,
+    size: impl Fn(usize) -> usize,
+) -> Result<Vec<Vec<u8>>, String> {
+    let rank = communicator.rank();
+    let mut all: Vec<Vec<u8>> = (0..communicator.size()).map(|peer| vec![0; size(peer)]).collect();
+    let peers = || (0..communicator.size()).filter(|&peer| peer != rank);
+    let (address, size_bytes) = (own.as_mut_ptr(), own.len());
+    let sends = peers().map(|peer| MessageBytes { peer, address, size_bytes }).collect();
+    let receives = peers().map(|peer| {
+        let bytes = &mut all[peer];
+        MessageBytes { peer, address: bytes.as_mut_ptr(), size_bytes: bytes.len() }
+    });
+    let messages = Messages { tag: CONTROL_TAG, sends, receives: receives.collect() };
+    let (sender, receiver) = mpsc::channel();
+    let done = Box::new(move |outcome| {
+        let _ = sender.send(outcome);
+    });
+    // SAFETY: both live until the outcome is there, and nothing touches them before.
+    unsafe { communicator.start(messages, done) };
+    receiver.recv().unwrap_or_else(|_| Err("the exchange was given up".to_string()))?;
+    all[rank] = own;
+    Ok(all)
+}

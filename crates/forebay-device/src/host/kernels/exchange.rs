@@ -1,0 +1,83 @@
+//! Exchanges: what a process sends to itself. What goes to others is no work for a thread of the pool (`host/exchange.rs`).
+
+use forebay_base::kernel::Exchange;
+use forebay_base::{ByteRange, Kernel};
+
+use super::{unsupported, View};
+use crate::device::DeviceError;
+
+/// An exchange with its operands, which fit.
+pub(crate) struct Exchanged<'a> {
+    exchange: &'a Exchange,
+    x: &'a View<'a>,
+    y: &'a View<'a>,
+}
+
+impl<'a> Exchanged<'a> {
+    /// Checks that all ranges lie in the operands, and that there is one for each process.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where they do not.
+    pub fn new(exchange: &'a Exchange, reads: &'a [View], writes: &'a [View]) -> Result<Exchanged<'a>, DeviceError> {
+        let refuse = |reason: String| unsupported(&Kernel::Exchange(exchange.clone()), reason);
+        let ([x, ..], [y, ..]) = (reads, writes) else {
+            return Err(refuse("it reads and writes a tensor".to_string()));
+        };
+        let fits = |ranges: &[Vec<ByteRange>], view: &View| {
+            ranges.iter().flatten().all(|range| range.start <= range.end && range.end <= view.desc.total_size_bytes())
+        };
+        if exchange.sends.len() != exchange.receives.len() {
+            let (sends, receives) = (exchange.sends.len(), exchange.receives.len());
+            return Err(refuse(format!("it sends to {sends} processes and receives from {receives}")));
+        }
+        if !fits(&exchange.sends, x) || !fits(&exchange.receives, y) {
+            return Err(refuse(format!("its ranges do not lie in {} and {}", x.desc, y.desc)));
+        }
+        Ok(Exchanged { exchange, x, y })
+    }
+
+    /// The addresses and lengths of what goes to a process, and of what comes from it.
+    pub fn with(&self, process: usize) -> [Vec<(*mut u8, usize)>; 2] {
+        let at =
+            |view: &View, range: &ByteRange| (view.pointer.wrapping_add(range.start as usize), range.len() as usize);
+        let sends = self.exchange.sends[process].iter().map(|range| at(self.x, range)).collect();
+        [sends, self.exchange.receives[process].iter().map(|range| at(self.y, range)).collect()]
+    }
+
+    /// Copies what a process sends to itself.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where it sends anything else than it receives.
+    ///
+    /// # Safety
+    /// As [`super::run`].
+    pub unsafe fn copy_own(&self, rank: usize) -> Result<(), DeviceError> {
+        let [sends, receives] = self.with(rank);
+        if !sends.iter().map(|(_, bytes)| bytes).eq(receives.iter().map(|(_, bytes)| bytes)) {
+            let reason = format!("process {rank} does not send to itself what it receives");
+            return Err(unsupported(&Kernel::Exchange(self.exchange.clone()), reason));
+        }
+        for ((from, bytes), (to, _)) in sends.into_iter().zip(receives) {
+            // SAFETY: both lie in their operands, of which nothing writes what is read, by the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        }
+        Ok(())
+    }
+}
+
+/// Runs an exchange of a process that is alone.
+///
+/// # Errors
+/// [`DeviceError::Unsupported`] for one between several processes.
+///
+/// # Safety
+/// As [`super::run`].
+pub(super) unsafe fn run(exchange: &Exchange, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    let exchanged = Exchanged::new(exchange, reads, writes)?;
+    if exchange.sends.len() > 1 {
+        let reason = format!("it is between {} processes, and this one is alone", exchange.sends.len());
+        return Err(unsupported(&Kernel::Exchange(exchange.clone()), reason));
+    }
+    // SAFETY: the caller's promises.
+    unsafe { exchanged.copy_own(0) }
+}

@@ -1,0 +1,58 @@
+//! Distribute: one program for several processes, each of which computes its share of a batch.
+//!
+//! Processes are one more way to cut a program ([`mod@crate::partition`]): each runs the part of a launch that has its images. Sums over
+//! images are made of nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]); processes exchange what they have of them,
+//! and each adds all of it, in the order of the tree. What cannot be cut so is computed by every process, from operands that are
+//! exchanged whole. So every result has the bits that one process would give it, whatever the number of processes; how much is
+//! exchanged is a matter of speed alone.
+//!
+//! The programs of all processes have the same exchanges in the same order: every decision looks at the parts of all processes.
+
+mod building;
+mod shares;
+mod sharing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use forebay_model::program::Program;
+
+use building::Building;
+
+pub use shares::shares;
+
+/// The program of one process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distributed {
+    /// The program.
+    pub program: Program,
+    /// By input that a process is fed its share of: which indices of the first axis that is. Others are fed whole.
+    pub inputs: BTreeMap<String, Range<u64>>,
+    /// How much is shared out.
+    pub work: SharedWork,
+}
+
+/// How much of a program is shared out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedWork {
+    /// Launches of which each process computes a part.
+    pub shared_launches: usize,
+    /// Names of launches that every process computes whole, from operands that are exchanged for it.
+    pub whole_launches: Vec<String>,
+    /// Exchanges of a step.
+    pub exchanges: usize,
+    /// Bytes that this process sends in a step, to all others together.
+    pub sent_bytes: u64,
+}
+
+/// The program of the process `rank` of `processes`. Inputs of these names have images along their first axis. None where nothing can be
+/// shared out: every process computes everything then.
+pub fn distribute(program: &Program, batch: &BTreeSet<String>, rank: usize, processes: usize) -> Option<Distributed> {
+    if processes < 2 || rank >= processes {
+        return None;
+    }
+    let mut building = Building::new(program, rank, processes);
+    let inputs = building.share_inputs(batch);
+    building.build()?;
+    building.finish(inputs)
+}

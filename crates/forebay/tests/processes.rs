@@ -1,0 +1,81 @@
+//! Several processes compute a batch together, with the bits of one: here they are threads, each with a device of its own.
+
+use std::collections::BTreeMap;
+
+use forebay::training::TrainingOptions;
+use forebay::{EngineOptions, ProcessGroup, Tensor, Trainer};
+use forebay_device_testing::local_communicator::local_communicators;
+use forebay_golden::{host, recipe, trainer_options, Case};
+
+/// What a run ends with: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
+type Outcome = (Vec<u32>, u32, Tensor, BTreeMap<String, Tensor>);
+
+fn run(case: &Case, training: TrainingOptions, engine: EngineOptions, steps: usize) -> Outcome {
+    let mut trainer = Trainer::new(case.model(), trainer_options(training, engine)).unwrap();
+    let losses = (0..steps).map(|step| {
+        let (batch, labels) = case.batch(step);
+        trainer.step(batch, labels).unwrap().loss.to_bits()
+    });
+    let losses = losses.collect();
+    let (batch, labels) = case.batch(0);
+    let evaluation = trainer.evaluate(batch, labels).unwrap();
+    let mut values = trainer.parameters().unwrap();
+    values.extend(trainer.state().unwrap());
+    (losses, evaluation.loss.to_bits(), evaluation.logits, values)
+}
+
+/// The same steps by this many processes.
+fn run_together(case: &Case, training: &TrainingOptions, processes: usize, steps: usize) {
+    let expected = run(case, training.clone(), host(2), steps);
+    let threads: Vec<_> = local_communicators(processes)
+        .into_iter()
+        .map(|communicator| {
+            let (training, name) = (training.clone(), case.name);
+            std::thread::spawn(move || {
+                let engine = host(1).processes(ProcessGroup::new(communicator));
+                run(&Case::read(name), training, engine, steps)
+            })
+        })
+        .collect();
+    for (rank, thread) in threads.into_iter().enumerate() {
+        let found = thread.join().unwrap();
+        assert_eq!(found.0, expected.0, "losses of process {rank} of {processes}");
+        assert_eq!(found.1, expected.1, "evaluation of process {rank} of {processes}");
+        assert!(found.2 == expected.2, "output of process {rank} of {processes}");
+        for (name, value) in &expected.3 {
+            assert!(found.3.get(name) == Some(value), "'{name}' of process {rank} of {processes}");
+        }
+    }
+}
+
+#[test]
+fn any_number_of_processes_gives_the_bits_of_one() {
+    for (name, processes, steps) in [("digits-cnn", 2, 3), ("digits-cnn", 3, 2), ("tiny-gpt", 2, 2), ("tiny-gpt", 4, 2)]
+    {
+        let case = Case::read(name);
+        run_together(&case, &recipe(&case), processes, steps);
+    }
+}
+
+#[test]
+fn batch_normalisation_crosses_processes() {
+    let case = Case::read("resnet20");
+    run_together(&case, &recipe(&case), 2, 2);
+}
+
+#[test]
+fn nearly_all_launches_are_shared_out() {
+    for (name, whole, exchanges) in [("digits-cnn", 3, 12), ("resnet20", 2, 70), ("tiny-gpt", 3, 45)] {
+        let case = Case::read(name);
+        let engine = host(1).processes(ProcessGroup::new(local_communicators(2).remove(0)));
+        let trainer = Trainer::new(case.model(), trainer_options(recipe(&case), engine)).unwrap();
+        let work = trainer.shared_work().unwrap();
+        assert!(work.whole_launches.len() <= whole && work.exchanges <= exchanges, "{name}: {work:?}");
+        assert!(work.shared_launches > 5 * work.whole_launches.len(), "{name}: {work:?}");
+    }
+    // One volume has no images to share out: each process computes all of it.
+    let case = Case::read("unet3d");
+    let engine = host(1).processes(ProcessGroup::new(local_communicators(2).remove(0)));
+    let trainer = Trainer::new(case.model(), trainer_options(recipe(&case), engine)).unwrap();
+    assert_eq!(trainer.shared_work(), None);
+}
