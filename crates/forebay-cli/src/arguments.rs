@@ -16,6 +16,7 @@ use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative};
 use crate::optimizer_arguments::OptimizerArguments;
+use crate::processes::ProcessArguments;
 use crate::record_arguments::RecordArguments;
 use crate::schedule_arguments::ScheduleArguments;
 
@@ -382,6 +383,9 @@ pub struct TrainArguments {
     /// The machine.
     #[command(flatten)]
     pub device: DeviceArguments,
+    /// The other processes.
+    #[command(flatten)]
+    pub processes: ProcessArguments,
     /// The report.
     #[command(flatten)]
     pub report: ReportArguments,

@@ -12,6 +12,7 @@ use crate::feeding;
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::opening::{self, Opened};
 use crate::output;
+use crate::processes::Processes;
 use crate::report::{say_json, Report};
 use crate::train::{check_outputs, tell_of_untrained};
 
@@ -23,7 +24,8 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
-    let Opened { model, trainer, mut data, sampler, batch_size, shuffle, .. } = opening::open(arguments)?;
+    let Opened { model, trainer, mut data, sampler, batch_size, shuffle, .. } =
+        opening::open(arguments, &Processes::default())?;
     let (model, trainer) = (&model, &trainer);
     let per_epoch = sampler.steps_per_epoch();
     let steps = opening::steps(arguments, per_epoch)?;

@@ -19,6 +19,7 @@
 //! | [`interrupt`] | Ctrl-C |
 //! | [`keeping`] | where checkpoints go, and where else when they cannot |
 //! | [`resuming`] | whether a run can go on from a checkpoint |
+//! | [`processes`] | the processes of a run: which one this is, and what they agree on |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
 //! | [`log_file`] | a line for each step and each validation |
@@ -28,6 +29,7 @@
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
+//! | [`validation`] | what validation found, as text and as JSON |
 //! | [`config_file`] | a file of flags |
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it takes |
@@ -80,6 +82,7 @@ mod page;
 mod place;
 mod plan;
 mod probe;
+mod processes;
 mod progress;
 mod record_arguments;
 mod records;
@@ -90,6 +93,7 @@ mod run;
 mod schedule_arguments;
 mod train;
 mod training_options;
+mod validation;
 
 use std::ffi::OsString;
 

@@ -11,6 +11,7 @@ use crate::feeding;
 use crate::metrics;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
+use crate::processes::Processes;
 use crate::resuming::{agreed, check_batches, check_data};
 use crate::training_options::training_options;
 
@@ -38,11 +39,11 @@ pub struct Opened {
     pub budget_file: Option<BudgetFile>,
 }
 
-/// Opens all of it.
+/// Opens all of it, for one of several processes.
 ///
 /// # Errors
 /// Whatever keeps it from training.
-pub fn open(arguments: &TrainArguments) -> Result<Opened, Failure> {
+pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened, Failure> {
     // What is wrong with the flags is said before anything is read.
     arguments.schedule.schedule(1)?;
     let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
@@ -53,6 +54,8 @@ pub fn open(arguments: &TrainArguments) -> Result<Opened, Failure> {
     let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
     metrics::of_validation(&options.training.loss, &arguments.metrics)?;
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
+    let device = &mut options.engine.device;
+    (device.threads, device.processes) = (device.threads.or(processes.threads()), processes.group().cloned());
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
         Some((file, size)) => {

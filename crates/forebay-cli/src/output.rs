@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
 use forebay::files;
@@ -12,10 +13,25 @@ use crate::failure::Failure;
 /// The first error of standard output.
 static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
 
+/// Whether nothing is said, because another process says it.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Says nothing from now on.
+pub fn be_silent() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Whether nothing is said.
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
 /// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told
 /// by [`finish`], so that work goes on that is worth more than its words.
 pub fn say(line: &str) {
-    remember(writeln!(io::stdout(), "{}", escaped(line)));
+    if !is_silent() {
+        remember(writeln!(io::stdout(), "{}", escaped(line)));
+    }
 }
 
 /// Remembers the first failure of standard output.
@@ -41,6 +57,13 @@ pub fn finish() -> Result<(), Failure> {
 
 /// Prints a line on standard error.
 pub fn complain(line: &str) {
+    if !is_silent() {
+        complain_aloud(line);
+    }
+}
+
+/// The same also where nothing else is said.
+pub fn complain_aloud(line: &str) {
     // There is nowhere else to say that this failed.
     let _ = writeln!(io::stderr(), "{}", escaped(line));
 }

@@ -27,7 +27,7 @@ pub struct Waiting {
 impl Waiting {
     /// From now on; `what` is being done.
     pub fn new(what: &str) -> Waiting {
-        if !std::io::stderr().is_terminal() {
+        if !std::io::stderr().is_terminal() || output::is_silent() {
             return Waiting { done: None, thread: None };
         }
         let (done, wait) = channel();
@@ -67,7 +67,8 @@ pub struct Progress {
 impl Progress {
     /// Progress from `first` (steps done before) to `steps`.
     pub fn new(first: u64, steps: u64, json: bool) -> Progress {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let is_shown = std::io::stderr().is_terminal() && !output::is_silent();
+        let bar = is_shown.then(|| {
             let bar = ProgressBar::new(steps);
             // The template is a constant; should it ever be wrong, the default bar is good enough.
             if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {msg}  {eta} left") {

@@ -18,6 +18,11 @@ pub struct Records {
 }
 
 impl Records {
+    /// No records.
+    pub fn none() -> Records {
+        Records { log: None, events: None, lines: None }
+    }
+
     /// Begins the records that the flags ask for, of a run that goes on from step `done`, with these metrics of validations.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
 //! `forebay train`: steps over a data set, checkpoints, validation, and the numbers at the end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
-use forebay::metrics::{ClassCounts, Metrics};
+use forebay::metrics::ClassCounts;
 use forebay::{
     documents, memory_picture, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
 };
@@ -27,10 +28,12 @@ use crate::metrics;
 use crate::opening::{self, found, Opened};
 use crate::output;
 use crate::page::Page;
+use crate::processes::{facts_of, Processes};
 use crate::progress::Progress;
 use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
+use crate::validation::Validation;
 
 /// Trains a model.
 ///
@@ -38,18 +41,32 @@ use crate::resuming::batches;
 /// Whatever keeps it from training; files that cannot be written are found before the first step. What cannot be written
 /// later is told at the end, after everything else was tried.
 pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
-    check_outputs(arguments)?;
-    let mut keeper = Keeper::new(arguments.checkpoint.as_deref(), arguments.save.as_deref())?;
-    interrupt::listen()?;
-    let mut run = Run::start(arguments)?;
+    let processes = Processes::join(&arguments.processes)?;
+    let outcome = train_with(arguments, &processes);
+    processes.finish();
+    outcome
+}
+
+/// Trains as one of several processes, or alone.
+fn train_with(arguments: &TrainArguments, processes: &Processes) -> Result<(), Failure> {
+    let prepared = prepare(arguments, processes);
+    let (prepared, facts) = match prepared.and_then(|(run, keeper)| Ok((run.facts()?, run, keeper))) {
+        Ok((facts, run, keeper)) => (Some((run, keeper)), Ok(facts)),
+        Err(failure) => (None, Err(failure)),
+    };
+    processes.agree(facts)?;
+    let Some((mut run, mut keeper)) = prepared else { return Ok(()) };
     if let Some(folder) = &arguments.resume {
         keeper.resumed(folder, run.trainer.step_count());
     }
     let steps = run.steps(&keeper)?;
     run.set_schedule(steps)?;
-    let is_enough = run.train(steps, &mut keeper)?;
+    let is_enough = run.train(steps, &mut keeper).map_err(|failure| processes.fail(failure))?;
     let done = run.trainer.step_count();
     let is_interrupted = done < steps && !is_enough;
+    if is_interrupted && !processes.is_first() {
+        return Err(Failure::Interrupted("process 0 has the checkpoint".to_owned()));
+    }
     let Stored { mut failures, folder, saved } = run.store(&mut keeper, is_interrupted);
     let place = folder.map(|folder| folder.display().to_string());
     if is_interrupted {
@@ -69,12 +86,12 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     failures.iter().for_each(|failure| output::complain(&format!("warning: {failure}")));
     let validation = match (arguments.validation(), run.latest.take()) {
         (Some(_), Some((step, validation))) if step == done => Some(validation),
-        (Some(data), _) => Some(run.validate_now(&data)?),
+        (Some(data), _) => Some(run.validate_now(&data).map_err(|failure| processes.fail(failure))?),
         (None, _) => None,
     };
     // What follows moves the parameters on, or is only told.
     let peaks_bytes = (run.trainer.usage().heap_peak_bytes, resident_peak_bytes());
-    if let Some(path) = &arguments.trace.trace {
+    if let Some(path) = arguments.trace.trace.as_ref().filter(|_| processes.is_first()) {
         failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
     }
     failures.extend(run.write_page(validation.as_ref()).err().map(|failure| failure.to_string()));
@@ -89,6 +106,19 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         format!("; step {done} is in {folder} (`forebay export {folder} --model {model} --save FILE` writes the model)")
     });
     Err(Failure::Failed(format!("{}{}", failures.join("; "), way_out.unwrap_or_default())))
+}
+
+/// Opens everything, and finds what could not be written at the end.
+fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(Run<'a>, Keeper), Failure> {
+    let keeper = match processes.is_first() {
+        true => {
+            check_outputs(arguments)?;
+            Keeper::new(arguments.checkpoint.as_deref(), arguments.save.as_deref())?
+        }
+        false => Keeper::new(None, None)?,
+    };
+    interrupt::listen()?;
+    Ok((Run::start(arguments, processes.clone())?, keeper))
 }
 
 /// Says which initializers are taken for constants.
@@ -143,6 +173,7 @@ struct Stored {
 /// A training run.
 struct Run<'a> {
     arguments: &'a TrainArguments,
+    processes: Processes,
     model: Model,
     options: TrainerOptions,
     trainer: Trainer,
@@ -168,16 +199,8 @@ struct Run<'a> {
     budget_file: Option<BudgetFile>,
 }
 
-/// What validation found.
-struct Validation {
-    loss: f64,
-    counts: Option<ClassCounts>,
-    spatial: bool,
-    metrics: Metrics,
-}
-
 impl<'a> Run<'a> {
-    fn start(arguments: &'a TrainArguments) -> Result<Run<'a>, Failure> {
+    fn start(arguments: &'a TrainArguments, processes: Processes) -> Result<Run<'a>, Failure> {
         let Opened {
             model,
             options,
@@ -189,12 +212,12 @@ impl<'a> Run<'a> {
             shuffle,
             position,
             budget_file,
-        } = opening::open(arguments)?;
+        } = opening::open(arguments, &processes)?;
         tell_of_untrained(&model)?;
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        if digest.is_none() && arguments.checkpoint.is_some() {
+        if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
@@ -205,10 +228,15 @@ impl<'a> Run<'a> {
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
         let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
         let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
-        let records = Records::new(&arguments.records, trainer.step_count(), names)?;
-        let best_folder = arguments.records.best_checkpoint.as_ref().map(CheckpointFolder::lock).transpose()?;
+        let records = match processes.is_first() {
+            true => Records::new(&arguments.records, trainer.step_count(), names)?,
+            false => Records::none(),
+        };
+        let best_folder = arguments.records.best_checkpoint.as_ref().filter(|_| processes.is_first());
+        let best_folder = best_folder.map(CheckpointFolder::lock).transpose()?;
         Ok(Run {
             arguments,
+            processes,
             model,
             options,
             trainer,
@@ -229,6 +257,18 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// What all processes must have alike.
+    fn facts(&self) -> Result<BTreeMap<String, String>, Failure> {
+        if self.processes.group().is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let mut facts = facts_of(&self.arguments.configuration, &self.arguments.model)?;
+        let digest = self.digest.clone().unwrap_or_default();
+        facts.insert("data".to_owned(), format!("{} samples (digest {digest})", self.loader.data().sample_count()));
+        facts.insert("first step".to_owned(), (self.trainer.step_count() + 1).to_string());
+        Ok(facts)
+    }
+
     /// Steps to be done in the end, those before a checkpoint included.
     fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
         let steps = opening::steps(self.arguments, self.loader.sampler().steps_per_epoch())?;
@@ -238,7 +278,7 @@ impl<'a> Run<'a> {
         }
         let is_elsewhere = |folder: &Path| !keeper.is_asked_for(folder);
         let asks_for_checkpoint =
-            keeper.folder().is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
+            self.arguments.checkpoint.is_some() && self.arguments.resume.as_deref().is_some_and(is_elsewhere);
         if self.arguments.save.is_none() && self.arguments.validation().is_none() && !asks_for_checkpoint {
             return Err(Failure::Usage(format!(
                 "the checkpoint is at step {done}, so there is nothing to do until step {steps}; --steps and --epochs \
@@ -262,7 +302,7 @@ impl<'a> Run<'a> {
         let mut is_enough = false;
         self.loader.end_at(steps);
         let progress = Progress::new(self.trainer.step_count(), steps, self.arguments.report.json);
-        while self.trainer.step_count() < steps && !is_enough && !interrupt::requested() {
+        while self.trainer.step_count() < steps && !is_enough && !self.processes.any(interrupt::requested())? {
             if let Some(file) = &mut self.budget_file {
                 file.apply(&mut self.trainer, &progress)?;
             }
@@ -359,6 +399,9 @@ impl<'a> Run<'a> {
     /// Writes what training was for. Each thing is tried, also where another failed; what would be lost goes where it can.
     fn store(&mut self, keeper: &mut Keeper, interrupted: bool) -> Stored {
         let mut failures = Vec::new();
+        if !self.processes.is_first() {
+            return Stored { failures, folder: None, saved: false };
+        }
         let done = self.trainer.step_count();
         if keeper.folder().is_some() && !keeper.has(done) {
             let position = self.position();
@@ -494,7 +537,8 @@ impl<'a> Run<'a> {
     fn compare(&mut self) -> Option<Comparison> {
         // An unlimited run would exceed a limit on the process.
         let is_allowed = self.trainer.memory_limit().is_none();
-        let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed;
+        let is_alone = self.processes.group().is_none();
+        let is_wanted = !self.arguments.no_compare && !self.steps.is_empty() && is_allowed && is_alone;
         self.trainer.statistics().device_budget_bytes.filter(|_| is_wanted)?;
         let samples = self.loader.samples(0);
         let batch = self.loader.data().batch(&samples);
@@ -521,7 +565,8 @@ impl<'a> Run<'a> {
 
     /// Writes the page about the run so far, if one is asked for.
     fn write_page(&self, validation: Option<&Validation>) -> Result<(), Failure> {
-        let Some(path) = &self.arguments.records.report else { return Ok(()) };
+        let report = self.arguments.records.report.as_ref().filter(|_| self.processes.is_first());
+        let Some(path) = report else { return Ok(()) };
         let device = &self.arguments.device;
         let memory = (device.memory == MemoryKind::Planned)
             .then(|| memory_picture(self.trainer.plan(), "device memory over a step").svg());
@@ -636,40 +681,4 @@ fn replanned(step: u64, replan: &Replan) -> String {
          {new_seconds:.3} s/step, the old one {old_seconds:.3} s",
         step + 1
     )
-}
-
-impl Validation {
-    fn json(&self) -> Value {
-        let counts = self.counts.as_ref();
-        let mut object = json!({
-            "loss": self.loss,
-            "accuracy": counts.and_then(ClassCounts::accuracy),
-            "right": counts.map(ClassCounts::right),
-            "count": counts.map(ClassCounts::count),
-            "dice": counts.filter(|_| self.spatial).map(ClassCounts::dice),
-            "dice_mean": counts.filter(|_| self.spatial).and_then(ClassCounts::mean_dice),
-        });
-        metrics::add_to(&mut object, &self.metrics);
-        object
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let mut lines = vec![format!("{:<16} loss {:.6}", "validation", self.loss)];
-        let own = metrics::lines(&self.metrics);
-        let Some(counts) = &self.counts else { return [lines, own].concat() };
-        let share = |share: Option<f64>| share.map_or("none".to_owned(), |share| format!("{share:.4}"));
-        let (right, count) = (counts.right(), counts.count());
-        lines.push(format!("{:<16} accuracy {} ({right} of {count})", "", share(counts.accuracy())));
-        if self.spatial {
-            let classes: Vec<String> = counts
-                .dice()
-                .into_iter()
-                .enumerate()
-                .map(|(class, dice)| format!("{class}: {}", share(dice)))
-                .collect();
-            let mean = share(counts.mean_dice());
-            lines.push(format!("{:<16} Dice {mean} (mean of classes {})", "", classes.join(", ")));
-        }
-        [lines, own].concat()
-    }
 }

@@ -86,5 +86,7 @@ impl Communicator for LocalCommunicator {
         std::thread::spawn(move || done(targets.iter().try_for_each(|target| this.receive(tag, target))));
     }
 
+    fn finish(&self) {}
+
     fn abort(&self) {}
 }

@@ -51,6 +51,9 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// All bytes must be live until `done` is called, and until then nothing else may write what is sent or touch what is received.
     unsafe fn start(&self, messages: Messages, done: Done);
 
+    /// Ends the connection, and waits for the other processes to do the same. Exchanges that are started afterwards fail.
+    fn finish(&self);
+
     /// Ends all processes of the run, because this one cannot go on. A communicator between threads of one process does nothing.
     fn abort(&self);
 }
@@ -70,7 +73,10 @@ pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>
 }
 
 /// The same where it is known how much comes from each process.
-fn gather_sized(
+///
+/// # Errors
+/// What the communicator reports.
+pub fn gather_sized(
     communicator: &dyn Communicator,
     mut own: Vec<u8>,
     size: impl Fn(usize) -> usize,

@@ -33,7 +33,7 @@ pub struct Distributed {
 }
 
 /// How much of a program is shared out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharedWork {
     /// Launches of which each process computes a part.
     pub shared_launches: usize,
@@ -43,6 +43,10 @@ pub struct SharedWork {
     pub exchanges: usize,
     /// Bytes that this process sends in a step, to all others together.
     pub sent_bytes: u64,
+    /// Bytes that all processes send in a step.
+    pub all_sent_bytes: u64,
+    /// Operations of a step of the process that has the most to do.
+    pub operations: f64,
 }
 
 /// The program of the process `rank` of `processes`. Inputs of these names have images along their first axis. None where nothing can be
@@ -51,8 +55,24 @@ pub fn distribute(program: &Program, batch: &BTreeSet<String>, rank: usize, proc
     if processes < 2 || rank >= processes {
         return None;
     }
-    let mut building = Building::new(program, rank, processes);
-    let inputs = building.share_inputs(batch);
-    building.build()?;
-    building.finish(inputs)
+    // Sums whose reduction blocks hold several images can be shared out only between these, and products at multiples of rows: which
+    // shares are the best is tried.
+    let attempts = (0..QUANTUM_POWERS).filter_map(|power| {
+        let mut building = Building::new(program, rank, processes, 1 << power);
+        let inputs = building.share_inputs(batch);
+        building.build()?;
+        building.finish(inputs)
+    });
+    attempts.min_by(|one, other| cost(&one.work, processes).total_cmp(&cost(&other.work, processes)))
+}
+
+/// Shares begin at multiples of a power of two of images: of one of the first this many.
+const QUANTUM_POWERS: u32 = 6;
+
+/// Operations of a kernel in the time in which a network moves a byte from one process to another.
+const OPERATIONS_OF_A_BYTE: f64 = 20.0;
+
+/// What a step costs, in operations. The same for all processes.
+fn cost(work: &SharedWork, processes: usize) -> f64 {
+    work.operations + work.all_sent_bytes as f64 / processes as f64 * OPERATIONS_OF_A_BYTE
 }

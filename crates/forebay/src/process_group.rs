@@ -26,6 +26,7 @@ use forebay_device::Communicator;
 ///     unsafe fn start(&self, _: Messages, done: Done) {
 ///         done(Ok(()));
 ///     }
+///     fn finish(&self) {}
 ///     fn abort(&self) {}
 /// }
 ///

@@ -50,7 +50,8 @@ fn run_together(case: &Case, training: &TrainingOptions, processes: usize, steps
 
 #[test]
 fn any_number_of_processes_gives_the_bits_of_one() {
-    for (name, processes, steps) in [("digits-cnn", 2, 3), ("digits-cnn", 3, 2), ("tiny-gpt", 2, 2), ("tiny-gpt", 4, 2)]
+    for (name, processes, steps) in
+        [("digits-cnn", 2, 3), ("digits-cnn", 3, 2), ("digits-cnn", 8, 2), ("tiny-gpt", 2, 2), ("tiny-gpt", 4, 2)]
     {
         let case = Case::read(name);
         run_together(&case, &recipe(&case), processes, steps);
@@ -65,13 +66,13 @@ fn batch_normalisation_crosses_processes() {
 
 #[test]
 fn nearly_all_launches_are_shared_out() {
-    for (name, whole, exchanges) in [("digits-cnn", 3, 12), ("resnet20", 2, 70), ("tiny-gpt", 3, 45)] {
+    for (name, whole, exchanges) in [("digits-cnn", 4, 12), ("resnet20", 2, 70), ("tiny-gpt", 3, 45)] {
         let case = Case::read(name);
         let engine = host(1).processes(ProcessGroup::new(local_communicators(2).remove(0)));
         let trainer = Trainer::new(case.model(), trainer_options(recipe(&case), engine)).unwrap();
         let work = trainer.shared_work().unwrap();
         assert!(work.whole_launches.len() <= whole && work.exchanges <= exchanges, "{name}: {work:?}");
-        assert!(work.shared_launches > 5 * work.whole_launches.len(), "{name}: {work:?}");
+        assert!(work.shared_launches >= 5 * work.whole_launches.len(), "{name}: {work:?}");
     }
     // One volume has no images to share out: each process computes all of it.
     let case = Case::read("unet3d");

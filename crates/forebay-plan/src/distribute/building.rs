@@ -11,7 +11,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 
 use super::shares::shares;
-use super::sharing::{Shared, Sharing, State};
+use super::sharing::{images_of_writes, Shared, Sharing, State};
 use super::{Distributed, SharedWork};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
@@ -24,6 +24,8 @@ pub(super) struct Building<'a> {
     program: &'a Program,
     rank: usize,
     processes: usize,
+    /// Shares begin at multiples of this many images.
+    quantum: u64,
     buffers: Vec<Buffer>,
     launches: Vec<ProgramLaunch>,
     update_start: usize,
@@ -39,12 +41,13 @@ pub(super) struct Building<'a> {
 }
 
 impl<'a> Building<'a> {
-    pub fn new(program: &'a Program, rank: usize, processes: usize) -> Building<'a> {
+    pub fn new(program: &'a Program, rank: usize, processes: usize, quantum: u64) -> Building<'a> {
         let state = |buffer: &Buffer| if buffer.role.is_temporary() { State::Unwritten } else { State::Whole };
         Building {
             program,
             rank,
             processes,
+            quantum,
             buffers: program.buffers.clone(),
             launches: Vec::with_capacity(program.launches.len()),
             update_start: 0,
@@ -63,7 +66,7 @@ impl<'a> Building<'a> {
         for NamedOperand { name, operand, .. } in &self.program.inputs {
             let (desc, buffer) = (&operand.desc, operand.buffer.0 as usize);
             let images = desc.sizes().first().copied().unwrap_or(0);
-            let Some(shares) = shares(images, self.processes as u64).filter(|_| batch.contains(name)) else { continue };
+            let Some(shares) = self.shares(images).filter(|_| batch.contains(name)) else { continue };
             let image_bytes = desc.element_count() / images * desc.data_type().size_bytes();
             let is_plain = desc.is_packed()
                 && operand.offset_bytes == 0
@@ -76,7 +79,7 @@ impl<'a> Building<'a> {
                 reads && matches!(&launch.kernel, Kernel::Slice { .. })
             };
             self.states[buffer] = match self.program.launches.iter().any(takes_some) {
-                true => State::Batch,
+                true => State::Batch(None),
                 false => {
                     own.insert(name.clone(), shares[self.rank].clone());
                     State::Shared(Shared { images, image_bytes })
@@ -136,9 +139,25 @@ impl<'a> Building<'a> {
         Some(Distributed { program, inputs, work })
     }
 
+    /// The images of each process.
+    fn shares(&self, images: u64) -> Option<Vec<Range<u64>>> {
+        shares(images, self.processes as u64, self.quantum)
+    }
+
+    /// What is known of an operand's buffer.
+    fn of_buffer(&self, operand: &Operand) -> (State, u64) {
+        (self.state(operand.buffer), self.buffers[operand.buffer.0 as usize].size_bytes)
+    }
+
+    /// Counts the operations of a launch of which each process has a share, or all.
+    fn count(&mut self, launch: &ProgramLaunch, largest_share: f64) {
+        let operations = launch.kernel.facts().operations(|operand| launch.desc(operand));
+        self.work.operations += operations * largest_share;
+    }
+
     /// The images of a buffer that this process has.
     fn own(&self, shared: &Shared) -> Option<Range<u64>> {
-        shares(shared.images, self.processes as u64)?.get(self.rank).cloned()
+        self.shares(shared.images)?.get(self.rank).cloned()
     }
 
     fn state(&self, buffer: BufferId) -> State {
@@ -147,9 +166,9 @@ impl<'a> Building<'a> {
 
     /// Adds a launch before the update phase: shared out where that can be, or whole.
     fn add(&mut self, launch: ProgramLaunch) -> Option<()> {
-        let of_operand =
-            |operand: &Operand| (self.state(operand.buffer), self.buffers[operand.buffer.0 as usize].size_bytes);
-        let Some(sharing) = Sharing::of(&launch, &of_operand) else { return self.add_whole(launch) };
+        let Some(sharing) = Sharing::of(&launch, &|operand| self.of_buffer(operand)) else {
+            return self.add_whole(launch);
+        };
         let is_sum = sharing.writes.iter().any(Option::is_none);
         let added = if is_sum { self.add_sum(&launch, &sharing) } else { self.add_shared(&launch, &sharing) };
         match added {
@@ -161,7 +180,7 @@ impl<'a> Building<'a> {
     /// The rows of each process, if parts may begin there.
     fn rows(&self, sharing: &Sharing, step: u64) -> Option<Vec<Rows>> {
         let (unit, rows) = (sharing.cut.rows / sharing.images, sharing.cut.rows);
-        let shares = shares(sharing.images, self.processes as u64)?;
+        let shares = self.shares(sharing.images)?;
         let of_share = |share: &Range<u64>| Rows { start: share.start * unit, end: share.end * unit };
         let all: Vec<Rows> = shares.iter().map(of_share).collect();
         all.iter().all(|own| own.start.is_multiple_of(step) && own.end <= rows).then_some(all)
@@ -208,6 +227,7 @@ impl<'a> Building<'a> {
             self.gathered.remove(&write.buffer);
         }
         self.work.shared_launches += 1;
+        self.count(launch, largest_share(&rows));
         self.launches.push(part);
         Some(())
     }
@@ -258,6 +278,7 @@ impl<'a> Building<'a> {
             self.launches.push(ProgramLaunch { writes: vec![slot(own_sums, number)], ..part });
         }
         self.work.shared_launches += 1;
+        self.count(launch, largest_share(&rows));
         let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
         let all_sums = self.buffer(format!("all sums of {}", launch.name), sizes.iter().sum())?;
         self.exchange_all(&launch.name, own_sums, all_sums, &sizes)?;
@@ -320,6 +341,8 @@ impl<'a> Building<'a> {
     /// Adds a launch that every process computes, with whole operands. None where it writes a part of what is shared out and cannot.
     fn add_whole(&mut self, mut launch: ProgramLaunch) -> Option<()> {
         let exchanges = self.work.exchanges;
+        let images = images_of_writes(&launch, &|operand| self.of_buffer(operand));
+        self.count(&launch, 1.0);
         for read in &mut launch.reads {
             read.buffer = self.whole_buffer(read.buffer)?;
         }
@@ -328,7 +351,7 @@ impl<'a> Building<'a> {
         }
         // Where others have written their images, so does this launch, from a buffer of its own.
         let mut copies = Vec::new();
-        for write in &mut launch.writes {
+        for (write, images) in launch.writes.iter_mut().zip(images) {
             match self.state(write.buffer) {
                 State::Shared(_) => {
                     let Buffer { name, size_bytes, .. } = &self.buffers[write.buffer.0 as usize];
@@ -344,15 +367,13 @@ impl<'a> Building<'a> {
                         on_host: false,
                     });
                 }
-                State::Unwritten | State::Whole | State::Batch => {}
+                State::Unwritten | State::Whole | State::Batch(_) => {}
             }
-            self.states[write.buffer.0 as usize] = State::Whole;
+            self.states[write.buffer.0 as usize] = images.map_or(State::Whole, |images| State::Batch(Some(images)));
         }
         self.launches.push(launch);
         for copy in copies {
-            let of_operand =
-                |operand: &Operand| (self.state(operand.buffer), self.buffers[operand.buffer.0 as usize].size_bytes);
-            let sharing = Sharing::of(&copy, &of_operand)?;
+            let sharing = Sharing::of(&copy, &|operand| self.of_buffer(operand))?;
             self.add_shared(&copy, &sharing)?;
         }
         Some(())
@@ -369,7 +390,7 @@ impl<'a> Building<'a> {
         if role == Role::Gradient {
             self.buffers[whole.0 as usize].role = role;
         }
-        let shares = shares(shared.images, self.processes as u64)?;
+        let shares = self.shares(shared.images)?;
         let sizes: Vec<u64> = shares.iter().map(|share| (share.end - share.start) * shared.image_bytes).collect();
         self.exchange_all(&name, buffer, whole, &sizes)?;
         self.gathered.insert(buffer, whole);
@@ -404,6 +425,7 @@ impl<'a> Building<'a> {
         self.states[all.0 as usize] = State::Whole;
         self.work.exchanges += 1;
         self.work.sent_bytes += sizes[self.rank] * (self.processes as u64 - 1);
+        self.work.all_sent_bytes += sizes.iter().sum::<u64>() * (self.processes as u64 - 1);
         Some(())
     }
 
@@ -418,4 +440,10 @@ impl<'a> Building<'a> {
         self.states.push(State::Unwritten);
         Some(buffer)
     }
+}
+
+/// The part of all rows that the process with the most of them has.
+fn largest_share(rows: &[Rows]) -> f64 {
+    let all = rows.last().map_or(1, |last| last.end).max(1);
+    rows.iter().map(|own| own.len()).max().unwrap_or(all) as f64 / all as f64
 }

@@ -1,6 +1,6 @@
-//! Sharing: along which dimension processes share a launch out, and the parts of each.
+//! Sharing: along which dimension processes share a launch out.
 
-use forebay_base::kernel::facts::{Along, AxisRole, Dimension, OperandRef};
+use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
 use forebay_model::program::{Operand, ProgramLaunch};
 
 use crate::partition::cut::{cut_along, dimensions};
@@ -22,11 +22,15 @@ pub(super) enum State {
     Unwritten,
     /// Every process has all of it.
     Whole,
-    /// Every process has all of it, and it holds images: launches that read it are shared out.
-    Batch,
+    /// Every process has all of it, and it holds images: launches that read it are shared out. How many, where its first axis does not
+    /// say it.
+    Batch(Option<u64>),
     /// Every process has its images.
     Shared(Shared),
 }
+
+/// What is known of an operand's buffer: its state, and its size in bytes.
+pub(super) type OfBuffer<'a> = &'a dyn Fn(&Operand) -> (State, u64);
 
 /// How a launch is shared out.
 pub(super) struct Sharing {
@@ -42,30 +46,22 @@ pub(super) struct Sharing {
 
 impl Sharing {
     /// Finds how a launch can be shared out; none where it cannot be, or where none of its operands has images.
-    pub fn of(launch: &ProgramLaunch, state: &dyn Fn(&Operand) -> (State, u64)) -> Option<Sharing> {
-        let operands = || launch.reads.iter().chain(&launch.writes);
-        let mut images = None;
-        for operand in operands() {
-            if let (State::Shared(shared), _) = state(operand) {
-                if *images.get_or_insert(shared.images) != shared.images {
-                    return None;
-                }
-            }
-        }
-        let has_batch = launch.reads.iter().any(|read| state(read).0 == State::Batch);
-        if images.is_none() && !has_batch {
-            return None;
-        }
+    pub fn of(launch: &ProgramLaunch, state: OfBuffer) -> Option<Sharing> {
+        let images = match images_of(launch, state) {
+            Images::None | Images::Several => return None,
+            Images::Known(images) => Some(images),
+            Images::Unknown => None,
+        };
+        let shareable =
+            |role: AxisRole| matches!(role, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken);
         let all = dimensions(launch).into_iter().enumerate();
-        all.filter(|(_, dimension)| {
-            matches!(dimension.role, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken)
-        })
-        .find_map(|(number, dimension)| Sharing::along(launch, state, images, number, dimension))
+        all.filter(|(_, dimension)| shareable(dimension.role))
+            .find_map(|(number, dimension)| Sharing::along(launch, state, images, number, dimension))
     }
 
     fn along(
         launch: &ProgramLaunch,
-        state: &dyn Fn(&Operand) -> (State, u64),
+        state: OfBuffer,
         images: Option<u64>,
         number: usize,
         dimension: Dimension,
@@ -75,23 +71,20 @@ impl Sharing {
         if !cut.rows.is_multiple_of(images) {
             return None;
         }
-        // How an operand's buffer is shared out if its images lie along the dimension, one behind the other.
         let shared = |operand: &Operand, reference: OperandRef, buffer_bytes: u64| {
-            let (along, _) = dimension.along(reference)?;
-            let size = *operand.desc.sizes().get(along.axis)?;
-            let is_plain =
-                (along.first, along.step, along.indices) == (0, 1, None) && size == cut.rows * along.elements;
-            let image_bytes = image_bytes(operand, &along, images, buffer_bytes).filter(|_| is_plain)?;
-            Some(Shared { images, image_bytes })
+            let (rows, image_bytes) = image_bytes(operand, &dimension, reference, images, buffer_bytes)?;
+            (rows == cut.rows).then_some(Shared { images, image_bytes })
         };
-        let mut along_batch = false;
+        let mut has_images = false;
         for (read, operand) in launch.reads.iter().enumerate() {
             let reference = OperandRef::Read(read);
             match state(operand) {
                 (State::Shared(own), bytes) if shared(operand, reference, bytes) != Some(own) => return None,
-                (State::Shared(_), _) => along_batch = true,
-                (State::Batch, _) => {
-                    along_batch |= dimension.along(reference).is_some_and(|(along, _)| along.axis == 0)
+                (State::Shared(_), _) => has_images = true,
+                (State::Batch(_), bytes) => {
+                    // Some of its images may be taken.
+                    let is_taken = dimension.along(reference).is_some_and(|(along, _)| along.axis == 0);
+                    has_images |= is_taken || shared(operand, reference, bytes).is_some();
                 }
                 (State::Whole | State::Unwritten, _) => {}
             }
@@ -99,28 +92,96 @@ impl Sharing {
         let mut writes = Vec::with_capacity(launch.writes.len());
         for (write, operand) in launch.writes.iter().enumerate() {
             let reference = OperandRef::Write(write);
-            let has_images = dimension.along(reference).is_some();
+            let is_along = dimension.along(reference).is_some();
             let (state, bytes) = state(operand);
-            writes.push(match (state, has_images) {
+            writes.push(match (state, is_along) {
                 (State::Unwritten, true) => Some(shared(operand, reference, bytes)?),
                 (State::Shared(own), true) => {
-                    along_batch = true;
+                    has_images = true;
                     Some(shared(operand, reference, bytes).filter(|shared| *shared == own)?)
                 }
                 (State::Unwritten | State::Whole, false) if dimension.role == AxisRole::Reduced => None,
                 _ => return None,
             });
         }
-        along_batch.then_some(Sharing { dimension, cut, images, writes })
+        has_images.then_some(Sharing { dimension, cut, images, writes })
     }
 }
 
-/// Bytes of an image of a buffer, of which an operand has `images` along an axis, one behind the other and nothing between them. None
-/// where they lie otherwise.
-fn image_bytes(operand: &Operand, along: &Along, images: u64, buffer_bytes: u64) -> Option<u64> {
+/// Images of the operands of a launch.
+enum Images {
+    /// It has no operands with images.
+    None,
+    /// It has operands with different numbers of images.
+    Several,
+    /// As many as this.
+    Known(u64),
+    /// As many as a first axis says.
+    Unknown,
+}
+
+fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Images {
+    let states = || launch.reads.iter().chain(&launch.writes).map(|operand| state(operand).0);
+    let mut shared = states().filter_map(|state| match state {
+        State::Shared(shared) => Some(shared.images),
+        _ => None,
+    });
+    let mut batches = launch.reads.iter().filter_map(|read| match state(read).0 {
+        State::Batch(images) => Some(images),
+        _ => None,
+    });
+    match (shared.next(), batches.next()) {
+        (Some(images), _) if shared.any(|other| other != images) => Images::Several,
+        (Some(images), _) => Images::Known(images),
+        (None, Some(first)) => match first.or_else(|| batches.flatten().next()) {
+            Some(images) => Images::Known(images),
+            None => Images::Unknown,
+        },
+        (None, None) => Images::None,
+    }
+}
+
+/// The images of what a launch writes that every process computes whole, by write: where images of what it reads lie along the same
+/// dimension. None elsewhere.
+pub(super) fn images_of_writes(launch: &ProgramLaunch, state: OfBuffer) -> Vec<Option<u64>> {
+    let Images::Known(images) = images_of(launch, state) else { return vec![None; launch.writes.len()] };
+    let all = dimensions(launch);
+    let has_images = |dimension: &&Dimension| {
+        launch.reads.iter().enumerate().any(|(read, operand)| match state(operand) {
+            (State::Shared(_) | State::Batch(_), bytes) => {
+                image_bytes(operand, dimension, OperandRef::Read(read), images, bytes).is_some()
+            }
+            _ => false,
+        })
+    };
+    let along: Vec<&Dimension> = all.iter().filter(has_images).collect();
+    let of_write = |(write, operand): (usize, &Operand)| {
+        let bytes = state(operand).1;
+        let has = |dimension: &&&Dimension| {
+            image_bytes(operand, dimension, OperandRef::Write(write), images, bytes).is_some()
+        };
+        along.iter().find(has).map(|_| images)
+    };
+    launch.writes.iter().enumerate().map(of_write).collect()
+}
+
+/// How many rows of a dimension an operand has, and the bytes of an image of its buffer, if the operand has `images` along the dimension, one
+/// behind the other with nothing between them. None where they lie otherwise.
+fn image_bytes(
+    operand: &Operand,
+    dimension: &Dimension,
+    reference: OperandRef,
+    images: u64,
+    buffer_bytes: u64,
+) -> Option<(u64, u64)> {
+    let (along, _) = dimension.along(reference)?;
     let (desc, element_bytes) = (&operand.desc, operand.desc.data_type().size_bytes());
     let (sizes, strides) = (desc.sizes(), desc.effective_strides());
-    let rows = sizes[along.axis].checked_div(images).filter(|rows| rows * images == sizes[along.axis])?;
+    let size = *sizes.get(along.axis)?;
+    if (along.first, along.step, along.indices) != (0, 1, None) || !size.is_multiple_of(images) {
+        return None;
+    }
+    let rows = size / images;
     let image_bytes = strides[along.axis] * rows * element_bytes;
     let last = sizes.iter().zip(&strides).enumerate().map(|(axis, (&size, &stride))| {
         let size = if axis == along.axis { rows } else { size };
@@ -129,5 +190,5 @@ fn image_bytes(operand: &Operand, along: &Along, images: u64, buffer_bytes: u64)
     let end_bytes = operand.offset_bytes + (last.sum::<u64>() + 1) * element_bytes;
     let fits =
         end_bytes <= image_bytes && (image_bytes * images).next_multiple_of(4) == buffer_bytes.next_multiple_of(4);
-    fits.then_some(image_bytes)
+    (fits && size.is_multiple_of(along.elements)).then_some((size / along.elements, image_bytes))
 }

@@ -1,0 +1,237 @@
+//! The processes of a run: which one this is, what they agree on, and how a failure of one ends all.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use forebay::{communicator, ProcessGroup};
+
+use crate::device_arguments::positive_count;
+use crate::failure::Failure;
+use crate::output;
+
+/// How long a process waits before it ends all others, by its number: if all fail alike, the first one says it.
+const TURN: Duration = Duration::from_millis(400);
+
+/// Bytes of a model's file that are looked at; of a longer one, as many at its end besides.
+const LOOKED_AT_BYTES: u64 = 64 << 20;
+
+/// Keys of a run's configuration that may differ from process to process: no result depends on them.
+const OWN_KEYS: [&str; 29] = [
+    "best-checkpoint",
+    "check",
+    "checkpoint",
+    "checkpoint-every",
+    "costs",
+    "data-memory",
+    "device",
+    "device-memory",
+    "device-memory-file",
+    "heap-size",
+    "host-memory",
+    "json",
+    "log",
+    "memory",
+    "memory-limit",
+    "mpi",
+    "network-timeout",
+    "no-compare",
+    "order",
+    "report",
+    "save",
+    "save-adapters",
+    "save-costs",
+    "save-ema",
+    "simulate-device",
+    "spill-dir",
+    "tensorboard",
+    "threads",
+    "trace",
+];
+
+/// Whether a run is one of several processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum MpiKind {
+    /// Where mpirun, srun or another launcher of MPI started it
+    #[default]
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
+/// The flags of runs of several processes.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Processes")]
+pub struct ProcessArguments {
+    /// Train with all processes that a launcher of MPI started (`mpirun -n 4 forebay train ...`): each computes its share of every
+    /// batch; losses, models and checkpoints have the bits of one process. The first process prints and writes
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
+    pub mpi: MpiKind,
+    /// Give up where another process does not answer for this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
+    pub network_timeout: u64,
+}
+
+/// The processes of a run, as this one sees them.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    /// None where this process is alone.
+    group: Option<ProcessGroup>,
+    /// How many of them run on this machine, where that is known.
+    on_this_machine: Option<usize>,
+}
+
+impl Processes {
+    /// Connects to the other processes, if there are any. All but the first one are silent from then on.
+    ///
+    /// # Errors
+    /// A launcher of MPI whose library cannot be found or used.
+    pub fn join(arguments: &ProcessArguments) -> Result<Processes, Failure> {
+        let launched = forebay_mpi::started_by();
+        let is_one_of_many = match arguments.mpi {
+            MpiKind::Auto => launched.is_some_and(|launched| launched.processes > 1),
+            MpiKind::On => true,
+            MpiKind::Off => false,
+        };
+        if !is_one_of_many {
+            return Ok(Processes::default());
+        }
+        let mut options = forebay_mpi::Options::default();
+        options.library = std::env::var("FOREBAY_MPI_LIBRARY").ok().filter(|name| !name.is_empty());
+        options.patience = Some(Duration::from_secs(arguments.network_timeout));
+        let communicator = forebay_mpi::connect(&options)
+            .map_err(|error| Failure::Failed(format!("{error} (--mpi off trains with this process alone)")))?;
+        let group = ProcessGroup::new(communicator);
+        if group.rank() > 0 {
+            output::be_silent();
+        }
+        let on_this_machine = launched.and_then(|launched| launched.on_this_machine);
+        Ok(Processes { group: Some(group).filter(|group| group.size() > 1), on_this_machine })
+    }
+
+    /// The processes; none where this one is alone.
+    pub fn group(&self) -> Option<&ProcessGroup> {
+        self.group.as_ref()
+    }
+
+    /// Whether this process prints and writes.
+    pub fn is_first(&self) -> bool {
+        self.group.as_ref().is_none_or(|group| group.rank() == 0)
+    }
+
+    /// Threads of this process where no number was asked for: its part of the machine's.
+    pub fn threads(&self) -> Option<usize> {
+        self.group.as_ref()?;
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        Some((available / self.on_this_machine?.max(1)).max(1))
+    }
+
+    /// Whether this holds for any of the processes. All of them ask at once.
+    ///
+    /// # Errors
+    /// A process that does not answer.
+    pub fn any(&self, own: bool) -> Result<bool, Failure> {
+        let Some(group) = &self.group else { return Ok(own) };
+        let all = communicator::gather_sized(&**group.communicator(), vec![u8::from(own)], |_| 1);
+        Ok(all.map_err(Failure::Failed)?.iter().any(|answer| answer == &[1]))
+    }
+
+    /// Compares what the processes are about to do, and tells all of them of the first that cannot.
+    ///
+    /// # Errors
+    /// What a process failed with, or wherein it differs from the first one.
+    pub fn agree(&self, own: Result<BTreeMap<String, String>, Failure>) -> Result<(), Failure> {
+        let Some(group) = &self.group else { return own.map(drop) };
+        let said = match &own {
+            Ok(facts) => serde_json::json!({ "facts": facts }),
+            Err(failure) => serde_json::json!({ "failure": failure.to_string(), "code": failure.exit_code() }),
+        };
+        let all =
+            communicator::gather(&**group.communicator(), said.to_string().as_bytes()).map_err(Failure::Failed)?;
+        let all: Vec<serde_json::Value> =
+            all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect();
+        let size = all.len();
+        for (rank, said) in all.iter().enumerate() {
+            if let Some(reason) = said["failure"].as_str() {
+                let text = match all.iter().all(|other| other["failure"] == said["failure"]) {
+                    true => reason.to_owned(),
+                    false => format!("process {rank} of {size}: {reason}"),
+                };
+                return Err(if said["code"] == 2 { Failure::Usage(text) } else { Failure::Failed(text) });
+            }
+        }
+        for (rank, said) in all.iter().enumerate().skip(1) {
+            let (first, facts) = (&all[0]["facts"], &said["facts"]);
+            let keys = first.as_object().into_iter().chain(facts.as_object()).flat_map(|facts| facts.keys());
+            if let Some(key) = keys.into_iter().find(|key| first[*key] != facts[*key]) {
+                let has = |facts: &serde_json::Value| match facts[key].as_str() {
+                    Some(value) => format!("has {key} {value}"),
+                    None => format!("has no {key}"),
+                };
+                return Err(Failure::Failed(format!(
+                    "process {rank} of {size} {}, process 0 {}; all processes must train the same model in the same way",
+                    has(facts),
+                    has(first)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, once all processes do.
+    pub fn finish(&self) {
+        if let Some(group) = &self.group {
+            group.communicator().finish();
+        }
+    }
+
+    /// Ends all processes because this one cannot go on. Gives the failure where it is alone.
+    pub fn fail(&self, failure: Failure) -> Failure {
+        let Some(group) = &self.group else { return failure };
+        std::thread::sleep(TURN * group.rank().min(25) as u32);
+        output::complain_aloud(&format!("error: process {} of {}: {failure}", group.rank(), group.size()));
+        group.communicator().abort();
+        failure
+    }
+}
+
+/// What all processes must have alike: the flags that decide results, and the model's file.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn facts_of(configuration: &str, model: &Path) -> Result<BTreeMap<String, String>, Failure> {
+    let lines = configuration.lines().filter_map(|line| line.split_once(" = "));
+    let decide = lines.filter(|(key, _)| !OWN_KEYS.contains(key) && *key != "model");
+    let mut facts: BTreeMap<String, String> =
+        decide.map(|(key, value)| (format!("--{key}"), value.to_owned())).collect();
+    let digest = digest(model).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", model.display())))?;
+    facts.insert("model".to_owned(), format!("{} (digest {digest})", model.display()));
+    facts.insert("version of Forebay".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+    Ok(facts)
+}
+
+/// A digest of a file: its length, its first bytes, and its last ones.
+fn digest(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut hasher = DefaultHasher::new();
+    hasher.write_u64(size);
+    let mut add = |file: &mut File| {
+        let mut bytes = Vec::new();
+        file.take(LOOKED_AT_BYTES).read_to_end(&mut bytes)?;
+        hasher.write(&bytes);
+        Ok::<(), io::Error>(())
+    };
+    add(&mut file)?;
+    if size > LOOKED_AT_BYTES {
+        file.seek(SeekFrom::Start(size - LOOKED_AT_BYTES))?;
+        add(&mut file)?;
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}

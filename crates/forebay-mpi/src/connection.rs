@@ -1,0 +1,138 @@
+//! The connection: a thread that makes all calls of MPI, and the communicator in front of it.
+
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, SendError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use forebay_device::communicator::{Communicator, Done, Messages};
+
+use crate::exchanges::Exchange;
+use crate::library::Mpi;
+use crate::MpiError;
+
+/// How long the thread waits before it looks again whether messages have come. It looks in turns that grow from the first to the last, so
+/// that short exchanges end soon, and long ones leave the processor to kernels.
+const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_micros(200)];
+
+/// How to connect.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The library; the first one that the system finds, where not given.
+    pub library: Option<String>,
+    /// How long an exchange may take before it is given up; for ever, where not given.
+    pub patience: Option<Duration>,
+}
+
+/// What the thread is asked for.
+enum Request {
+    Start(Messages, Done),
+    Abort(Sender<()>),
+}
+
+/// A process of a run, connected to the others by MPI.
+#[derive(Debug)]
+struct MpiCommunicator {
+    rank: usize,
+    size: usize,
+    /// None once the connection ends.
+    requests: Mutex<Option<Sender<Request>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Connects this process with the others that its launcher started. When the communicator is dropped, it waits for the others to do the
+/// same. Once in a process.
+///
+/// # Errors
+/// No library of MPI, or what MPI refuses.
+pub fn connect(options: &Options) -> Result<Arc<dyn Communicator>, MpiError> {
+    let (requests, incoming) = channel();
+    let (tell, told) = channel();
+    let options = options.clone();
+    let thread = std::thread::Builder::new().name("MPI".to_owned()).spawn(move || {
+        let begun = Mpi::begin(options.library.as_deref());
+        let found = begun.and_then(|mpi| Ok((mpi.rank()?, mpi.size()?, mpi)));
+        match found {
+            Ok((rank, size, mpi)) => {
+                let _ = tell.send(Ok((rank, size)));
+                serve(&mpi, &incoming, options.patience);
+                mpi.end();
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        }
+    });
+    let thread = thread.map_err(|error| MpiError::Thread { reason: error.to_string() })?;
+    let found = told.recv().map_err(|_| MpiError::Thread { reason: "it ended".to_owned() })?;
+    let (rank, size) = found?;
+    Ok(Arc::new(MpiCommunicator { rank, size, requests: Mutex::new(Some(requests)), thread: Mutex::new(Some(thread)) }))
+}
+
+/// Makes all calls of MPI, until the communicator is gone and all exchanges are over.
+fn serve(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
+    let mut exchanges: Vec<Exchange> = Vec::new();
+    let (mut pause, mut is_asked) = (PAUSES[0], true);
+    while is_asked || !exchanges.is_empty() {
+        let next = match exchanges.is_empty() {
+            true => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => incoming.recv_timeout(pause),
+        };
+        match next {
+            Ok(Request::Start(messages, done)) => {
+                // SAFETY: whoever called `start` promised it.
+                exchanges.push(unsafe { Exchange::begin(mpi, messages, done) });
+                pause = PAUSES[0];
+            }
+            Ok(Request::Abort(done)) => {
+                mpi.abort();
+                let _ = done.send(());
+            }
+            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES[1]),
+            Err(RecvTimeoutError::Disconnected) => {
+                is_asked = false;
+                std::thread::sleep(if exchanges.is_empty() { Duration::ZERO } else { PAUSES[0] });
+            }
+        }
+        exchanges.retain_mut(|exchange| !exchange.go_on(mpi, patience));
+    }
+}
+
+impl Communicator for MpiCommunicator {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    unsafe fn start(&self, messages: Messages, done: Done) {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(requests) = &*requests else { return done(Err("the connection has ended".to_owned())) };
+        if let Err(SendError(Request::Start(_, done))) = requests.send(Request::Start(messages, done)) {
+            done(Err("the thread of MPI has ended".to_owned()));
+        }
+    }
+
+    fn finish(&self) {
+        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn abort(&self) {
+        let (tell, told) = channel();
+        let sent = self.requests.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|requests| {
+            let _ = requests.send(Request::Abort(tell));
+        });
+        if sent.is_some() {
+            let _ = told.recv();
+        }
+    }
+}
+
+impl Drop for MpiCommunicator {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

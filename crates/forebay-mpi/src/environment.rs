@@ -1,0 +1,76 @@
+//! Environment: what launchers tell the processes that they start.
+
+/// What a launcher told this process.
+///
+/// ```
+/// use forebay_mpi::Launched;
+///
+/// let variables = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "2")];
+/// let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string());
+/// let launched = Launched::from_variables(variable).unwrap();
+/// assert_eq!((launched.processes, launched.on_this_machine), (4, Some(2)));
+/// assert_eq!(Launched::from_variables(|_| None), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Launched {
+    /// How many processes there are.
+    pub processes: usize,
+    /// How many of them run on this machine, where the launcher says it.
+    pub on_this_machine: Option<usize>,
+}
+
+/// Variables of launchers: the number of processes, and that on this machine. Slurm's own variables are not among them: every job step
+/// has them, whether or not it is one of MPI.
+const VARIABLES: [(&str, &str); 3] = [
+    // Open MPI.
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    // MPICH, Intel MPI, and srun with PMI or PMI-2.
+    ("PMI_SIZE", "MPI_LOCALNRANKS"),
+    // srun with PMIx, which says no size of its own.
+    ("SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE"),
+];
+
+impl Launched {
+    /// What the variables of a process say; none where no launcher of MPI started it.
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
+        let number =
+            |name: &str| variable(name)?.split(['(', ',']).next()?.parse::<usize>().ok().filter(|&number| number > 0);
+        let of = |&(all, local): &(&str, &str)| {
+            let needs_pmix = all.starts_with("SLURM");
+            if needs_pmix && variable("PMIX_RANK").is_none() {
+                return None;
+            }
+            Some(Launched { processes: number(all)?, on_this_machine: number(local) })
+        };
+        VARIABLES.iter().find_map(of)
+    }
+}
+
+/// What the launcher of this process told it; none where no launcher of MPI started it.
+pub fn started_by() -> Option<Launched> {
+    Launched::from_variables(|name| std::env::var(name).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Option<Launched> {
+        Launched::from_variables(|name| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn each_launcher_is_known_and_nothing_else() {
+        let launched = |processes, on_this_machine| Some(Launched { processes, on_this_machine });
+        assert_eq!(of(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), launched(2, None));
+        assert_eq!(of(&[("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4")]), launched(8, Some(4)));
+        let slurm = [("SLURM_STEP_NUM_TASKS", "6"), ("SLURM_TASKS_PER_NODE", "3(x2)")];
+        assert_eq!(of(&slurm), None, "a job step without MPI");
+        assert_eq!(of(&[&slurm[..], &[("PMIX_RANK", "1")]].concat()), launched(6, Some(3)));
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "many")]), None);
+        assert_eq!(of(&[("PMI_SIZE", "0")]), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Exchanges that are under way.
+
+use std::time::{Duration, Instant};
+
+use forebay_device::communicator::{Done, MessageBytes, Messages};
+
+use crate::library::{Mpi, Request};
+use crate::MpiError;
+
+/// MPI counts bytes of a message in 32 bits.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// An exchange that is under way.
+pub(crate) struct Exchange {
+    /// Requests that are not done, each with the other process.
+    open: Vec<(usize, Request)>,
+    done: Option<Done>,
+    since: Instant,
+    tag: u32,
+}
+
+impl Exchange {
+    /// Begins to send and receive.
+    ///
+    /// # Safety
+    /// As for [`forebay_device::Communicator::start`].
+    pub unsafe fn begin(mpi: &Mpi, Messages { tag, sends, receives }: Messages, done: Done) -> Exchange {
+        let mut exchange = Exchange { open: Vec::new(), done: None, since: Instant::now(), tag };
+        // What is expected is known before it comes.
+        let received = receives.iter().flat_map(pieces).try_for_each(|(peer, address, bytes)| {
+            // SAFETY: the caller's promise.
+            exchange.open.push((peer, unsafe { mpi.receive(address, bytes, peer, tag) }?));
+            Ok::<(), MpiError>(())
+        });
+        let sent = received.and_then(|()| {
+            sends.iter().flat_map(pieces).try_for_each(|(peer, address, bytes)| {
+                // SAFETY: the caller's promise.
+                exchange.open.push((peer, unsafe { mpi.send(address, bytes, peer, tag) }?));
+                Ok(())
+            })
+        });
+        match sent {
+            Ok(()) => exchange.done = Some(done),
+            Err(error) => done(Err(error.to_string())),
+        }
+        exchange
+    }
+
+    /// Looks which messages have come and gone; whether the exchange is over. Where it waits for too long, it is given up.
+    pub fn go_on(&mut self, mpi: &Mpi, patience: Option<Duration>) -> bool {
+        let mut failed = None;
+        self.open.retain_mut(|(_, request)| match mpi.is_done(request) {
+            Ok(is_done) => !is_done,
+            Err(error) => {
+                failed.get_or_insert(error);
+                true
+            }
+        });
+        let outcome = match failed {
+            Some(error) => Err(error.to_string()),
+            None if self.open.is_empty() => Ok(()),
+            None if patience.is_some_and(|patience| self.since.elapsed() > patience) => Err(self.complaint()),
+            None => return self.done.is_none(),
+        };
+        if let Some(done) = self.done.take() {
+            done(outcome);
+        }
+        true
+    }
+
+    /// Who is missing.
+    fn complaint(&self) -> String {
+        let mut peers: Vec<usize> = self.open.iter().map(|(peer, _)| *peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let peers: Vec<String> = peers.iter().map(usize::to_string).collect();
+        let (seconds, tag) = (self.since.elapsed().as_secs(), self.tag);
+        format!(
+            "message {tag} to or from process {} is still under way after {seconds} s (--network-timeout says how long to wait)",
+            peers.join(", ")
+        )
+    }
+}
+
+/// A message in pieces that MPI can count.
+fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> {
+    let MessageBytes { peer, address, size_bytes } = *message;
+    (0..size_bytes).step_by(MESSAGE_BYTES_MAX).map(move |start| {
+        let bytes = MESSAGE_BYTES_MAX.min(size_bytes - start);
+        (peer, address.wrapping_add(start), bytes as i32)
+    })
+}

@@ -1,0 +1,74 @@
+//! MPI, loaded at run time: how the processes of a run exchange bytes.
+//!
+//! [`started_by`] tells whether a launcher of MPI (`mpirun`, `srun`) started this process; [`connect`] loads the library that it used, and
+//! gives a [`Communicator`](forebay_device::Communicator). All calls of MPI are made on one thread, which also begins and ends it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`environment`] | what launchers tell the processes that they start |
+//! | `library` | the functions and handles of MPI, as each implementation has them |
+//! | `exchanges` | messages that are under way |
+//! | `connection` | the thread of MPI, and the communicator in front of it |
+
+pub mod environment;
+
+mod connection;
+mod exchanges;
+mod library;
+
+use std::fmt;
+
+pub use connection::{connect, Options};
+pub use environment::{started_by, Launched};
+
+/// Why there is no connection to other processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MpiError {
+    /// No library of MPI was found.
+    Missing {
+        /// The names that were tried, each with the system's words.
+        tried: Vec<(String, String)>,
+    },
+    /// A library lacks a function of MPI.
+    Incomplete {
+        /// Its name.
+        library: String,
+        /// What it lacks.
+        function: String,
+    },
+    /// MPI refused a call.
+    Refused {
+        /// The function.
+        function: &'static str,
+        /// MPI's error code.
+        code: i32,
+    },
+    /// The system does not give a thread.
+    Thread {
+        /// The system's own words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for MpiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MpiError::Missing { tried } => {
+                let tried: Vec<String> = tried.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+                write!(
+                    f,
+                    "no library of MPI was found (tried {}); install the runtime of Open MPI or MPICH, or name its library in \
+                     FOREBAY_MPI_LIBRARY",
+                    tried.join("; ")
+                )
+            }
+            MpiError::Incomplete { library, function } => {
+                write!(f, "{library} has no function {function}: it is no library of MPI 3 or newer")
+            }
+            MpiError::Refused { function, code } => write!(f, "{function} failed with code {code}"),
+            MpiError::Thread { reason } => write!(f, "the system did not give a thread for MPI: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for MpiError {}
