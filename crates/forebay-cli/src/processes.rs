@@ -14,8 +14,11 @@ use crate::device_arguments::positive_count;
 use crate::failure::Failure;
 use crate::output;
 
-/// How long a process waits before it ends all others, by its number: if all fail alike, the first one says it.
-const TURN: Duration = Duration::from_millis(400);
+/// How long a process that failed waits for the others to fail, too: if all fail alike, the first one says it.
+const ALIKE: Duration = Duration::from_secs(2);
+
+/// Bytes of the failures that are compared.
+const FAILURE_BYTES: usize = 1024;
 
 /// Bytes of a model's file that are looked at; of a longer one, as many at its end besides.
 const LOOKED_AT_BYTES: u64 = 64 << 20;
@@ -108,6 +111,14 @@ impl Processes {
         let communicator = forebay_mpi::connect(&options)
             .map_err(|error| Failure::Failed(format!("{error} (--mpi off trains with this process alone)")))?;
         let group = ProcessGroup::new(communicator);
+        if let Some(launched) = launched.filter(|launched| launched.processes != group.size()) {
+            return Err(Failure::Failed(format!(
+                "the launcher started {} processes, and the library of MPI knows of {}: it is not the launcher's own (name that in \
+                 FOREBAY_MPI_LIBRARY)",
+                launched.processes,
+                group.size()
+            )));
+        }
         if group.rank() > 0 {
             output::be_silent();
         }
@@ -191,12 +202,18 @@ impl Processes {
         }
     }
 
-    /// Ends all processes because this one cannot go on. Gives the failure where it is alone.
+    /// Ends all processes because this one cannot go on. Gives the failure where it is alone, or all failed alike.
     pub fn fail(&self, failure: Failure) -> Failure {
         let Some(group) = &self.group else { return failure };
-        std::thread::sleep(TURN * group.rank().min(25) as u32);
-        output::complain_aloud(&format!("error: process {} of {}: {failure}", group.rank(), group.size()));
-        group.communicator().abort();
+        let (communicator, text) = (&**group.communicator(), failure.to_string());
+        let mut own = text.as_bytes()[..text.len().min(FAILURE_BYTES)].to_vec();
+        own.resize(FAILURE_BYTES, 0);
+        let tag = communicator::FAILURE_TAG;
+        let all = communicator::gather_within(communicator, tag, own.clone(), |_| FAILURE_BYTES, Some(ALIKE));
+        if !matches!(all, Ok(Some(all)) if all.iter().all(|other| *other == own)) {
+            output::complain_aloud(&format!("error: process {} of {}: {failure}", group.rank(), group.size()));
+            communicator.abort();
+        }
         failure
     }
 }

@@ -1,12 +1,16 @@
 //! Communicators: how the processes of a run exchange bytes.
 
 use std::fmt;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use forebay_base::kernel::EXCHANGES_MAX;
 
 /// Tags from here on are for messages between steps ([`gather`]).
 pub const CONTROL_TAG: u32 = EXCHANGES_MAX;
+
+/// The tag of [`gather_within`] for what ends a run.
+pub const FAILURE_TAG: u32 = CONTROL_TAG + 1;
 
 /// Bytes in memory that a message is sent from or received to.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +82,24 @@ pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>
 /// What the communicator reports.
 pub fn gather_sized(
     communicator: &dyn Communicator,
-    mut own: Vec<u8>,
+    own: Vec<u8>,
     size: impl Fn(usize) -> usize,
 ) -> Result<Vec<Vec<u8>>, String> {
+    let gathered = gather_within(communicator, CONTROL_TAG, own, size, None)?;
+    gathered.ok_or_else(|| "the exchange was given up".to_string())
+}
+
+/// The same with a tag of its own, for at most this long; none where not all processes have called it by then.
+///
+/// # Errors
+/// What the communicator reports.
+pub fn gather_within(
+    communicator: &dyn Communicator,
+    tag: u32,
+    mut own: Vec<u8>,
+    size: impl Fn(usize) -> usize,
+    patience: Option<Duration>,
+) -> Result<Option<Vec<Vec<u8>>>, String> {
     let rank = communicator.rank();
     let mut all: Vec<Vec<u8>> = (0..communicator.size()).map(|peer| vec![0; size(peer)]).collect();
     let peers = || (0..communicator.size()).filter(|&peer| peer != rank);
@@ -90,14 +109,26 @@ pub fn gather_sized(
         let bytes = &mut all[peer];
         MessageBytes { peer, address: bytes.as_mut_ptr(), size_bytes: bytes.len() }
     });
-    let messages = Messages { tag: CONTROL_TAG, sends, receives: receives.collect() };
+    let messages = Messages { tag, sends, receives: receives.collect() };
     let (sender, receiver) = mpsc::channel();
     let done = Box::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    // SAFETY: both live until the outcome is there, and nothing touches them before.
+    // SAFETY: both live until the outcome is there, or for ever, and nothing touches them before.
     unsafe { communicator.start(messages, done) };
-    receiver.recv().unwrap_or_else(|_| Err("the exchange was given up".to_string()))?;
-    all[rank] = own;
-    Ok(all)
+    let outcome = match patience {
+        None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(patience) => receiver.recv_timeout(patience),
+    };
+    match outcome {
+        Ok(Ok(())) => {
+            all[rank] = own;
+            Ok(Some(all))
+        }
+        Ok(Err(reason)) => Err(reason),
+        Err(_) => {
+            std::mem::forget((own, all));
+            Ok(None)
+        }
+    }
 }

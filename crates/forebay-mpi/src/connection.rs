@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_device::communicator::{Communicator, Done, Messages};
 
+use crate::environment::started_by;
 use crate::exchanges::Exchange;
 use crate::library::Mpi;
 use crate::MpiError;
@@ -18,7 +19,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_micros(2
 /// How to connect.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The library; the first one that the system finds, where not given.
+    /// The library; the first one of the launcher's that the system finds, where not given.
     pub library: Option<String>,
     /// How long an exchange may take before it is given up; for ever, where not given.
     pub patience: Option<Duration>,
@@ -48,9 +49,9 @@ struct MpiCommunicator {
 pub fn connect(options: &Options) -> Result<Arc<dyn Communicator>, MpiError> {
     let (requests, incoming) = channel();
     let (tell, told) = channel();
-    let options = options.clone();
+    let (options, launcher) = (options.clone(), started_by().map(|launched| launched.launcher));
     let thread = std::thread::Builder::new().name("MPI".to_owned()).spawn(move || {
-        let begun = Mpi::begin(options.library.as_deref());
+        let begun = Mpi::begin(options.library.as_deref(), launcher);
         let found = begun.and_then(|mpi| Ok((mpi.rank()?, mpi.size()?, mpi)));
         match found {
             Ok((rank, size, mpi)) => {

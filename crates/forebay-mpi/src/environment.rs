@@ -18,17 +18,29 @@ pub struct Launched {
     pub processes: usize,
     /// How many of them run on this machine, where the launcher says it.
     pub on_this_machine: Option<usize>,
+    /// Whose launcher it is.
+    pub launcher: Launcher,
+}
+
+/// Whose launcher started a process, which says whose library it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// Open MPI's.
+    OpenMpi,
+    /// MPICH's, or one of its descendants.
+    Mpich,
+    /// Slurm's, with PMIx.
+    Slurm,
 }
 
 /// Variables of launchers: the number of processes, and that on this machine. Slurm's own variables are not among them: every job step
 /// has them, whether or not it is one of MPI.
-const VARIABLES: [(&str, &str); 3] = [
-    // Open MPI.
-    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    // MPICH, Intel MPI, and srun with PMI or PMI-2.
-    ("PMI_SIZE", "MPI_LOCALNRANKS"),
-    // srun with PMIx, which says no size of its own.
-    ("SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE"),
+const VARIABLES: [(Launcher, &str, &str); 3] = [
+    (Launcher::OpenMpi, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    // Intel MPI and srun with PMI or PMI-2, too.
+    (Launcher::Mpich, "PMI_SIZE", "MPI_LOCALNRANKS"),
+    // PMIx says no size of its own.
+    (Launcher::Slurm, "SLURM_STEP_NUM_TASKS", "SLURM_TASKS_PER_NODE"),
 ];
 
 impl Launched {
@@ -36,12 +48,11 @@ impl Launched {
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Option<Launched> {
         let number =
             |name: &str| variable(name)?.split(['(', ',']).next()?.parse::<usize>().ok().filter(|&number| number > 0);
-        let of = |&(all, local): &(&str, &str)| {
-            let needs_pmix = all.starts_with("SLURM");
-            if needs_pmix && variable("PMIX_RANK").is_none() {
+        let of = |&(launcher, all, local): &(Launcher, &str, &str)| {
+            if launcher == Launcher::Slurm && variable("PMIX_RANK").is_none() {
                 return None;
             }
-            Some(Launched { processes: number(all)?, on_this_machine: number(local) })
+            Some(Launched { processes: number(all)?, on_this_machine: number(local), launcher })
         };
         VARIABLES.iter().find_map(of)
     }
@@ -64,12 +75,13 @@ mod tests {
 
     #[test]
     fn each_launcher_is_known_and_nothing_else() {
-        let launched = |processes, on_this_machine| Some(Launched { processes, on_this_machine });
-        assert_eq!(of(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), launched(2, None));
-        assert_eq!(of(&[("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4")]), launched(8, Some(4)));
+        let launched = |launcher, processes, on_this_machine| Some(Launched { processes, on_this_machine, launcher });
+        assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "2")]), launched(Launcher::OpenMpi, 2, None));
+        assert_eq!(of(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")]), launched(Launcher::Mpich, 2, None));
+        assert_eq!(of(&[("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4")]), launched(Launcher::Mpich, 8, Some(4)));
         let slurm = [("SLURM_STEP_NUM_TASKS", "6"), ("SLURM_TASKS_PER_NODE", "3(x2)")];
         assert_eq!(of(&slurm), None, "a job step without MPI");
-        assert_eq!(of(&[&slurm[..], &[("PMIX_RANK", "1")]].concat()), launched(6, Some(3)));
+        assert_eq!(of(&[&slurm[..], &[("PMIX_RANK", "1")]].concat()), launched(Launcher::Slurm, 6, Some(3)));
         assert_eq!(of(&[("OMPI_COMM_WORLD_SIZE", "many")]), None);
         assert_eq!(of(&[("PMI_SIZE", "0")]), None);
     }

@@ -19,7 +19,7 @@ mod library;
 use std::fmt;
 
 pub use connection::{connect, Options};
-pub use environment::{started_by, Launched};
+pub use environment::{started_by, Launched, Launcher};
 
 /// Why there is no connection to other processes.
 #[derive(Clone, Debug, PartialEq, Eq)]

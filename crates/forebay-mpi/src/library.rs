@@ -5,10 +5,21 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::os::unix::{Library, Symbol, RTLD_GLOBAL, RTLD_NOW};
 
+use crate::environment::Launcher;
 use crate::MpiError;
 
-/// Names of libraries, in the order in which they are tried. A launcher's own library should be the one that is found first by the system.
-const NAMES: [&str; 5] = ["libmpi.so.40", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so"];
+/// Names of the libraries that belong to a launcher, in the order in which they are tried.
+const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
+    match launcher {
+        Some(Launcher::OpenMpi) => &["libmpi.so.40", "libmpi.so"],
+        Some(Launcher::Mpich) => {
+            &["libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpich.so", "libmpi.so"]
+        }
+        Some(Launcher::Slurm) | None => {
+            &["libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so"]
+        }
+    }
+}
 
 /// `MPI_THREAD_FUNNELED`, in every implementation: one thread makes all calls.
 const THREAD_FUNNELED: c_int = 1;
@@ -56,8 +67,8 @@ fn refused(function: &'static str, code: c_int) -> Result<(), MpiError> {
 
 impl Mpi {
     /// Loads the library, by a name of its own where one is given, and begins MPI unless that was done.
-    pub fn begin(name: Option<&str>) -> Result<Mpi, MpiError> {
-        let (library, found) = open(name)?;
+    pub fn begin(name: Option<&str>, launcher: Option<Launcher>) -> Result<Mpi, MpiError> {
+        let (library, found) = open(name, launcher)?;
         let incomplete =
             |function: &str| MpiError::Incomplete { library: found.clone(), function: function.to_owned() };
         let is_there = |symbol: &str| {
@@ -170,12 +181,12 @@ impl Mpi {
     }
 }
 
-/// Loads the library of this name, or the first one that is there.
-fn open(name: Option<&str>) -> Result<(Library, String), MpiError> {
+/// Loads the library of this name, or the first one of the launcher's that is there.
+fn open(name: Option<&str>, launcher: Option<Launcher>) -> Result<(Library, String), MpiError> {
     let mut tried = Vec::new();
     let names = match name {
         Some(name) => vec![name],
-        None => NAMES.to_vec(),
+        None => names(launcher).to_vec(),
     };
     for name in names {
         // SAFETY: a library of MPI does nothing when it is loaded that this process would notice. What it loads itself needs its symbols.

@@ -68,7 +68,8 @@ pub fn assert_says(error: &str, words: &[&str]) {
     }
 }
 
-fn texts(output: &Output) -> (String, String) {
+/// What a program printed on both channels.
+pub fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
 }

@@ -1,0 +1,192 @@
+//! Processes that MPI starts train together, and leave what one process leaves.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{digits_data, digits_model, texts};
+use forebay_testing::parts::skipped;
+
+/// The launchers that are there, each with the flags that let more processes run than there are processors.
+fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
+    let all: [(&str, &[&str]); 2] =
+        [("mpirun.openmpi", &["--oversubscribe", "--quiet", "--mca", "btl", "self,vader,tcp"]), ("mpirun.mpich", &[])];
+    let is_there =
+        |name: &str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
+    let found: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
+    if found.len() < all.len() {
+        let there: Vec<&str> = found.iter().map(|(name, _)| *name).collect();
+        skipped(
+            "mpi",
+            format!("mpirun.openmpi and mpirun.mpich are needed, of openmpi-bin and mpich; there are {there:?}"),
+        );
+    }
+    found
+}
+
+/// A training run of some processes.
+fn mpirun((launcher, flags): (&str, &[&str]), processes: usize, arguments: &[&str]) -> Command {
+    let mut command = Command::new(launcher);
+    command.args(flags).args(["-n", &processes.to_string(), env!("CARGO_BIN_EXE_forebay")]).args(arguments);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+}
+
+fn succeeds(mut command: Command) -> String {
+    let output = command.output().expect("the launcher starts");
+    let (stdout, stderr) = texts(&output);
+    assert!(output.status.success(), "{command:?}\n{stdout}\n{stderr}");
+    stdout
+}
+
+/// The flags of a run on some digits that do not divide evenly, which ends with a step on fewer of them.
+fn training<'a>(model: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let flags = ["train", model, "--data", data, "--input-scale", "0.0625", "--batch-size", "50", "--shuffle", "3"];
+    [&flags, more, &["--no-compare", "--threads", "1"]].concat()
+}
+
+fn model_bytes(path: &Path) -> Vec<u8> {
+    std::fs::read(path).expect("a saved model")
+}
+
+/// The tensors of a checkpoint.
+fn tensors(folder: &Path) -> Vec<u8> {
+    let files = std::fs::read_dir(folder).expect("a checkpoint").map(|entry| entry.expect("an entry").path());
+    let file = files.into_iter().find(|path| path.extension().is_some_and(|name| name == "safetensors"));
+    std::fs::read(file.expect("tensors")).expect("readable tensors")
+}
+
+#[test]
+fn any_number_of_processes_leaves_the_bytes_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, data, held_out) =
+        (digits_model(), format!("{}#0..430", digits_data()), format!("{}#1500..1600", digits_data()));
+    let more = ["--epochs", "2", "--momentum", "0.9", "--clip-norm", "1", "--validate", &held_out, "--json"];
+    let (saved, checkpoint) = (path("one.onnx"), path("one"));
+    let one = common::success(&training(
+        &model,
+        &data,
+        &[&more, &["--save", &saved, "--checkpoint", &checkpoint][..]].concat(),
+    ));
+    let numbers = |text: &str| {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let losses: Vec<_> = json["steps"].as_array().unwrap().iter().map(|step| step["loss"].clone()).collect();
+        (losses, json["validation"].clone())
+    };
+    for (number, launcher) in launchers().into_iter().enumerate() {
+        // With more processes than processors, MPICH's wait for each other in turns.
+        for processes in if number == 0 { vec![2, 3] } else { vec![2] } {
+            let (saved, checkpoint) = (path("several.onnx"), path("several"));
+            let flags = [&more, &["--save", &saved, "--checkpoint", &checkpoint][..]].concat();
+            let several = succeeds(mpirun(launcher, processes, &training(&model, &data, &flags)));
+            assert_eq!(numbers(&several), numbers(&one), "{launcher:?}, {processes} processes");
+            assert!(model_bytes(saved.as_ref()) == model_bytes(path("one.onnx").as_ref()), "{launcher:?}, {processes}");
+            assert!(tensors(checkpoint.as_ref()) == tensors(path("one").as_ref()), "{launcher:?}, {processes}");
+        }
+    }
+}
+
+#[test]
+fn runs_go_on_with_another_number_of_processes() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, data, checkpoint) = (digits_model(), format!("{}#0..430", digits_data()), path("checkpoint"));
+    let adam = ["--optimizer", "adam", "--learning-rate", "1e-3"];
+    let (one, several) = (path("one.onnx"), path("several.onnx"));
+    common::success(&training(&model, &data, &[&adam, &["--steps", "14", "--save", &one][..]].concat()));
+    let first = [&adam, &["--steps", "5", "--checkpoint", &checkpoint][..]].concat();
+    succeeds(mpirun(launcher, 3, &training(&model, &data, &first)));
+    let then = [&adam, &["--steps", "11", "--resume", &checkpoint, "--checkpoint", &checkpoint][..]].concat();
+    succeeds(mpirun(launcher, 2, &training(&model, &data, &then)));
+    let last = [&adam, &["--steps", "14", "--resume", &checkpoint, "--save", &several][..]].concat();
+    common::success(&training(&model, &data, &last));
+    assert!(model_bytes(one.as_ref()) == model_bytes(several.as_ref()));
+}
+
+#[test]
+fn what_one_process_cannot_do_is_said_once_and_ends_all() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let (model, data) = (digits_model(), format!("{}#0..100", digits_data()));
+    let run = |[first, own]: [&str; 2], flags: &[&str], own_flags: &[&str]| {
+        let mut command = mpirun(launcher, 1, &training(&model, first, flags));
+        command.args([":", "-n", "1", env!("CARGO_BIN_EXE_forebay")]).args(training(&model, own, own_flags));
+        let start = Instant::now();
+        let output = command.output().expect("the launcher starts");
+        assert!(start.elapsed() < Duration::from_secs(60), "{command:?}");
+        let (stdout, stderr) = texts(&output);
+        let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert!(!output.status.success() && errors.len() == 1, "{command:?}\n{stdout}\n{stderr}");
+        errors[0].to_owned()
+    };
+    let (steps, nowhere) = (["--steps", "3"], "/nowhere/data.npz");
+    let error = run([&data, &data], &steps, &["--steps", "3", "--learning-rate", "0.5"]);
+    assert!(error.contains("process 1 of 2 has --learning-rate 0.5, process 0 has no --learning-rate"), "{error}");
+    let error = run([&data, nowhere], &steps, &steps);
+    assert!(error.contains("process 1 of 2: ") && error.contains(nowhere), "{error}");
+    // All fail alike: there is nothing to say of a process.
+    let error = run([nowhere, nowhere], &steps, &steps);
+    assert!(error.contains(nowhere) && !error.contains("process"), "{error}");
+    // In the middle of a run.
+    let diverges = ["--steps", "30", "--learning-rate", "1e30"];
+    let error = run([&data, &data], &diverges, &diverges);
+    assert!(error.starts_with("error: step ") && error.contains("NaN"), "{error}");
+}
+
+#[test]
+fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, data) = (digits_model(), format!("{}#0..430", digits_data()));
+    let one = path("one.onnx");
+    common::success(&training(&model, &data, &["--steps", "400", "--save", &one]));
+    for victim in 0..2 {
+        let (checkpoint, saved) = (path(&format!("checkpoint-{victim}")), path("several.onnx"));
+        let kept = ["--checkpoint", &checkpoint, "--checkpoint-every", "1", "--steps"];
+        let mut command = mpirun(launcher, 2, &training(&model, &data, &[&kept[..], &["1000000"]].concat()));
+        let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the launcher starts");
+        wait_for(|| Path::new(&checkpoint).join("checkpoint.json").exists());
+        std::thread::sleep(Duration::from_millis(100 + 150 * victim));
+        let processes = children_of(run.id());
+        assert_eq!(processes.len(), 2, "processes of the launcher");
+        kill(processes[victim as usize]);
+        let start = Instant::now();
+        wait_for(|| run.try_wait().expect("a process").is_some());
+        assert!(start.elapsed() < Duration::from_secs(30), "the others go on");
+        assert!(!run.wait().expect("a process").success());
+        wait_for(|| processes.iter().all(|process| !Path::new(&format!("/proc/{process}/exe")).exists()));
+        let then = ["--steps", "400", "--resume", &checkpoint, "--save", &saved];
+        succeeds(mpirun(launcher, 2, &training(&model, &data, &then)));
+        assert!(model_bytes(one.as_ref()) == model_bytes(saved.as_ref()), "process {victim} was killed");
+    }
+}
+
+fn wait_for(is_so: impl FnMut() -> bool) {
+    let (start, mut is_so) = (Instant::now(), is_so);
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The processes of the program that a launcher started, in the order of their numbers.
+fn children_of(launcher: u32) -> Vec<u32> {
+    let children = |process: u32| -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+        text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    let is_program = |process: &u32| {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        name.trim() == "forebay"
+    };
+    children(launcher).into_iter().filter(is_program).collect()
+}
+
+fn kill(process: u32) {
+    let output: Output = Command::new("kill").args(["-KILL", &process.to_string()]).output().expect("kill starts");
+    assert!(output.status.success());
+}
