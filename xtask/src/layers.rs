@@ -7,7 +7,7 @@ use crate::circles;
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 22] = [
+const CRATES: [(&str, &[&str]); 23] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
@@ -21,6 +21,7 @@ const CRATES: [(&str, &[&str]); 22] = [
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
     ("forebay-device-testing", &["forebay-base", "forebay-device"]),
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device", "forebay-gpu-kernels"]),
+    ("forebay-mpi", &["forebay-device"]),
     ("forebay-devices", &["forebay-base", "forebay-device", "forebay-vulkan"]),
     ("forebay-data", &["forebay-base", "forebay-files", "forebay-limits"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-offload"]),
@@ -55,7 +56,7 @@ const CRATES: [(&str, &[&str]); 22] = [
     ),
     ("forebay-golden", &["forebay", "forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-conformance", &["forebay", "forebay-base", "forebay-model"]),
-    ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory"]),
+    ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory", "forebay-mpi"]),
     ("forebay-python", &["forebay", "forebay-cli"]),
 ];
 

@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 8] = [
+pub const PARTS: [Part; 9] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -55,6 +55,14 @@ pub const PARTS: [Part; 8] = [
             "the Vulkan tests do not run a second time, on a driver without float64 (no target/swiftshader: .ci/run \
                  fetches it)",
         present: || swiftshader_driver().is_file(),
+    },
+    Part {
+        name: "mpi",
+        reason: "runs of several processes are not tested (no mpirun.openmpi and mpirun.mpich, of Debian's openmpi-bin and mpich)",
+        present: || {
+            let is_there = |launcher: &str| succeeds(program(launcher).arg("--version"));
+            ["mpirun.openmpi", "mpirun.mpich"].into_iter().all(is_there)
+        },
     },
     Part {
         name: "slang",

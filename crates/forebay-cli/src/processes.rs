@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use forebay::{communicator, ProcessGroup};
+use forebay::{communicator, format_bytes, ProcessGroup, SharedWork};
+use serde_json::{json, Value};
 
 use crate::device_arguments::positive_count;
 use crate::failure::Failure;
@@ -160,13 +161,12 @@ impl Processes {
     pub fn agree(&self, own: Result<BTreeMap<String, String>, Failure>) -> Result<(), Failure> {
         let Some(group) = &self.group else { return own.map(drop) };
         let said = match &own {
-            Ok(facts) => serde_json::json!({ "facts": facts }),
-            Err(failure) => serde_json::json!({ "failure": failure.to_string(), "code": failure.exit_code() }),
+            Ok(facts) => json!({ "facts": facts }),
+            Err(failure) => json!({ "failure": failure.to_string(), "code": failure.exit_code() }),
         };
         let all =
             communicator::gather(&**group.communicator(), said.to_string().as_bytes()).map_err(Failure::Failed)?;
-        let all: Vec<serde_json::Value> =
-            all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect();
+        let all: Vec<Value> = all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect();
         let size = all.len();
         for (rank, said) in all.iter().enumerate() {
             if let Some(reason) = said["failure"].as_str() {
@@ -181,7 +181,7 @@ impl Processes {
             let (first, facts) = (&all[0]["facts"], &said["facts"]);
             let keys = first.as_object().into_iter().chain(facts.as_object()).flat_map(|facts| facts.keys());
             if let Some(key) = keys.into_iter().find(|key| first[*key] != facts[*key]) {
-                let has = |facts: &serde_json::Value| match facts[key].as_str() {
+                let has = |facts: &Value| match facts[key].as_str() {
                     Some(value) => format!("has {key} {value}"),
                     None => format!("has no {key}"),
                 };
@@ -193,6 +193,53 @@ impl Processes {
             }
         }
         Ok(())
+    }
+
+    /// What was exchanged, as lines of text.
+    pub fn lines(&self, work: Option<&SharedWork>, steps: usize) -> Vec<String> {
+        let Some(group) = &self.group else { return Vec::new() };
+        let exchanged = group.exchanged();
+        let per_step = exchanged.time.as_secs_f64() / steps.max(1) as f64;
+        let sent = format_bytes(work.map_or(0, |work| work.sent_bytes));
+        let mut lines = vec![format!(
+            "{:<16} {}; this one sent {sent} per step in {} exchanges, under way for {per_step:.3} s per step",
+            "processes",
+            group.size(),
+            work.map_or(0, |work| work.exchanges),
+        )];
+        let text = match work {
+            None => {
+                "every process computed all of every step: there are fewer samples in a batch than processes".to_owned()
+            }
+            Some(work) if work.whole_launches.is_empty() => return lines,
+            Some(SharedWork { whole_launches, shared_launches, .. }) => {
+                let shown: Vec<String> = whole_launches.iter().take(3).map(|name| format!("'{name}'")).collect();
+                let others = whole_launches.len() - shown.len();
+                let others = if others > 0 { format!(", {others} others") } else { String::new() };
+                format!(
+                    "{shared_launches} launches are shared out; every process computed all of {}{others}",
+                    shown.join(", ")
+                )
+            }
+        };
+        lines.push(format!("{:<16} {text}", ""));
+        lines
+    }
+
+    /// The same as JSON; null where this process is alone.
+    pub fn json(&self, work: Option<&SharedWork>) -> Value {
+        let Some(group) = &self.group else { return Value::Null };
+        let exchanged = group.exchanged();
+        json!({
+            "count": group.size(),
+            "exchanges_per_step": work.map_or(0, |work| work.exchanges),
+            "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
+            "shared_launches": work.map_or(0, |work| work.shared_launches),
+            "whole_launches": work.map(|work| &work.whole_launches),
+            "sent_bytes": exchanged.sent_bytes,
+            "received_bytes": exchanged.received_bytes,
+            "exchange_seconds": exchanged.time.as_secs_f64(),
+        })
     }
 
     /// Ends the connection, once all processes do.

@@ -595,6 +595,7 @@ impl<'a> Run<'a> {
             let mut object = report.json();
             object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());
             object.insert("batch_size".to_owned(), self.batch_size.min(self.loader.data().sample_count()).into());
+            object.insert("processes".to_owned(), self.processes.json(self.trainer.shared_work()));
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
                 object.insert("validations".to_owned(), self.validations.clone().into());
@@ -615,6 +616,8 @@ impl<'a> Run<'a> {
             return say_json(object);
         }
         report.lines().iter().for_each(|line| output::say(line));
+        let of_processes = self.processes.lines(self.trainer.shared_work(), self.steps.len());
+        of_processes.iter().for_each(|line| output::say(line));
         let data = self.loader.data();
         let bad = data.bad_samples();
         if bad.len() > 0 {

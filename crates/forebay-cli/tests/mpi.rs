@@ -143,7 +143,7 @@ fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (model, data) = (digits_model(), format!("{}#0..430", digits_data()));
     let one = path("one.onnx");
-    common::success(&training(&model, &data, &["--steps", "400", "--save", &one]));
+    common::success(&training(&model, &data, &["--steps", "150", "--save", &one]));
     for victim in 0..2 {
         let (checkpoint, saved) = (path(&format!("checkpoint-{victim}")), path("several.onnx"));
         let kept = ["--checkpoint", &checkpoint, "--checkpoint-every", "1", "--steps"];
@@ -159,7 +159,7 @@ fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
         assert!(start.elapsed() < Duration::from_secs(30), "the others go on");
         assert!(!run.wait().expect("a process").success());
         wait_for(|| processes.iter().all(|process| !Path::new(&format!("/proc/{process}/exe")).exists()));
-        let then = ["--steps", "400", "--resume", &checkpoint, "--save", &saved];
+        let then = ["--steps", "150", "--resume", &checkpoint, "--save", &saved];
         succeeds(mpirun(launcher, 2, &training(&model, &data, &then)));
         assert!(model_bytes(one.as_ref()) == model_bytes(saved.as_ref()), "process {victim} was killed");
     }

@@ -1,9 +1,10 @@
 //! The processes of a run, as options name them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use forebay_device::Communicator;
+use forebay_device::communicator::{Communicator, Done, Messages};
 
 /// The processes that train or run one model together, as one of them sees them: each computes its share of every batch, and all have
 /// the same results, with the bits of a single process.
@@ -34,27 +35,121 @@ use forebay_device::Communicator;
 /// assert_eq!((group.rank(), group.size()), (0, 1));
 /// ```
 #[derive(Clone)]
-pub struct ProcessGroup(Arc<dyn Communicator>);
+pub struct ProcessGroup {
+    /// The communicator, counted.
+    communicator: Arc<dyn Communicator>,
+    exchanged: Arc<Mutex<Counts>>,
+}
+
+/// What a process exchanged with the others so far.
+///
+/// ```
+/// let exchanged = forebay::Exchanged::default();
+/// assert_eq!((exchanged.sent_bytes, exchanged.time.as_secs()), (0, 0));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Exchanged {
+    /// Bytes that went to others.
+    pub sent_bytes: u64,
+    /// Bytes that came from others.
+    pub received_bytes: u64,
+    /// For how long at least one exchange was under way.
+    pub time: Duration,
+}
+
+/// What was exchanged, and what is under way.
+#[derive(Default)]
+struct Counts {
+    so_far: Exchanged,
+    /// Exchanges that are under way, and since when there is one.
+    open: u32,
+    since: Option<Instant>,
+}
+
+/// A communicator that counts.
+#[derive(Debug)]
+struct Counted {
+    inner: Arc<dyn Communicator>,
+    exchanged: Arc<Mutex<Counts>>,
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.so_far.fmt(f)
+    }
+}
+
+impl Communicator for Counted {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    unsafe fn start(&self, messages: Messages, done: Done) {
+        let bytes = |messages: &[forebay_device::communicator::MessageBytes]| {
+            messages.iter().map(|message| message.size_bytes as u64).sum::<u64>()
+        };
+        let exchanged = self.exchanged.clone();
+        {
+            let mut counts = exchanged.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.so_far.sent_bytes += bytes(&messages.sends);
+            counts.so_far.received_bytes += bytes(&messages.receives);
+            counts.open += 1;
+            counts.since.get_or_insert_with(Instant::now);
+        }
+        let counted = move |outcome| {
+            let mut counts = exchanged.lock().unwrap_or_else(PoisonError::into_inner);
+            counts.open -= 1;
+            if counts.open == 0 {
+                let time = counts.since.take().map(|since| since.elapsed());
+                counts.so_far.time += time.unwrap_or_default();
+            }
+            drop(counts);
+            done(outcome);
+        };
+        // SAFETY: the caller's promises.
+        unsafe { self.inner.start(messages, Box::new(counted)) };
+    }
+
+    fn finish(&self) {
+        self.inner.finish();
+    }
+
+    fn abort(&self) {
+        self.inner.abort();
+    }
+}
 
 impl ProcessGroup {
     /// The processes that a communicator connects.
     pub fn new(communicator: Arc<dyn Communicator>) -> ProcessGroup {
-        ProcessGroup(communicator)
+        let exchanged = Arc::new(Mutex::new(Counts::default()));
+        let communicator = Arc::new(Counted { inner: communicator, exchanged: exchanged.clone() });
+        ProcessGroup { communicator, exchanged }
     }
 
     /// The number of this process, from 0.
     pub fn rank(&self) -> usize {
-        self.0.rank()
+        self.communicator.rank()
     }
 
     /// How many processes there are.
     pub fn size(&self) -> usize {
-        self.0.size()
+        self.communicator.size()
     }
 
     /// What connects them.
     pub fn communicator(&self) -> &Arc<dyn Communicator> {
-        &self.0
+        &self.communicator
+    }
+
+    /// What this process exchanged with the others so far.
+    pub fn exchanged(&self) -> Exchanged {
+        self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).so_far
     }
 }
 
@@ -67,6 +162,6 @@ impl fmt::Debug for ProcessGroup {
 /// Groups are equal that are the same one.
 impl PartialEq for ProcessGroup {
     fn eq(&self, other: &ProcessGroup) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.exchanged, &other.exchanged)
     }
 }

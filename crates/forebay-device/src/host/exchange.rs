@@ -7,11 +7,9 @@ use forebay_base::kernel::Exchange;
 use forebay_base::Launch;
 use forebay_queue::{Finish, Origin};
 
-use super::kernels::Exchanged;
-use super::memory::Address;
+use super::kernels::{Exchanged, View};
 use super::shared::Shared;
 use super::tracer::Traced;
-use super::work::views;
 use crate::communicator::{MessageBytes, Messages};
 use crate::device::DeviceError;
 
@@ -20,7 +18,7 @@ pub(super) fn start(
     shared: &Arc<Shared>,
     origin: Origin,
     (launch, exchange): (&Launch, &Exchange),
-    [reads, writes]: [&[Address]; 2],
+    [reads, writes]: [&[View]; 2],
     finish: Finish<DeviceError>,
 ) {
     let start = Instant::now();
@@ -28,13 +26,12 @@ pub(super) fn start(
     let Some(communicator) = shared.communicator.get() else {
         return finish.fail(lost(format!("exchange {} has no other processes", exchange.number)));
     };
-    let (reads, writes) = (views(&launch.reads, reads), views(&launch.writes, writes));
     let (rank, size) = (communicator.rank(), communicator.size());
     if exchange.sends.len() != size {
         let reason = format!("exchange {} is between {} processes, not {size}", exchange.number, exchange.sends.len());
         return finish.fail(lost(reason));
     }
-    let exchanged = match Exchanged::new(exchange, &reads, &writes) {
+    let exchanged = match Exchanged::new(exchange, reads, writes) {
         Ok(exchanged) => exchanged,
         Err(error) => return finish.fail(error),
     };

@@ -11,6 +11,7 @@ use forebay_queue::{Finish, Origin, Pool};
 
 use super::copying;
 use super::disk::Transfer;
+use super::exchange;
 use super::kernels::{self, View};
 use super::memory::Address;
 use super::shared::Shared;
@@ -81,9 +82,10 @@ impl Pool for Shared {
                 drop(finish);
             }),
             Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
-                if let Kernel::Exchange(exchange) = &launch.kernel {
-                    if exchange.sends.len() > 1 {
-                        return super::exchange::start(&shared, origin, (&launch, exchange), [&reads, &writes], finish);
+                if let Kernel::Exchange(own) = &launch.kernel {
+                    if own.sends.len() > 1 {
+                        let operands = [&views(&launch.reads, &reads)[..], &views(&launch.writes, &writes)];
+                        return exchange::start(&shared, origin, (&launch, own), operands, finish);
                     }
                 }
                 let start = Instant::now();
@@ -113,7 +115,7 @@ pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
-pub(super) fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
+fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
     let pairs = bindings.iter().zip(addresses);
     pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
 }

@@ -1,13 +1,13 @@
 //! The program of a process as it grows, launch by launch.
 
+mod exchange;
+mod sums;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::ops::Range;
 
-use forebay_base::kernel::facts::{Rest, SumsInParts};
-use forebay_base::kernel::{Activation, BinaryOp, Exchange, Summing, EXCHANGES_MAX};
-use forebay_base::sum_tree::{nodes_of, PartialSums};
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::kernel::Summing;
+use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 
 use super::shares::shares;
@@ -15,9 +15,6 @@ use super::sharing::{images_of_writes, Shared, Sharing, State};
 use super::{Distributed, SharedWork};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
-
-/// Sums in a buffer of several begin at multiples of this many bytes.
-const SUMS_ALIGNMENT_BYTES: u64 = 64;
 
 /// The program of a process as it grows.
 pub(super) struct Building<'a> {
@@ -232,112 +229,6 @@ impl<'a> Building<'a> {
         Some(())
     }
 
-    /// Adds this process' part of a sum over images, the exchange of all parts, and what adds them. None where it cannot be; nothing
-    /// has changed then.
-    fn add_sum(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
-        let (cut, cutting) = (&sharing.cut, Cutting::new(launch, &sharing.cut)?);
-        let rows = self.rows(sharing, cut.step)?;
-        let leaves = cut.rows.div_ceil(cut.step);
-        let nodes = rows.iter().map(|own| nodes_of(own.start / cut.step..own.end.div_ceil(cut.step), leaves));
-        let nodes: Vec<Vec<Range<u64>>> = nodes.collect();
-        let (is_tree, summed) = (cutting.is_tree(), Cutting::new(launch, cut)?.summed());
-        let desc = match &summed {
-            Some(SumsInParts { of, .. }) => {
-                let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
-                TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok()?
-            }
-            None => launch.writes.first().filter(|write| is_tree && write.desc.is_packed())?.desc.clone(),
-        };
-        if summed.is_none() && launch.writes.len() > 1 {
-            return None;
-        }
-        let sum_bytes = desc.total_size_bytes().next_multiple_of(SUMS_ALIGNMENT_BYTES);
-        let slot = |buffer: BufferId, number: usize| Operand {
-            buffer,
-            offset_bytes: number as u64 * sum_bytes,
-            desc: desc.clone(),
-        };
-        // The parts of all processes are looked at, so that all of them decide alike.
-        let part = |node: &Range<u64>, sums: &Operand| {
-            let rows = Rows { start: node.start * cut.step, end: (node.end * cut.step).min(cut.rows) };
-            let mut part = cutting.part(rows, Some(sums))?;
-            part.writes = vec![sums.clone()];
-            Some(part)
-        };
-        let nowhere = slot(BufferId(u32::MAX), 0);
-        nodes.iter().flatten().try_for_each(|node| part(node, &nowhere).map(drop))?;
-        let parts = nodes[self.rank].iter().map(|node| {
-            let part = part(node, &nowhere)?;
-            let own = |read: Operand| self.own_operand(read);
-            Some(ProgramLaunch { reads: part.reads.into_iter().map(own).collect::<Option<_>>()?, ..part })
-        });
-        let parts = parts.collect::<Option<Vec<_>>>()?;
-        // From here on, nothing can fail.
-        let own_sums = self.buffer(format!("sums of {}", launch.name), parts.len() as u64 * sum_bytes)?;
-        for (number, part) in parts.into_iter().enumerate() {
-            self.launches.push(ProgramLaunch { writes: vec![slot(own_sums, number)], ..part });
-        }
-        self.work.shared_launches += 1;
-        self.count(launch, largest_share(&rows));
-        let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
-        let all_sums = self.buffer(format!("all sums of {}", launch.name), sizes.iter().sum())?;
-        self.exchange_all(&launch.name, own_sums, all_sums, &sizes)?;
-        let mut additions = Vec::new();
-        let mut sums = PartialSums::default();
-        for (number, node) in nodes.iter().flatten().enumerate() {
-            sums.push(node.clone(), number, |earlier, later| {
-                additions.push((earlier, later));
-                earlier
-            });
-        }
-        sums.total(|earlier, later| {
-            additions.push((earlier, later));
-            earlier
-        });
-        let mut kernel = launch.kernel.clone();
-        let completed = kernel.activation_mut().map_or(Activation::None, |activation| *activation);
-        let last = additions.len();
-        for (number, (earlier, later)) in (1..).zip(additions) {
-            let [earlier, later] = [earlier, later].map(|number| slot(all_sums, number));
-            let is_result = number == last && summed.is_none();
-            let kernel = match &summed {
-                Some(SumsInParts { of, .. }) => Kernel::AddSums { of: *of },
-                None => {
-                    let activation = if is_result { completed } else { Activation::None };
-                    Kernel::Binary { op: BinaryOp::Add, activation }
-                }
-            };
-            let target = if is_result { launch.writes[0].clone() } else { earlier.clone() };
-            let name = format!("{} sum {number} of {last}", launch.name);
-            self.push(name, kernel, vec![earlier, later], vec![target]);
-        }
-        match summed {
-            Some(summed) => self.finish_sums(launch, summed, slot(all_sums, 0)),
-            None => {
-                self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
-                Some(())
-            }
-        }
-    }
-
-    /// Adds what becomes of sums, and what the launch computes besides.
-    fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
-        let SumsInParts { of, finish_reads, first_finished, rest, .. } = summed;
-        self.losses.push((of, launch.reads.clone(), sums.clone()));
-        let finished = launch.writes[first_finished..].to_vec();
-        let reads = finish_reads.iter().map(|&read| launch.reads[read].clone());
-        let reads = iter::once(sums.clone()).chain(reads).collect();
-        finished.iter().for_each(|write| self.states[write.buffer.0 as usize] = State::Whole);
-        self.push(format!("{} from sums", launch.name), Kernel::FromSums { of }, reads, finished.clone());
-        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return Some(()) };
-        let mut reads = launch.reads[..reads].to_vec();
-        if reads_finished {
-            reads.extend(finished);
-        }
-        reads.extend(reads_sums.then_some(sums));
-        self.add(ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() })
-    }
-
     /// Adds a launch that every process computes, with whole operands. None where it writes a part of what is shared out and cannot.
     fn add_whole(&mut self, mut launch: ProgramLaunch) -> Option<()> {
         let exchanges = self.work.exchanges;
@@ -376,56 +267,6 @@ impl<'a> Building<'a> {
             let sharing = Sharing::of(&copy, &|operand| self.of_buffer(operand))?;
             self.add_shared(&copy, &sharing)?;
         }
-        Some(())
-    }
-
-    /// The buffer that has all of a buffer's contents, which are exchanged if they are shared out.
-    fn whole_buffer(&mut self, buffer: BufferId) -> Option<BufferId> {
-        let State::Shared(shared) = self.state(buffer) else { return Some(buffer) };
-        if let Some(&whole) = self.gathered.get(&buffer) {
-            return Some(whole);
-        }
-        let Buffer { name, size_bytes, role } = self.buffers[buffer.0 as usize].clone();
-        let whole = self.buffer(format!("all of {name}"), size_bytes)?;
-        if role == Role::Gradient {
-            self.buffers[whole.0 as usize].role = role;
-        }
-        let shares = self.shares(shared.images)?;
-        let sizes: Vec<u64> = shares.iter().map(|share| (share.end - share.start) * shared.image_bytes).collect();
-        self.exchange_all(&name, buffer, whole, &sizes)?;
-        self.gathered.insert(buffer, whole);
-        Some(whole)
-    }
-
-    /// Adds an exchange in which every process gets what all have.
-    fn exchange_all(&mut self, name: &str, own: BufferId, all: BufferId, sizes: &[u64]) -> Option<()> {
-        let number = u32::try_from(self.work.exchanges).ok().filter(|&number| number < EXCHANGES_MAX)?;
-        let bytes = |buffer: BufferId, bytes: u64| {
-            let desc = TensorDesc::packed(DataType::UInt8, &[bytes]).ok()?;
-            Some(Operand { buffer, offset_bytes: 0, desc })
-        };
-        let (x, y) = (bytes(own, sizes[self.rank])?, bytes(all, sizes.iter().sum())?);
-        let order = match self.order.clone() {
-            Some(order) => order,
-            None => {
-                let buffer = self.buffer("order of exchanges".to_string(), 4)?;
-                let desc = TensorDesc::packed(DataType::Float32, &[1]).ok()?;
-                let order = Operand { buffer, offset_bytes: 0, desc };
-                self.push(
-                    "order of exchanges".to_string(),
-                    Kernel::Fill { value: 0.0 },
-                    Vec::new(),
-                    vec![order.clone()],
-                );
-                self.order.insert(order).clone()
-            }
-        };
-        let kernel = Kernel::Exchange(Exchange::gather(number, self.rank, sizes));
-        self.push(format!("exchange of {name}"), kernel, vec![x, order.clone()], vec![y, order]);
-        self.states[all.0 as usize] = State::Whole;
-        self.work.exchanges += 1;
-        self.work.sent_bytes += sizes[self.rank] * (self.processes as u64 - 1);
-        self.work.all_sent_bytes += sizes.iter().sum::<u64>() * (self.processes as u64 - 1);
         Some(())
     }
 

@@ -1,0 +1,214 @@
+//! Sums over images: each process makes nodes of the tree that the whole sums by, and all of them are added in its order.
+
+use std::iter;
+use std::ops::Range;
+
+use forebay_base::kernel::facts::{Rest, SumsInParts};
+use forebay_base::kernel::{Activation, BinaryOp, Exchange};
+use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
+use forebay_model::program::{BufferId, Operand, ProgramLaunch};
+
+use super::exchange::bytes_of;
+use super::{largest_share, Building};
+use crate::distribute::shares::shares;
+use crate::distribute::sharing::{Sharing, State};
+use crate::partition::cut::Cutting;
+use crate::partition::rows::Rows;
+
+/// Sums in a buffer of several begin at multiples of this many bytes.
+const SUMS_ALIGNMENT_BYTES: u64 = 64;
+
+/// Sums of fewer bytes go to all processes as they are.
+const SLICED_BYTES_MIN: u64 = 64 << 10;
+
+/// The additions of a tree whose nodes are in slots, process by process: the slots of what is added, of which the first takes the sum.
+fn additions(nodes: &[Vec<Range<u64>>]) -> Vec<(usize, usize)> {
+    let (mut additions, mut sums) = (Vec::new(), PartialSums::default());
+    let mut add = |earlier: usize, later: usize| {
+        additions.push((earlier, later));
+        earlier
+    };
+    for (slot, node) in nodes.iter().flatten().enumerate() {
+        sums.push(node.clone(), slot, &mut add);
+    }
+    sums.total(add);
+    additions
+}
+
+impl Building<'_> {
+    /// Adds this process' part of a sum over images, the exchange of all parts, and what adds them. None where it cannot be; nothing
+    /// has changed then.
+    pub(super) fn add_sum(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
+        let (cut, cutting) = (&sharing.cut, Cutting::new(launch, &sharing.cut)?);
+        let rows = self.rows(sharing, cut.step)?;
+        let leaves = cut.rows.div_ceil(cut.step);
+        let nodes = rows.iter().map(|own| nodes_of(own.start / cut.step..own.end.div_ceil(cut.step), leaves));
+        let nodes: Vec<Vec<Range<u64>>> = nodes.collect();
+        let (is_tree, summed) = (cutting.is_tree(), Cutting::new(launch, cut)?.summed());
+        let desc = match &summed {
+            Some(SumsInParts { of, .. }) => {
+                let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
+                TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok()?
+            }
+            None => launch.writes.first().filter(|write| is_tree && write.desc.is_packed())?.desc.clone(),
+        };
+        if summed.is_none() && launch.writes.len() > 1 {
+            return None;
+        }
+        let sum_bytes = desc.total_size_bytes().next_multiple_of(SUMS_ALIGNMENT_BYTES);
+        let slot = |buffer: BufferId, number: usize| Operand {
+            buffer,
+            offset_bytes: number as u64 * sum_bytes,
+            desc: desc.clone(),
+        };
+        // The parts of all processes are looked at, so that all of them decide alike.
+        let part = |node: &Range<u64>, sums: &Operand| {
+            let rows = Rows { start: node.start * cut.step, end: (node.end * cut.step).min(cut.rows) };
+            let mut part = cutting.part(rows, Some(sums))?;
+            part.writes = vec![sums.clone()];
+            Some(part)
+        };
+        let nowhere = slot(BufferId(u32::MAX), 0);
+        nodes.iter().flatten().try_for_each(|node| part(node, &nowhere).map(drop))?;
+        let parts = nodes[self.rank].iter().map(|node| {
+            let part = part(node, &nowhere)?;
+            let own = |read: Operand| self.own_operand(read);
+            Some(ProgramLaunch { reads: part.reads.into_iter().map(own).collect::<Option<_>>()?, ..part })
+        });
+        let parts = parts.collect::<Option<Vec<_>>>()?;
+        // From here on, nothing can fail.
+        let own_sums = self.buffer(format!("sums of {}", launch.name), parts.len() as u64 * sum_bytes)?;
+        for (number, part) in parts.into_iter().enumerate() {
+            self.launches.push(ProgramLaunch { writes: vec![slot(own_sums, number)], ..part });
+        }
+        self.work.shared_launches += 1;
+        self.count(launch, largest_share(&rows));
+        if let Some(summed) = summed {
+            let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
+            let all_sums = self.gather_sums(launch, own_sums, &sizes)?;
+            let kernel = Kernel::AddSums { of: summed.of };
+            for (earlier, later) in additions(&nodes) {
+                let [earlier, later] = [earlier, later].map(|number| slot(all_sums, number));
+                let name = format!("{} sum", launch.name);
+                self.push(name, kernel.clone(), vec![earlier.clone(), later], vec![earlier]);
+            }
+            return self.finish_sums(launch, summed, slot(all_sums, 0));
+        }
+        let is_large = self.processes > 2 && desc.total_size_bytes() >= SLICED_BYTES_MIN;
+        match is_large.then(|| self.slices(&desc)).flatten() {
+            Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
+            None => {
+                let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
+                let all_sums = self.gather_sums(launch, own_sums, &sizes)?;
+                self.add_tree(launch, &nodes, |number| slot(all_sums, number), launch.writes[0].clone());
+            }
+        }
+        self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
+        Some(())
+    }
+
+    /// The sums that all processes have, one behind the other.
+    fn gather_sums(&mut self, launch: &ProgramLaunch, own_sums: BufferId, sizes: &[u64]) -> Option<BufferId> {
+        let all_sums = self.buffer(format!("all sums of {}", launch.name), sizes.iter().sum())?;
+        self.exchange_all(&launch.name, own_sums, all_sums, sizes)?;
+        Some(all_sums)
+    }
+
+    /// Adds the additions of a tree whose nodes lie in slots. The last one writes the result, and applies what the launch applies to it.
+    fn add_tree(
+        &mut self,
+        launch: &ProgramLaunch,
+        nodes: &[Vec<Range<u64>>],
+        slot: impl Fn(usize) -> Operand,
+        result: Operand,
+    ) {
+        let mut kernel = launch.kernel.clone();
+        let completed = kernel.activation_mut().map_or(Activation::None, |activation| *activation);
+        let additions = additions(nodes);
+        let last = additions.len();
+        for (number, (earlier, later)) in (1..).zip(additions) {
+            let [earlier, later] = [earlier, later].map(&slot);
+            let (activation, target) = match number == last {
+                true => (completed, result.clone()),
+                false => (Activation::None, earlier.clone()),
+            };
+            let name = format!("{} sum {number} of {last}", launch.name);
+            self.push(name, Kernel::Binary { op: BinaryOp::Add, activation }, vec![earlier, later], vec![target]);
+        }
+    }
+
+    /// The bytes of a tensor of which each process adds the sums of all; none where there is not some for each.
+    fn slices(&self, desc: &TensorDesc) -> Option<Vec<ByteRange>> {
+        let bytes = desc.element_count() * desc.data_type().size_bytes();
+        let units = shares(bytes.div_ceil(SUMS_ALIGNMENT_BYTES), self.processes as u64, 1)?;
+        let slice = |units: Range<u64>| {
+            ByteRange::new(units.start * SUMS_ALIGNMENT_BYTES, (units.end * SUMS_ALIGNMENT_BYTES).min(bytes))
+        };
+        Some(units.into_iter().map(slice).collect())
+    }
+
+    /// Adds large sums slice by slice: each process gets its slice of what all have, adds it, and gives it to all others. That is less to
+    /// send than all sums to all processes.
+    fn add_slices(
+        &mut self,
+        launch: &ProgramLaunch,
+        own_sums: BufferId,
+        nodes: &[Vec<Range<u64>>],
+        sum_bytes: u64,
+        slices: &[ByteRange],
+    ) -> Option<()> {
+        let (rank, result) = (self.rank, &launch.writes[0]);
+        let all_bytes: u64 = slices.iter().map(|slice| slice.len()).sum();
+        let own = slices[rank];
+        let pitch_bytes = own.len().next_multiple_of(SUMS_ALIGNMENT_BYTES);
+        let mut first = 0;
+        let mut receives = Vec::with_capacity(nodes.len());
+        for nodes in nodes {
+            let of_node = |number: u64| ByteRange::new(number * pitch_bytes, number * pitch_bytes + own.len());
+            receives.push((first..first + nodes.len() as u64).map(of_node).collect());
+            first += nodes.len() as u64;
+        }
+        let of_slice = |slice: &ByteRange| -> Vec<ByteRange> {
+            let of_node = |number: u64| number * sum_bytes;
+            let nodes = 0..nodes[rank].len() as u64;
+            nodes.map(|number| ByteRange::new(of_node(number) + slice.start, of_node(number) + slice.end)).collect()
+        };
+        let sends = slices.iter().map(of_slice).collect();
+        let all = self.buffer(format!("all sums of a slice of {}", launch.name), first * pitch_bytes)?;
+        let own_bytes = nodes[rank].len() as u64 * sum_bytes;
+        let (x, y) = (bytes_of(own_sums, own_bytes)?, bytes_of(all, first * pitch_bytes)?);
+        let of_process = |(nodes, slice): (&Vec<_>, &ByteRange)| nodes.len() as u64 * (all_bytes - slice.len());
+        let sent_bytes = nodes.iter().zip(slices).map(of_process).sum();
+        self.exchange(&launch.name, (x, y), sends, receives, sent_bytes)?;
+        let elements = own.len() / result.desc.data_type().size_bytes();
+        let desc = TensorDesc::packed(result.desc.data_type(), &[elements]).ok()?;
+        let sum = self.buffer(format!("a slice of {}", launch.name), pitch_bytes)?;
+        let slot =
+            |number: usize| Operand { buffer: all, offset_bytes: number as u64 * pitch_bytes, desc: desc.clone() };
+        self.add_tree(launch, nodes, slot, Operand { buffer: sum, offset_bytes: 0, desc: desc.clone() });
+        let y = Operand { offset_bytes: result.offset_bytes, ..bytes_of(result.buffer, all_bytes)? };
+        let gathered = Exchange::gather(0, rank, &slices.iter().map(|slice| slice.len()).collect::<Vec<_>>());
+        let operands = (bytes_of(sum, own.len())?, y);
+        let sent_bytes = all_bytes * (self.processes as u64 - 1);
+        self.exchange(&launch.name, operands, gathered.sends, gathered.receives, sent_bytes)
+    }
+
+    /// Adds what becomes of sums, and what the launch computes besides.
+    fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
+        let SumsInParts { of, finish_reads, first_finished, rest, .. } = summed;
+        self.losses.push((of, launch.reads.clone(), sums.clone()));
+        let finished = launch.writes[first_finished..].to_vec();
+        let reads = finish_reads.iter().map(|&read| launch.reads[read].clone());
+        let reads = iter::once(sums.clone()).chain(reads).collect();
+        finished.iter().for_each(|write| self.states[write.buffer.0 as usize] = State::Whole);
+        self.push(format!("{} from sums", launch.name), Kernel::FromSums { of }, reads, finished.clone());
+        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return Some(()) };
+        let mut reads = launch.reads[..reads].to_vec();
+        if reads_finished {
+            reads.extend(finished);
+        }
+        reads.extend(reads_sums.then_some(sums));
+        self.add(ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() })
+    }
+}
