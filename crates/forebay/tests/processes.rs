@@ -74,6 +74,14 @@ fn any_number_of_processes_gives_the_bits_of_one() {
 }
 
 #[test]
+fn parts_of_a_batch_are_shared_out() {
+    let case = Case::read("digits-cnn");
+    let mut training = recipe(&case);
+    training.accumulate = 2;
+    run_together(&case, &training, 2, 2);
+}
+
+#[test]
 fn batch_normalisation_crosses_processes() {
     let case = Case::read("resnet20");
     run_together(&case, &recipe(&case), 3, 2);

@@ -72,11 +72,12 @@ impl<'a> Building<'a> {
                 continue;
             }
             let takes_some = |launch: &ProgramLaunch| {
-                let reads = launch.reads.iter().any(|read| read.buffer == operand.buffer);
-                reads && matches!(&launch.kernel, Kernel::Slice { .. })
+                let is_slice = matches!(&launch.kernel, Kernel::Slice { .. });
+                let is_some = |read: &Operand| is_slice || read.desc.element_count() < desc.element_count();
+                launch.reads.iter().any(|read| read.buffer == operand.buffer && is_some(read))
             };
             self.states[buffer] = match self.program.launches.iter().any(takes_some) {
-                true => State::Batch(None),
+                true => State::Batch(images),
                 false => {
                     own.insert(name.clone(), shares[self.rank].clone());
                     State::Shared(Shared { images, image_bytes })
@@ -260,7 +261,7 @@ impl<'a> Building<'a> {
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
             }
-            self.states[write.buffer.0 as usize] = images.map_or(State::Whole, |images| State::Batch(Some(images)));
+            self.states[write.buffer.0 as usize] = images.map_or(State::Whole, |images| State::Batch(images));
         }
         self.launches.push(launch);
         for copy in copies {

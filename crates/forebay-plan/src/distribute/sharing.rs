@@ -1,6 +1,7 @@
 //! Sharing: along which dimension processes share a launch out.
 
 use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
+use forebay_base::Kernel;
 use forebay_model::program::{Operand, ProgramLaunch};
 
 use crate::partition::cut::{cut_along, dimensions};
@@ -22,9 +23,8 @@ pub(super) enum State {
     Unwritten,
     /// Every process has all of it.
     Whole,
-    /// Every process has all of it, and it holds images: launches that read it are shared out. How many, where its first axis does not
-    /// say it.
-    Batch(Option<u64>),
+    /// Every process has all of it, and it holds as many images as this: launches that read them, or some of them, are shared out.
+    Batch(u64),
     /// Every process has its images.
     Shared(Shared),
 }
@@ -47,11 +47,7 @@ pub(super) struct Sharing {
 impl Sharing {
     /// Finds how a launch can be shared out; none where it cannot be, or where none of its operands has images.
     pub fn of(launch: &ProgramLaunch, state: OfBuffer) -> Option<Sharing> {
-        let images = match images_of(launch, state) {
-            Images::None | Images::Several => return None,
-            Images::Known(images) => Some(images),
-            Images::Unknown => None,
-        };
+        let images = images_of(launch, state)?;
         let shareable =
             |role: AxisRole| matches!(role, AxisRole::Free | AxisRole::Channel | AxisRole::Reduced | AxisRole::Taken);
         let all = dimensions(launch).into_iter().enumerate();
@@ -62,12 +58,11 @@ impl Sharing {
     fn along(
         launch: &ProgramLaunch,
         state: OfBuffer,
-        images: Option<u64>,
+        images: u64,
         number: usize,
         dimension: Dimension,
     ) -> Option<Sharing> {
         let cut = cut_along(launch, number, &dimension)?;
-        let images = images.unwrap_or(cut.rows);
         if !cut.rows.is_multiple_of(images) {
             return None;
         }
@@ -108,43 +103,32 @@ impl Sharing {
     }
 }
 
-/// Images of the operands of a launch.
-enum Images {
-    /// It has no operands with images.
-    None,
-    /// It has operands with different numbers of images.
-    Several,
-    /// As many as this.
-    Known(u64),
-    /// As many as a first axis says.
-    Unknown,
-}
-
-fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Images {
-    let states = || launch.reads.iter().chain(&launch.writes).map(|operand| state(operand).0);
-    let mut shared = states().filter_map(|state| match state {
-        State::Shared(shared) => Some(shared.images),
-        _ => None,
-    });
-    let mut batches = launch.reads.iter().filter_map(|read| match state(read).0 {
-        State::Batch(images) => Some(images),
-        _ => None,
-    });
-    match (shared.next(), batches.next()) {
-        (Some(images), _) if shared.any(|other| other != images) => Images::Several,
-        (Some(images), _) => Images::Known(images),
-        (None, Some(first)) => match first.or_else(|| batches.flatten().next()) {
-            Some(images) => Images::Known(images),
-            None => Images::Unknown,
-        },
-        (None, None) => Images::None,
+/// How many images the operands of a launch have; none where they have none, or different numbers of them.
+fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Option<u64> {
+    let mut found = None;
+    for operand in launch.reads.iter().chain(&launch.writes) {
+        if let (State::Shared(Shared { images, .. }), _) = state(operand) {
+            if *found.get_or_insert(images) != images {
+                return None;
+            }
+        }
     }
+    // Of whole images, a launch may take some: those that it reads, or of a slice, those that it writes.
+    let is_slice = matches!(launch.kernel, Kernel::Slice { .. });
+    let taken = |read: &Operand| {
+        let (State::Batch(images), buffer_bytes) = state(read) else { return None };
+        let operand = if is_slice { launch.writes.first()? } else { read };
+        let bytes = operand.desc.element_count() * operand.desc.data_type().size_bytes();
+        let images = images * bytes;
+        images.is_multiple_of(buffer_bytes).then(|| images / buffer_bytes).filter(|&images| images > 0)
+    };
+    found.or_else(|| launch.reads.iter().find_map(taken))
 }
 
 /// The images of what a launch writes that every process computes whole, by write: where images of what it reads lie along the same
 /// dimension. None elsewhere.
 pub(super) fn images_of_writes(launch: &ProgramLaunch, state: OfBuffer) -> Vec<Option<u64>> {
-    let Images::Known(images) = images_of(launch, state) else { return vec![None; launch.writes.len()] };
+    let Some(images) = images_of(launch, state) else { return vec![None; launch.writes.len()] };
     let all = dimensions(launch);
     let has_images = |dimension: &&Dimension| {
         launch.reads.iter().enumerate().any(|(read, operand)| match state(operand) {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use forebay_base::kernel::facts::{Rest, SumsInParts};
 use forebay_base::kernel::{Activation, BinaryOp, Exchange};
 use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
@@ -16,8 +17,8 @@ use crate::distribute::sharing::{Sharing, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 
-/// Sums in a buffer of several begin at multiples of this many bytes.
-const SUMS_ALIGNMENT_BYTES: u64 = 64;
+/// Slices begin at multiples of this many bytes.
+const SLICE_ALIGNMENT_BYTES: u64 = 64;
 
 /// Sums of fewer bytes go to all processes as they are.
 const SLICED_BYTES_MIN: u64 = 64 << 10;
@@ -56,7 +57,7 @@ impl Building<'_> {
         if summed.is_none() && launch.writes.len() > 1 {
             return None;
         }
-        let sum_bytes = desc.total_size_bytes().next_multiple_of(SUMS_ALIGNMENT_BYTES);
+        let sum_bytes = desc.total_size_bytes().next_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES);
         let slot = |buffer: BufferId, number: usize| Operand {
             buffer,
             offset_bytes: number as u64 * sum_bytes,
@@ -79,6 +80,12 @@ impl Building<'_> {
         let parts = parts.collect::<Option<Vec<_>>>()?;
         // From here on, nothing can fail.
         let own_sums = self.buffer(format!("sums of {}", launch.name), parts.len() as u64 * sum_bytes)?;
+        if sum_bytes > desc.total_size_bytes() {
+            // What lies between sums is exchanged with them.
+            let all = TensorDesc::packed(DataType::Float32, &[parts.len() as u64 * sum_bytes / 4]).ok()?;
+            let all = Operand { buffer: own_sums, offset_bytes: 0, desc: all };
+            self.push(format!("sums of {}", launch.name), Kernel::Fill { value: 0.0 }, Vec::new(), vec![all]);
+        }
         for (number, part) in parts.into_iter().enumerate() {
             self.launches.push(ProgramLaunch { writes: vec![slot(own_sums, number)], ..part });
         }
@@ -141,9 +148,9 @@ impl Building<'_> {
     /// The bytes of a tensor of which each process adds the sums of all; none where there is not some for each.
     fn slices(&self, desc: &TensorDesc) -> Option<Vec<ByteRange>> {
         let bytes = desc.element_count() * desc.data_type().size_bytes();
-        let units = shares(bytes.div_ceil(SUMS_ALIGNMENT_BYTES), self.processes as u64, 1)?;
+        let units = shares(bytes.div_ceil(SLICE_ALIGNMENT_BYTES), self.processes as u64, 1)?;
         let slice = |units: Range<u64>| {
-            ByteRange::new(units.start * SUMS_ALIGNMENT_BYTES, (units.end * SUMS_ALIGNMENT_BYTES).min(bytes))
+            ByteRange::new(units.start * SLICE_ALIGNMENT_BYTES, (units.end * SLICE_ALIGNMENT_BYTES).min(bytes))
         };
         Some(units.into_iter().map(slice).collect())
     }
@@ -161,7 +168,7 @@ impl Building<'_> {
         let (rank, result) = (self.rank, &launch.writes[0]);
         let all_bytes: u64 = slices.iter().map(|slice| slice.len()).sum();
         let own = slices[rank];
-        let pitch_bytes = own.len().next_multiple_of(SUMS_ALIGNMENT_BYTES);
+        let pitch_bytes = own.len().next_multiple_of(SLICE_ALIGNMENT_BYTES);
         let mut first = 0;
         let mut receives = Vec::with_capacity(nodes.len());
         for nodes in nodes {
