@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay::metrics::Metric;
-use forebay::{DeviceName, MemorySize};
+use forebay::{DeviceName, MemorySize, Network};
 
 use crate::data_arguments::{DataArguments, LookArguments};
 use crate::device_arguments::positive_count;
@@ -436,6 +436,14 @@ pub struct PlanArguments {
     /// given, and what exceeds that of the host goes to its disk
     #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["device", "costs"], help_heading = "Device")]
     pub machine: Option<String>,
+    /// Plan for the first of this many processes that share out a batch: its memory, what it exchanges, and how much faster a step is
+    /// than with one
+    #[arg(long, value_name = "N", requires = "train", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
+    pub ranks: Option<u64>,
+    /// What lies between them: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us [default:
+    /// that of --machine, or ethernet-10g]
+    #[arg(long, value_name = "NAME|SPEED,LATENCY", requires = "ranks", help_heading = "Processes")]
+    pub network: Option<Network>,
     /// Plan with the durations that `train --save-costs` measured
     #[arg(long, value_name = "FILE.json", help_heading = "Device")]
     pub costs: Option<PathBuf>,

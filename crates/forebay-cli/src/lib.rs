@@ -38,6 +38,7 @@
 //! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
 //! | [`numbers`] | numbers of flags |
 //! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
+//! | [`scaling`] | what several processes make of a step, as planned |
 //! | [`limits`] | the limit on the process that a run keeps to, in words |
 //! | [`run`], [`train`], [`export`], [`plan`], [`mod@data`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
 //! | [`buffer_table`] | what `place` reads and writes |
@@ -90,6 +91,7 @@ mod replay;
 mod report;
 mod resuming;
 mod run;
+mod scaling;
 mod schedule_arguments;
 mod train;
 mod training_options;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Plan, SavedCosts,
-    Session, SessionOptions, Statistics, Trainer, TrainerOptions,
+    command_lines, memory_picture, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Plan, ProcessGroup,
+    SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
 
@@ -16,6 +16,7 @@ use crate::limits::tell_of_budget;
 use crate::output;
 use crate::progress::Waiting;
 use crate::report::{say_json, Report};
+use crate::scaling::Scaling;
 use crate::training_options::training_options;
 
 /// Explains a plan.
@@ -45,11 +46,23 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.engine = engine;
         options.batch_size = arguments.training.batch_size;
         options.sizes = arguments.training.size.iter().cloned().collect();
-        let trainer = Trainer::new(arguments.training.adapters.adapt(model)?, options)?;
+        let model = arguments.training.adapters.adapt(model)?;
+        let mut scaling = None;
+        if let Some(processes) = arguments.ranks {
+            let device = &mut options.engine.device;
+            device.network = arguments.network;
+            let network = arguments.network.or(machine.as_ref().map(|machine| machine.network));
+            let alone = options.clone();
+            options.engine.device.processes = Some(ProcessGroup::for_plans(processes as usize));
+            scaling = Some((processes, network, Trainer::new(model.clone(), alone).ok()));
+        }
+        let trainer = Trainer::new(model, options)?;
+        let scaling =
+            scaling.map(|(processes, network, alone)| Scaling::new(processes, network, &trainer, alone.as_ref()));
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
-        show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs())
+        show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs(), scaling.as_ref())
     } else {
         let mut options = SessionOptions::default();
         (options.engine, options.batch_size) = (engine, arguments.training.batch_size);
@@ -61,7 +74,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let (Some(plan), Some(explanation), Some(costs)) = (session.plan(), session.explain(), session.costs()) else {
             return Err(no_plan(&session));
         };
-        show(arguments, machine.as_ref(), plan, &explanation, &costs)
+        show(arguments, machine.as_ref(), plan, &explanation, &costs, None)
     }
 }
 
@@ -117,6 +130,7 @@ fn show(
     plan: &Plan,
     explanation: &Explanation,
     costs: &SavedCosts,
+    scaling: Option<&Scaling>,
 ) -> Result<(), Failure> {
     if let Some(path) = &arguments.memory_svg {
         let title = format!("device memory of {} over a step", arguments.model.display());
@@ -124,6 +138,7 @@ fn show(
     }
     if !arguments.report.json {
         machine.iter().flat_map(|machine| verdict(machine, &plan.statistics)).for_each(|line| output::say(&line));
+        scaling.iter().flat_map(|scaling| scaling.lines()).for_each(|line| output::say(&line));
         output::say(explanation.to_string().trim_end());
         if arguments.moves {
             output::say("what moves, in order:");
@@ -142,6 +157,9 @@ fn show(
     let mut object = report.json();
     let failed = |error| Failure::Failed(format!("cannot write the plan: {error}"));
     object.insert("machine".to_owned(), machine.map(|machine| machine.name.clone()).into());
+    if let Some(scaling) = scaling {
+        object.insert("processes".to_owned(), scaling.json());
+    }
     object.insert("costs".to_owned(), serde_json::to_value(costs).map_err(failed)?);
     match serde_json::to_value(explanation).map_err(failed)? {
         Value::Object(explained) => object.extend(explained),

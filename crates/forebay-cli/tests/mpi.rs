@@ -90,6 +90,34 @@ fn any_number_of_processes_leaves_the_bytes_of_one() {
 }
 
 #[test]
+fn plans_say_what_processes_exchange() {
+    let model = digits_model();
+    let plan = |flags: &[&str]| {
+        let all = ["plan", &model, "--train", "--batch-size", "64", "--ranks"];
+        common::json(&[&all[..], flags].concat())
+    };
+    let (slow, fast) = (plan(&["4", "--network", "ethernet-1g"]), plan(&["4", "--network", "100GB/s,1us"]));
+    let of = |plan: &serde_json::Value, key: &str| {
+        plan["processes"][key].as_f64().unwrap_or_else(|| panic!("{key}: {plan}"))
+    };
+    assert!(of(&slow, "predicted_seconds") > of(&fast, "predicted_seconds"));
+    assert!(of(&slow, "sent_bytes_per_step") > 0.0 && of(&slow, "exchanges_per_step") > 0.0);
+    assert_eq!(of(&slow, "count"), 4.0);
+    let efficiency = of(&fast, "predicted_seconds_of_one") / of(&fast, "predicted_seconds") / 4.0;
+    assert!((of(&fast, "efficiency") - efficiency).abs() < 1e-9);
+    let alone = common::json(&["plan", &model, "--train", "--batch-size", "64"]);
+    assert!(slow["device_peak_bytes"].as_u64() < alone["device_peak_bytes"].as_u64(), "a share takes less memory");
+    for (flags, words) in [
+        (&["--ranks", "1", "--train"][..], "1 is not in 2..=4096"),
+        (&["--ranks", "2"], "--train"),
+        (&["--ranks", "2", "--train", "--network", "wet"], "there are: ethernet-1g"),
+    ] {
+        let output = common::forebay(&[&["plan", &model], flags].concat()).output().unwrap();
+        assert!(output.status.code() == Some(2) && texts(&output).1.contains(words), "{flags:?}: {output:?}");
+    }
+}
+
+#[test]
 fn runs_go_on_with_another_number_of_processes() {
     let Some(launcher) = launchers().into_iter().next() else { return };
     let folder = tempfile::tempdir().unwrap();

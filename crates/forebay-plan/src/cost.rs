@@ -1,7 +1,7 @@
 //! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
 //! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
 
-use forebay_base::{DataType, Limits};
+use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
 use crate::machine::{MachineDescription, HOST_LAUNCH_NS, HOST_MEMORY_BYTES_PER_SECOND, HOST_OPERATIONS_PER_SECOND};
@@ -79,6 +79,10 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     let workers = f64::from(machine.workers.max(1));
     let start_ns = |launch: &ProgramLaunch| if launch.on_host { HOST_LAUNCH_NS } else { machine.launch_ns };
     let work_ns = |launch: &ProgramLaunch| {
+        if let Kernel::Exchange(exchange) = &launch.kernel {
+            let bytes = |ranges: &[Vec<ByteRange>]| ranges.iter().flatten().map(|range| range.len()).sum::<u64>();
+            return machine.network.direction.ns(bytes(&exchange.sends).max(bytes(&exchange.receives))) as f64;
+        }
         let (operations_per_second, bytes_per_second) = match launch.on_host {
             true => (HOST_OPERATIONS_PER_SECOND, HOST_MEMORY_BYTES_PER_SECOND),
             false => (machine.operations_per_second(data_type(launch)), machine.memory_bytes_per_second),

@@ -15,6 +15,7 @@
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
 //! | [`machine`] | what a machine can do: described in a file, or taken from a device's limits |
+//! | [`network`] | what lies between processes |
 //! | [`saved_costs`] | costs in a file |
 //! | [`ways`] | links and disks |
 //! | [`residency`] | which bytes are on the device when: keep or swap |
@@ -56,6 +57,7 @@ pub mod host_launches;
 pub mod joint_offload;
 pub mod liveness;
 pub mod machine;
+pub mod network;
 pub mod order;
 pub mod paging;
 pub mod partition;
@@ -80,6 +82,7 @@ pub use arena::SharedLayout;
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
 pub use machine::MachineDescription;
+pub use network::Network;
 pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use parts::costs_of_parts;

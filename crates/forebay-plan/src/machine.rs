@@ -17,6 +17,7 @@ use forebay_memory::size::MemorySize;
 use serde::{Deserialize, Deserializer};
 
 use crate::error::PlanError;
+use crate::network::Network;
 use crate::ways::{check_ways, not_negative, positive, Disk, Link, LinkDirection};
 
 /// Machines that come with the crate: the name, and the description.
@@ -88,6 +89,9 @@ pub struct MachineDescription {
     pub link: Link,
     /// From and to the disk.
     pub disk: Disk,
+    /// To other machines: as `infiniband-400g`, or `3GB/s,20us`.
+    #[serde(default)]
+    pub network: Network,
 }
 
 fn size_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
@@ -164,6 +168,7 @@ impl MachineDescription {
             copy_worker_ns_per_byte: if limits.copies_use_workers { 1e9 / COPY.bytes_per_second } else { 0.0 },
             link: Link { to_device: COPY, from_device: COPY, duplex: true, carries_disk: false },
             disk: Disk { read: DISK, write: DISK },
+            network: Network::default(),
         }
     }
 

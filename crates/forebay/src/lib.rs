@@ -215,6 +215,7 @@ pub use forebay_plan::plan::Statistics;
 /// ```
 pub use forebay_plan::LaunchOrder;
 pub use forebay_plan::MachineDescription;
+pub use forebay_plan::Network;
 /// ```
 /// use forebay::{Error, Model, PlanError, Session};
 ///

@@ -9,9 +9,9 @@ pub use forebay_devices::DeviceDescription;
 use forebay_devices::{OpenError, OpenOptions};
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{Program, ProgramLaunch, Workspace};
-use forebay_plan::cost::{estimate, estimate_on, Costs};
+use forebay_plan::cost::{estimate_on, Costs};
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::SavedCosts;
+use forebay_plan::{MachineDescription, SavedCosts};
 use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
@@ -57,7 +57,9 @@ impl LimitedDevice {
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
-        if let Some(group) = options.device.processes.as_ref().filter(|group| group.size() > 1) {
+        // A machine that is only described has no others.
+        let group = options.device.processes.as_ref().filter(|_| options.device.machine.is_none());
+        if let Some(group) = group.filter(|group| group.size() > 1) {
             let refused = |error| Error::Device { action: "while joining the other processes".to_string(), error };
             device.join(group.communicator().clone()).map_err(refused)?;
         }
@@ -233,10 +235,11 @@ impl LimitedDevice {
         program: &Program,
         given: Option<&SavedCosts>,
     ) -> Result<(Costs, Option<Unknown>), Error> {
-        let estimated = match &self.options.device.machine {
-            Some(described) => estimate_on(program, described),
-            None => estimate(program, self.device.limits()),
-        };
+        let device = &self.options.device;
+        let mut described =
+            device.machine.clone().unwrap_or_else(|| MachineDescription::of_limits(self.device.limits()));
+        described.network = device.network.unwrap_or(described.network);
+        let estimated = estimate_on(program, &described);
         match given {
             Some(saved) => Ok(saved.apply(program, estimated)?),
             None => Ok((estimated, None)),

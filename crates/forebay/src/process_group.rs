@@ -58,6 +58,30 @@ pub struct Exchanged {
     pub time: Duration,
 }
 
+/// The first of several processes of which no other is there.
+#[derive(Debug)]
+struct Absent {
+    size: usize,
+}
+
+impl Communicator for Absent {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    unsafe fn start(&self, _: Messages, done: Done) {
+        done(Err("the other processes are planned for, and not there".to_string()));
+    }
+
+    fn finish(&self) {}
+
+    fn abort(&self) {}
+}
+
 /// What was exchanged, and what is under way.
 #[derive(Default)]
 struct Counts {
@@ -130,6 +154,12 @@ impl ProcessGroup {
         let exchanged = Arc::new(Mutex::new(Counts::default()));
         let communicator = Arc::new(Counted { inner: communicator, exchanged: exchanged.clone() });
         ProcessGroup { communicator, exchanged }
+    }
+
+    /// The first of `size` processes that are not there: for plans, which exchange nothing. What runs all the same fails at its first
+    /// exchange.
+    pub fn for_plans(size: usize) -> ProcessGroup {
+        ProcessGroup::new(Arc::new(Absent { size }))
     }
 
     /// The number of this process, from 0.

@@ -16,6 +16,9 @@ use super::{Distributed, SharedWork};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 
+/// Up to this many processes, the parts of all of them are looked at before a launch is shared out.
+const ALL_LOOKED_AT: usize = 16;
+
 /// The program of a process as it grows.
 pub(super) struct Building<'a> {
     program: &'a Program,
@@ -210,13 +213,13 @@ impl<'a> Building<'a> {
             let found = self.losses.iter().filter(|(of, ..)| *of == loss).find(is_same);
             sums = Some(found?.2.clone());
         }
-        let parts = rows.iter().map(|&rows| cutting.part(rows, None)).collect::<Option<Vec<_>>>()?;
+        witnesses(&rows).into_iter().try_for_each(|rows| cutting.part(rows, None).map(drop))?;
+        let part = cutting.part(rows[self.rank], None)?;
         let before = self.states.clone();
         for (write, shared) in launch.writes.iter().zip(&sharing.writes) {
             self.states[write.buffer.0 as usize] = State::Shared((*shared)?);
         }
-        let part = parts.into_iter().nth(self.rank).and_then(|part| self.own_part(part));
-        let Some(mut part) = part else {
+        let Some(mut part) = self.own_part(part) else {
             self.states = before;
             return None;
         };
@@ -281,6 +284,25 @@ impl<'a> Building<'a> {
         self.buffers.push(Buffer { name, size_bytes, role: Role::Temporary });
         self.states.push(State::Unwritten);
         Some(buffer)
+    }
+}
+
+/// Parts that stand for those of all processes: if these can be, the others can, too. What a part needs is a beginning that is a multiple
+/// of something.
+fn witnesses(rows: &[Rows]) -> Vec<Rows> {
+    if rows.len() <= ALL_LOOKED_AT {
+        return rows.to_vec();
+    }
+    let common = rows.iter().fold(0, |common, own| gcd(common, own.start));
+    let aligned_alike = Rows { start: common, end: rows[1].end };
+    vec![rows[0], rows[1], rows[rows.len() - 1], aligned_alike]
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        gcd(b, a % b)
     }
 }
 

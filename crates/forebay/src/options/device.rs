@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use forebay_plan::MachineDescription;
+use forebay_plan::{MachineDescription, Network};
 
 use crate::error::Error;
 use crate::process_group::ProcessGroup;
@@ -108,6 +108,8 @@ pub struct DeviceOptions {
     pub tiled: bool,
     /// The processes that compute one batch together; this one alone where not given.
     pub processes: Option<ProcessGroup>,
+    /// What lies between these processes, for predictions; what the machine's description says, where not given.
+    pub network: Option<Network>,
     /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with
     /// device `host`; at full speed where not given.
     pub link_bytes_per_second: Option<u64>,
@@ -123,6 +125,7 @@ impl Default for DeviceOptions {
             tile_size: None,
             tiled: true,
             processes: None,
+            network: None,
             link_bytes_per_second: None,
         }
     }

@@ -70,6 +70,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// What lies between these processes, for predictions; what the machine's description says, where not given.
+        pub fn network(mut self, network: $crate::Network) -> Self {
+            self.$($path.)*device.network = Some(network);
+            self
+        }
+
         /// Slows copies between host and device down to this many bytes per second in each direction, for experiments.
         pub fn link_bytes_per_second(mut self, bytes_per_second: u64) -> Self {
             self.$($path.)*device.link_bytes_per_second = Some(bytes_per_second);

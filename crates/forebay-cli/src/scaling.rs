@@ -1,0 +1,88 @@
+//! What several processes make of a step, as planned: what each exchanges, and how much faster it is.
+
+use forebay::{format_bytes, Network, SharedWork, Trainer};
+use serde_json::{json, Value};
+
+/// A step of several processes next to the same of one.
+pub struct Scaling {
+    processes: u64,
+    network: Option<Network>,
+    work: Option<SharedWork>,
+    seconds: f64,
+    device_peak_bytes: u64,
+    /// Of one process; none where it cannot have the whole step within the same budget.
+    alone_seconds: Option<f64>,
+}
+
+fn seconds(trainer: &Trainer) -> f64 {
+    trainer.statistics().predicted_ns as f64 / 1e9
+}
+
+impl Scaling {
+    /// Of the plan of the first of these processes, and of one that does all.
+    pub fn new(processes: u64, network: Option<Network>, trainer: &Trainer, alone: Option<&Trainer>) -> Scaling {
+        Scaling {
+            processes,
+            network,
+            work: trainer.shared_work().cloned(),
+            seconds: seconds(trainer),
+            device_peak_bytes: trainer.statistics().device_peak_bytes,
+            alone_seconds: alone.map(seconds),
+        }
+    }
+
+    /// By how much the step is faster than that of one process.
+    fn speedup(&self) -> Option<f64> {
+        self.alone_seconds.map(|alone| alone / self.seconds)
+    }
+
+    /// As lines of text.
+    pub fn lines(&self) -> Vec<String> {
+        let network = self.network.map_or("the machine's network".to_owned(), |network| network.to_string());
+        let mut lines = vec![format!("processes         {}, connected by {network}", self.processes)];
+        let mut line = |text: String| lines.push(format!("{:<17} {text}", ""));
+        match &self.work {
+            None => line(
+                "every process computes all of the step: there are fewer samples in a batch than processes".to_owned(),
+            ),
+            Some(SharedWork { exchanges, sent_bytes, whole_launches, shared_launches, .. }) => {
+                let sent = format_bytes(*sent_bytes);
+                line(format!(
+                    "each sends {sent} per step in {exchanges} exchanges; {shared_launches} launches are shared out"
+                ));
+                if let Some(first) = whole_launches.first() {
+                    let count = whole_launches.len();
+                    line(format!("{count} launches are computed whole by every process ('{first}' is the first)"));
+                }
+            }
+        }
+        let (seconds, peak) = (self.seconds, format_bytes(self.device_peak_bytes));
+        line(format!("{seconds:.4} s per step as predicted, {peak} on each device"));
+        match self.speedup() {
+            Some(speedup) => line(format!(
+                "{speedup:.2} times as fast as one process, which is {:.0} % of {} times",
+                100.0 * speedup / self.processes as f64,
+                self.processes
+            )),
+            None => line("one process alone cannot have this step".to_owned()),
+        }
+        lines
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        let work = self.work.as_ref();
+        json!({
+            "count": self.processes,
+            "network": self.network.map(|network| network.to_string()),
+            "exchanges_per_step": work.map_or(0, |work| work.exchanges),
+            "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
+            "shared_launches": work.map_or(0, |work| work.shared_launches),
+            "whole_launches": work.map(|work| &work.whole_launches),
+            "predicted_seconds": self.seconds,
+            "predicted_seconds_of_one": self.alone_seconds,
+            "speedup": self.speedup(),
+            "efficiency": self.speedup().map(|speedup| speedup / self.processes as f64),
+        })
+    }
+}
