@@ -267,6 +267,7 @@ pub enum DataChangedKind {
   a folder of images    PNG, JPEG, WebP or TIFF, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
   a table of images     a .csv file with the columns path and label
   tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
+  text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens, labels are the next ones
 DATA#0..1500 takes those samples only.
 
 CONFIG.toml has a flag on each line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,

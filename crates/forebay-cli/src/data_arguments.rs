@@ -7,6 +7,7 @@ use forebay::data::{Normalization, Transform};
 
 use crate::device_arguments::positive_count;
 use crate::heap_arguments::byte_count;
+use crate::text_arguments::TextArguments;
 
 /// How samples are read, and what becomes of them.
 #[derive(Args, Clone, Debug, Default)]
@@ -34,6 +35,9 @@ pub struct DataArguments {
     /// all samples before training
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
     pub normalize: Option<Normalize>,
+    /// How text becomes tokens.
+    #[command(flatten)]
+    pub text: TextArguments,
 }
 
 /// `forebay data`.
@@ -45,6 +49,7 @@ pub struct DataArguments {
 Examples:
   forebay data photos/ --show 16 --out sheet.png
   forebay data digits.npz#0..1500 --show 32 --out sheet.png --shuffle 1 --augment crop:1,rotate:10
+  forebay data articles.jsonl --tokenizer tokenizer.json           sequences of 128 tokens
   forebay data digits.npz --json"
 )]
 pub struct LookArguments {
@@ -69,6 +74,9 @@ pub struct LookArguments {
     /// Normalise them as `forebay train --normalize` does; `measured` says what it measured
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize, requires = "show")]
     pub normalize: Option<Normalize>,
+    /// How text becomes tokens.
+    #[command(flatten)]
+    pub text: TextArguments,
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).

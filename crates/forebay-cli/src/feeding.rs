@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Sampler, Transform};
+use forebay::data::{
+    self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Reading, Sampler, Transform,
+};
 use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
@@ -48,7 +50,9 @@ fn open_part(
     let batches_bytes = batch_bytes(trainer).saturating_mul(AHEAD + 1);
     let held = arguments.reading.data_memory.map(|bytes| HeldBytes::AtMost(bytes.saturating_sub(batches_bytes)));
     let requirements = trainer.data_requirements(arguments.input_scale)?;
-    let mut set = data::open_free(data, &requirements, &free, held.unwrap_or_default())?;
+    let mut reading = Reading::default();
+    (reading.free, reading.held, reading.text) = (free, held.unwrap_or_default(), arguments.reading.text.options());
+    let mut set = data::open_with(data, &requirements, &reading)?;
     if let Some(part) = part {
         set = set.part(part, arguments.reading.split_seed)?;
     }

@@ -10,8 +10,11 @@ use crate::error::DataError;
 use crate::open::{kind, Kind};
 use crate::{nifti, pairing};
 
-/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, and images of
-/// `image_size` x `image_size` pixels with three channels.
+/// Tokens of a sequence of text.
+const SEQUENCE_LENGTH: u64 = 128;
+
+/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, images of
+/// `image_size` x `image_size` pixels with three channels, and sequences of 128 tokens.
 ///
 /// ```
 /// let found = forebay_data::guess("../../examples/digits/digits.npz#0..10", 64).unwrap();
@@ -44,6 +47,11 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
         Kind::Images | Kind::Table | Kind::Shards => {
             let inputs = vec![input("image", vec![3, image_size, image_size])];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
+        }
+        Kind::Text => {
+            let (data_type, sample_shape) = (DataType::Int64, vec![SEQUENCE_LENGTH]);
+            let inputs = vec![InputDescription { name: "tokens".to_owned(), data_type, sample_shape }];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape: vec![SEQUENCE_LENGTH] })
         }
         Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
     }

@@ -1,4 +1,4 @@
-//! Data sets: NumPy arrays, NIfTI volumes, images and tar shards as batches of tensors.
+//! Data sets: NumPy arrays, NIfTI volumes, images, tar shards and text as batches of tensors.
 //!
 //! Everything here reads files that somebody else made, so sizes are checked before they are believed and every error
 //! names the file. The crate knows nothing of models: a caller says which inputs it wants
@@ -28,6 +28,10 @@
 //! | [`image_set`] | a data set of images, one folder per class |
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
+//! | `documents` | documents of text, piece by piece |
+//! | `tokens` | text as tokens |
+//! | [`reading`] | how samples are read, where there is a choice |
+//! | `text_set` | a data set of text as sequences of tokens |
 //! | [`fn@open`] | which kind of data set a path names |
 //! | [`fn@guess`] | what a data set holds where no model says what it wants |
 //! | [`sheet`] | samples as one picture |
@@ -41,6 +45,7 @@ pub mod batch;
 pub mod convert;
 pub mod dataset;
 pub mod digest;
+mod documents;
 pub mod error;
 mod guess;
 mod image_file;
@@ -55,9 +60,14 @@ pub mod open;
 pub mod pairing;
 mod plane;
 pub mod ragged_set;
+pub mod reading;
 pub mod sampler;
 pub mod sheet;
 pub mod tar_set;
+#[cfg(feature = "text")]
+mod text_set;
+#[cfg(feature = "text")]
+mod tokens;
 pub mod volume;
 pub mod volume_set;
 
@@ -70,6 +80,7 @@ pub use error::DataError;
 pub use guess::guess;
 pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
-pub use open::{open, open_free, sample_shapes};
+pub use open::{open, open_free, open_with, sample_shapes};
 pub use ragged_set::FreeSizes;
+pub use reading::{Reading, TextOptions};
 pub use sampler::Sampler;
