@@ -1,18 +1,19 @@
 """Makes the files of this folder with the libraries that people write such files with: what `forebay-data` reads is compared with what these
 libraries say (`expected.json`).
 
-    python3 -m pip install tokenizers==0.23.3 pyarrow==26.0.1 soundfile==0.14.0 pynrrd==1.1.3 numpy
+    python3 -m pip install tokenizers==0.23.3 pyarrow==26.0.1 soundfile==0.14.0 pynrrd==1.1.3 numpy pillow
     python3 make.py
 """
 
+import io
 import json
-import wave
 
 import nrrd
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import soundfile
+from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 TEXT = """A forebay is the small pool in front of a turbine.
@@ -55,5 +56,54 @@ def text():
         expected[name] = {"vocabulary": tokenizer.get_vocab_size(), "text": whole, "lines": documents}
 
 
+def parquet():
+    random = np.random.default_rng(5)
+    rows = 300
+    x = random.normal(size=(rows, 2, 3)).astype(np.float32)
+    small = random.integers(-128, 128, rows).astype(np.int8)
+    half = random.normal(size=rows).astype(np.float16)
+    wide = random.integers(-(2**40), 2**40, rows)
+    label = random.integers(0, 3, rows)
+    words = np.array(["dog", "cat", "eel"])[label]
+    columns = {
+        "x": pa.FixedSizeListArray.from_arrays(pa.array(x.reshape(-1)), 6),
+        "ragged": pa.array([list(range(row % 3)) for row in range(rows)], pa.list_(pa.int32())),
+        "small": pa.array(small),
+        "half": pa.array(half),
+        "wide": pa.array(wide),
+        "flag": pa.array(label == 1),
+        "gaps": pa.array([None if row == 200 else row for row in range(rows)], pa.int64()),
+        "label": pa.array(label),
+        "word": pa.array(words.tolist()),
+    }
+    table = pa.table(columns)
+    for name, options in [
+        ("snappy", {"compression": "snappy"}),
+        ("zstd", {"compression": "zstd", "data_page_version": "2.0", "write_page_checksum": True}),
+        ("gzip", {"compression": "gzip", "use_dictionary": False}),
+        ("plain", {"compression": "none", "write_page_index": True}),
+    ]:
+        pq.write_table(table, f"numbers_{name}.parquet", row_group_size=128, data_page_size=256, **options)
+    pq.write_table(table.select(["small", "half", "wide", "word"]).rename_columns(["a", "b", "c", "label"]), "table.parquet")
+    images = []
+    for grey in (51, 102, 204):
+        file = io.BytesIO()
+        Image.fromarray(np.full((4, 6), grey, np.uint8)).save(file, "png")
+        images.append({"bytes": file.getvalue(), "path": f"{grey}.png"})
+    pq.write_table(pa.table({"image": pa.array(images), "label": pa.array([2, 0, 1])}), "images.parquet")
+    lines = [line for line in TEXT.split("\n") if line]
+    pq.write_table(pa.table({"text": pa.array(lines)}), "text.parquet", row_group_size=2)
+    expected["parquet"] = {
+        "x": x.reshape(-1).tolist(),
+        "small": small.tolist(),
+        "half": half.astype(np.float32).tolist(),
+        "wide": wide.tolist(),
+        "flag": (label == 1).tolist(),
+        "label": label.tolist(),
+        "word": np.searchsorted(["cat", "dog", "eel"], words).tolist(),
+    }
+
+
 text()
+parquet()
 json.dump(expected, open("expected.json", "w"))

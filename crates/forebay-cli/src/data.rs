@@ -1,6 +1,6 @@
 //! `forebay data`: what a data set holds, and how its samples look.
 
-use forebay::data::{guess, open_with, sheet, DataSet, Reading, Sampler};
+use forebay::data::{guess_with, open_with, sheet, DataSet, Reading, Sampler};
 use forebay::format_bytes;
 use serde_json::json;
 
@@ -17,7 +17,7 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
     arguments.out.as_deref().map(output::check_writable).transpose()?;
     let mut reading = Reading::default();
     reading.text = arguments.text.options();
-    let mut set = open_with(&arguments.data, &guess(&arguments.data, arguments.image_size)?, &reading)?;
+    let mut set = open_with(&arguments.data, &guess_with(&arguments.data, arguments.image_size, &reading)?, &reading)?;
     let found = set.description()?;
     let shown = match arguments.show.zip(arguments.out.as_deref()) {
         Some((count, path)) => {

@@ -1,4 +1,4 @@
-//! Documents of text in files, piece by piece: `.txt`, each file a document, and `.jsonl`, each line one.
+//! Documents of text in files, piece by piece: `.txt`, each file a document, `.jsonl`, each line one, and Parquet, each row one.
 //!
 //! A document of up to 32 KiB is one piece. Of a longer one, a piece ends behind a newline that stands between two characters which are no
 //! white space, since tokenizers split there in any case; where there is none, before white space, or between any two characters.
@@ -13,6 +13,9 @@ use crate::error::DataError;
 const PIECE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of lines that are read at once.
 const WINDOW_BYTES: u64 = 256 << 10;
+/// Rows of text that are read at once.
+#[cfg(feature = "parquet")]
+const ROWS_AT_ONCE: u64 = 512;
 /// No line is longer.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 /// The keys of a line that hold text, where none is named.
@@ -23,7 +26,7 @@ const TEXT_KEYS: [&str; 2] = ["text", "content"];
 pub(crate) struct Place {
     /// The number of the file.
     file: u32,
-    /// The byte at which its document begins.
+    /// The byte at which its document begins, or the row that it is.
     document: u64,
     /// The byte of the document's text.
     within: u64,
@@ -47,7 +50,10 @@ pub(crate) struct Documents {
     key: Option<String>,
     /// Lines around those that were read last: the file, the place of the first byte, bytes.
     window: (u32, u64, Vec<u8>),
-    /// The text of the line that was read last: where it begins, its text, and where the next one begins.
+    /// Where documents are rows: the table, the column of the text, and the texts of some rows, from this one on.
+    #[cfg(feature = "parquet")]
+    rows: Option<(crate::parquet_file::Table, crate::parquet_file::Column, u64, Vec<String>)>,
+    /// The text of the line or row that was read last: where it begins, its text, and where the next one begins.
     line: Option<(Place, String, u64)>,
 }
 
@@ -82,6 +88,10 @@ impl Documents {
     /// # Errors
     /// [`DataError`] naming a file that cannot be opened.
     pub(crate) fn open(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
+        #[cfg(feature = "parquet")]
+        if !crate::parquet_file::parquet_files(path)?.is_empty() {
+            return Documents::open_rows(path, key);
+        }
         let mut files = Vec::new();
         for path in text_files(path)? {
             let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
@@ -89,16 +99,48 @@ impl Documents {
             let has_lines = path.extension().is_some_and(|extension| extension != "txt");
             files.push(TextFile { path, file, size_bytes, has_lines });
         }
-        Ok(Documents { files, key: key.map(str::to_owned), window: (0, 0, Vec::new()), line: None })
+        Ok(Documents {
+            files,
+            key: key.map(str::to_owned),
+            window: (0, 0, Vec::new()),
+            #[cfg(feature = "parquet")]
+            rows: None,
+            line: None,
+        })
+    }
+
+    /// Opens Parquet files.
+    #[cfg(feature = "parquet")]
+    fn open_rows(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
+        let table = crate::parquet_file::Table::open(path)?;
+        let wanted: &[&str] = key.as_ref().map_or(&TEXT_KEYS, std::slice::from_ref);
+        let mut column = wanted.iter().find_map(|name| table.find(name));
+        column = column.filter(|column| column.kind == Some(crate::parquet_file::Kind::Bytes));
+        let Some(column) = column.cloned() else {
+            let (names, listed) = (wanted.join(" or "), table.listed());
+            let reason = format!("no column {names} of text (--text-key names another); the columns are {listed}");
+            return Err(DataError::unsupported(path.display().to_string(), reason));
+        };
+        let files = Vec::new();
+        let rows = Some((table, column, 0, Vec::new()));
+        Ok(Documents { files, key: None, window: (0, 0, Vec::new()), rows, line: None })
     }
 
     /// The files.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
-        self.files.iter().map(|file| file.path.as_path())
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, ..)) = &self.rows {
+            return table.paths().collect();
+        }
+        self.files.iter().map(|file| file.path.as_path()).collect()
     }
 
     /// What kind of files they are, in words.
     pub(crate) fn kind(&self) -> String {
+        #[cfg(feature = "parquet")]
+        if let Some((table, column, ..)) = &self.rows {
+            return format!("the column {} of {} rows of Parquet", column.name, table.rows());
+        }
         let what = match (self.files.iter().any(|file| file.has_lines), self.files.iter().all(|file| file.has_lines)) {
             (true, true) => "JSON lines",
             (false, _) => "text",
@@ -112,6 +154,11 @@ impl Documents {
     /// # Errors
     /// [`DataError`] naming the file and the byte.
     pub(crate) fn piece(&mut self, place: Place) -> Result<Option<Piece>, DataError> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, ..)) = &self.rows {
+            let is_end = place.document >= table.rows();
+            return if is_end { Ok(None) } else { self.piece_of_line(place, place) };
+        }
         let Some(file) = self.files.get(place.file as usize) else { return Ok(None) };
         let after = Place { file: place.file + 1, document: 0, within: 0 };
         match file.has_lines {
@@ -159,6 +206,18 @@ impl Documents {
 
     /// The text of the first line at a place that is not empty, and where it ends; none where there is no further one.
     fn read_line(&mut self, place: Place) -> Result<Option<(Place, String, u64)>, DataError> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, column, first, texts)) = &mut self.rows {
+            let row = place.document;
+            if !(*first..*first + texts.len() as u64).contains(&row) {
+                let rows: Vec<u64> = (row..(row + ROWS_AT_ONCE).min(table.rows())).collect();
+                let found = table.bytes(column, &rows)?.into_iter().map(|(bytes, origin)| {
+                    String::from_utf8(bytes).map_err(|_| DataError::malformed(origin, "it is no text in UTF-8"))
+                });
+                (*first, *texts) = (row, found.collect::<Result<_, _>>()?);
+            }
+            return Ok(Some((place, texts[(row - *first) as usize].clone(), row + 1)));
+        }
         let (mut start, file) = (place.document, &self.files[place.file as usize]);
         loop {
             if start >= file.size_bytes {

@@ -28,6 +28,8 @@
 //! | [`image_set`] | a data set of images, one folder per class |
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
+//! | `parquet_file` | columns of Parquet files |
+//! | `parquet_set` | a data set in Parquet files |
 //! | `documents` | documents of text, piece by piece |
 //! | `tokens` | text as tokens |
 //! | [`reading`] | how samples are read, where there is a choice |
@@ -58,6 +60,10 @@ pub mod npy;
 pub mod npz;
 pub mod open;
 pub mod pairing;
+#[cfg(feature = "parquet")]
+mod parquet_file;
+#[cfg(feature = "parquet")]
+mod parquet_set;
 mod plane;
 pub mod ragged_set;
 pub mod reading;
@@ -77,7 +83,7 @@ pub use batch::Batch;
 pub use dataset::{DataSet, Description, InputDescription, LabelKind, Part, Requirements};
 pub use digest::Digest;
 pub use error::DataError;
-pub use guess::guess;
+pub use guess::{guess, guess_with};
 pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
 pub use open::{open, open_free, open_with, sample_shapes};

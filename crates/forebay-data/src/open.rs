@@ -12,7 +12,7 @@ use crate::reading::Reading;
 use crate::{archive_set, image_set, manifest, pairing, tar_set, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of NIfTI pairs or of images by class, a table of images
-/// (`.csv`), tar shards (WebDataset), or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
+/// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
@@ -23,6 +23,7 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
 fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     let source = match kind_of(path)? {
+        Kind::Parquet => open_parquet(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
         Kind::Table => manifest::open(path, requirements)?,
@@ -46,6 +47,29 @@ fn open_text(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Sourc
     ))
 }
 
+#[cfg(feature = "parquet")]
+fn open_parquet(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
+    match reading.text.tokenizer {
+        Some(_) => open_text(path, requirements, reading),
+        None => crate::parquet_set::open(path, requirements, reading.held),
+    }
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
+    let reason = "this program was built without Parquet (cargo's feature `parquet`)";
+    Err(DataError::unsupported(path.display().to_string(), reason))
+}
+
+/// Whether a path is a Parquet file, or a folder of them.
+fn is_parquet(path: &Path) -> Result<bool, DataError> {
+    let is_named = |path: &Path| path.extension().is_some_and(|extension| extension == "parquet");
+    Ok(match path.is_dir() {
+        true => crate::image_set::listed(path)?.iter().any(|path| is_named(path)),
+        false => is_named(path),
+    })
+}
+
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -63,6 +87,8 @@ pub(crate) enum Kind {
     Shards,
     /// Text.
     Text,
+    /// Parquet files.
+    Parquet,
 }
 
 /// The path of a data set without its selection, and what it names.
@@ -81,6 +107,7 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
     let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     Ok(match path.is_dir() {
         _ if tar_set::is_shards(path)? => Kind::Shards,
+        _ if is_parquet(path)? => Kind::Parquet,
         _ if !text_files(path)?.is_empty() => Kind::Text,
         false if is_table => Kind::Table,
         false => Kind::Arrays,

@@ -212,7 +212,7 @@ impl TextSet {
         let (mut tokens, mut place, skip) = (Vec::new(), mark.place, mark.skip as usize);
         while ((tokens.len() - skip.min(tokens.len())) as u64) < wanted {
             let piece = self.documents.piece(place)?.ok_or_else(|| {
-                let path = self.documents.paths().last().unwrap_or(Path::new("")).display().to_string();
+                let path = self.documents.paths().first().map_or(String::new(), |path| path.display().to_string());
                 DataError::malformed(path, "it has fewer tokens than when it was opened: it was changed")
             })?;
             self.tokens.push(&piece.text, piece.is_last, &mut tokens)?;
@@ -328,6 +328,6 @@ impl Source for TextSet {
         for number in [samples.start, samples.end, self.length, self.token_count] {
             digest.add(&number.to_le_bytes());
         }
-        digest.add_files(self.documents.paths().chain([self.tokens.path()]))
+        digest.add_files(self.documents.paths().into_iter().chain([self.tokens.path()]))
     }
 }

@@ -17,7 +17,7 @@
 //! ```
 
 pub use forebay_data::{
-    convert, guess, npy, npz, open, open_free, open_with, sample_shapes, sheet, Augmentation, Batch, DataError,
-    DataSet, Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader, Normalization,
-    Part, Reading, Requirements, Sampler, TextOptions, Transform,
+    convert, guess, guess_with, npy, npz, open, open_free, open_with, sample_shapes, sheet, Augmentation, Batch,
+    DataError, DataSet, Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader,
+    Normalization, Part, Reading, Requirements, Sampler, TextOptions, Transform,
 };
