@@ -7,6 +7,7 @@ libraries say (`expected.json`).
 
 import io
 import json
+import os
 
 import nrrd
 import numpy as np
@@ -104,6 +105,41 @@ def parquet():
     }
 
 
+def volumes():
+    random = np.random.default_rng(6)
+    image = random.integers(-1000, 1000, (3, 4, 5)).astype(np.int16)
+    labels = random.integers(0, 3, (3, 4, 5)).astype(np.uint8)
+    os.makedirs("volumes", exist_ok=True)
+    nrrd.write("volumes/a_image.nrrd", image, {"encoding": "gzip", "space": "left-posterior-superior", "space directions": np.eye(3)})
+    nrrd.write("volumes/a_labels.nrrd", labels, {"encoding": "raw"})
+    nrrd.write("volumes/b_image.nhdr", image.astype(">f4"), {"encoding": "raw", "endian": "big"})
+    nrrd.write("volumes/b_labels.nhdr", labels, {"encoding": "gzip"})
+    back, _ = nrrd.read("volumes/b_image.nhdr")
+    assert (back == image).all()
+    expected["volumes"] = {"image": image.reshape(-1).tolist(), "labels": labels.reshape(-1).tolist()}
+
+
+def sounds():
+    random = np.random.default_rng(7)
+    expected["sounds"] = {}
+    for name, subtype, channels in [
+        ("high/a.wav", "PCM_16", 1),
+        ("high/b.wav", "PCM_24", 2),
+        ("high/c.wav", "FLOAT", 1),
+        ("high/d.wav", "PCM_U8", 1),
+        ("low/a.flac", "PCM_16", 2),
+        ("low/b.flac", "PCM_24", 1),
+    ]:
+        os.makedirs("sounds/" + name.split("/")[0], exist_ok=True)
+        time = np.arange(200)[:, None] / 8000
+        wave = 0.5 * np.sin(2 * np.pi * 440 * time) + 0.01 * random.normal(size=(200, channels))
+        soundfile.write("sounds/" + name, wave, 8000, subtype=subtype)
+        found, _ = soundfile.read("sounds/" + name, dtype="float32", always_2d=True)
+        expected["sounds"][name] = found.T.tolist()
+
+
 text()
 parquet()
+volumes()
+sounds()
 json.dump(expected, open("expected.json", "w"))

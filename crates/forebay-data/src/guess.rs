@@ -9,7 +9,7 @@ use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
 use crate::open::{kind, Kind};
 use crate::reading::Reading;
-use crate::{nifti, pairing};
+use crate::{pairing, sound_set, volume_file};
 
 /// Tokens of a sequence of text.
 const SEQUENCE_LENGTH: u64 = 128;
@@ -49,7 +49,7 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
         Kind::Arrays => of_arrays(path),
         Kind::Volumes => {
             let first = pairing::pairs(path)?.swap_remove(0);
-            let mut shape = nifti::open(&first.labels)?.header().shape.clone();
+            let mut shape = volume_file::open(&first.labels)?.header().shape.clone();
             while shape.len() > 3 && shape.last() == Some(&1) {
                 shape.pop();
             }
@@ -69,6 +69,10 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
             let (data_type, sample_shape) = (DataType::Int64, vec![SEQUENCE_LENGTH]);
             let inputs = vec![InputDescription { name: "tokens".to_owned(), data_type, sample_shape }];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape: vec![SEQUENCE_LENGTH] })
+        }
+        Kind::Sounds => {
+            let inputs = vec![input("sound", sound_set::first_shape(path)?)];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
         }
         Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
     }

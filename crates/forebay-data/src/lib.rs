@@ -11,6 +11,7 @@
 //! | [`npy`] | one NumPy array as a file |
 //! | [`npz`] | several NumPy arrays in one file |
 //! | [`nifti`] | medical volumes, NIfTI-1 |
+//! | `nrrd`, `volume_file` | the same in NRRD files; both by their names |
 //! | [`volume`] | cropping, padding and normalising volumes |
 //! | [`pairing`] | which label file belongs to which image file |
 //! | [`sampler`] | which samples make up which batch: a function of seed and step |
@@ -26,6 +27,7 @@
 //! | [`volume_set`] | a data set of NIfTI pairs |
 //! | `image_file` | one image |
 //! | [`image_set`] | a data set of images, one folder per class |
+//! | `sound_file`, `sound_set` | one sound; a data set of them, one folder per class |
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
 //! | `parquet_file` | columns of Parquet files |
@@ -58,6 +60,7 @@ pub mod nifti;
 pub mod normalization;
 pub mod npy;
 pub mod npz;
+mod nrrd;
 pub mod open;
 pub mod pairing;
 #[cfg(feature = "parquet")]
@@ -69,12 +72,15 @@ pub mod ragged_set;
 pub mod reading;
 pub mod sampler;
 pub mod sheet;
+mod sound_file;
+mod sound_set;
 pub mod tar_set;
 #[cfg(feature = "text")]
 mod text_set;
 #[cfg(feature = "text")]
 mod tokens;
 pub mod volume;
+mod volume_file;
 pub mod volume_set;
 
 pub use arrays::HeldBytes;

@@ -9,9 +9,9 @@ use crate::documents::text_files;
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
-use crate::{archive_set, image_set, manifest, pairing, tar_set, volume_set};
+use crate::{archive_set, image_set, manifest, pairing, sound_set, tar_set, volume_set};
 
-/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of NIfTI pairs or of images by class, a table of images
+/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
 /// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
 ///
 /// # Errors
@@ -28,6 +28,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
         Kind::Shards => tar_set::open(path, requirements)?,
         Kind::Table => manifest::open(path, requirements)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
+        Kind::Sounds => sound_set::open(path, requirements)?,
         Kind::Images => image_set::open(path, requirements)?,
         Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, reading.held)?,
     };
@@ -85,6 +86,8 @@ pub(crate) enum Kind {
     Table,
     /// Tar files.
     Shards,
+    /// A folder of sounds for each class.
+    Sounds,
     /// Text.
     Text,
     /// Parquet files.
@@ -113,6 +116,7 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
         false => Kind::Arrays,
         true if !npy_names(path)?.is_empty() => Kind::Arrays,
         true if pairing::is_volume_folder(path)? => Kind::Volumes,
+        true if sound_set::is_sounds(path)? => Kind::Sounds,
         true => Kind::Images,
     })
 }

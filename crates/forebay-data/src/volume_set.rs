@@ -1,4 +1,4 @@
-//! A data set of NIfTI pairs: images are cropped or padded to the model's input and normalised over that box; labels are
+//! A data set of pairs of volumes, NIfTI or NRRD: images are cropped or padded to the model's input and normalised over that box; labels are
 //! cropped or padded alike. [`crate::pairing`] says which files belong together.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,10 @@ use crate::dataset::{
 };
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::nifti::{self, Header};
+use crate::nifti::Header;
 use crate::pairing::{self, Pair};
 use crate::volume::Boxed;
+use crate::volume_file;
 use forebay_base::Tensor;
 
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
@@ -69,11 +70,11 @@ struct VolumeSet {
 /// # Errors
 /// [`DataError::Layout`] where files do not pair, or the model does not take volumes.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of NIfTI pairs")
+    let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of pairs of volumes")
         .map_err(|reason| DataError::layout(folder, reason))?;
     if requirements.label_shape != spatial {
         let reason = format!(
-            "the labels of a NIfTI pair have the image's sizes {spatial:?}, and the model wants {:?} per sample",
+            "the labels of a pair of volumes have the image's sizes {spatial:?}, and the model wants {:?} per sample",
             requirements.label_shape
         );
         return Err(DataError::layout(folder, reason));
@@ -99,7 +100,7 @@ impl VolumeSet {
         let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
         for path in &pair.images {
-            let stream = nifti::open(path)?;
+            let stream = volume_file::open(path)?;
             let (sizes, channels) = self.grid(&stream.header().shape, path)?;
             if grid.as_ref().is_some_and(|grid| *grid != sizes) {
                 let expected = format!("the sizes of the other channels, {:?}", grid.unwrap_or_default());
@@ -135,7 +136,7 @@ impl VolumeSet {
 
     fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Tensor, DataError> {
         let origin = path.display().to_string();
-        let stream = nifti::open(path)?;
+        let stream = volume_file::open(path)?;
         let header = stream.header();
         let (sizes, channels) = self.grid(&header.shape, path)?;
         if sizes != grid || channels != 1 {
@@ -197,13 +198,13 @@ impl Source for VolumeSet {
         let first = &self.pairs[0];
         let mut tensors = Vec::new();
         for (name, path) in [("image", &first.images[0]), ("labels", &first.labels)] {
-            let stream = nifti::open(path)?;
+            let stream = volume_file::open(path)?;
             let Header { data_type, shape, .. } = stream.header();
             tensors.push(format!("{}, the first one", described(name, *data_type, shape)));
         }
         let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
         Ok(Description {
-            kind: "a folder of NIfTI volumes".to_owned(),
+            kind: format!("a folder of {} volumes", volume_file::format(&first.images[0])),
             tensors,
             size_bytes: size_of_files(files.map(PathBuf::as_path))?,
             ..Description::default()
