@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forebay::data::{Normalization, Transform};
 
 use crate::device_arguments::positive_count;
@@ -26,8 +26,12 @@ pub struct DataArguments {
     /// Leave out up to N samples that cannot be read, and report them; the next sample that can be read takes the place of each
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
+    /// Draw samples instead of taking each once in an epoch: with `classes`, every class comes equally often; with `weights`, a sample as often
+    /// as the column `weight` of a table says. --shuffle is the seed
+    #[arg(long, value_enum, value_name = "BY", conflicts_with = "bucket_by")]
+    pub balance: Option<Balance>,
     /// Change samples a little each time they are trained on: hflip, vflip, dflip (mirrored every other time), crop:PLACES (moved by up to
-    /// that many, 0 comes in), rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
+    /// that many, 0 comes in), rotate:DEGREES, scale:X, elastic:PLACES (deformed), brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
     /// of the same sizes move along. --shuffle is the seed, too
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
     pub augment: Vec<Transform>,
@@ -82,6 +86,15 @@ pub struct LookArguments {
     /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).
     #[arg(long)]
     pub json: bool,
+}
+
+/// How often samples come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Balance {
+    /// Every class equally often
+    Classes,
+    /// As often as the data set says
+    Weights,
 }
 
 /// Where the numbers of a normalisation come from.

@@ -9,6 +9,7 @@ use forebay::data::{
 use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
+use crate::data_arguments::Balance;
 use crate::failure::Failure;
 use crate::output;
 
@@ -108,6 +109,25 @@ pub fn loader(
         set.keep_at_most(left.saturating_sub(ahead * batch_bytes));
     }
     Ok(Loader::new(set, sampler, ahead as usize))
+}
+
+/// Which samples make up which batch of training: drawn by their weights, where the flags ask for it.
+///
+/// # Errors
+/// As [`sampler`], and samples that have no weights.
+pub fn training_sampler(
+    set: &mut DataSet,
+    model: &Model,
+    arguments: &TrainArguments,
+    batch_size: u64,
+    seed: Option<u64>,
+) -> Result<Sampler, Failure> {
+    let weights = match arguments.reading.balance {
+        Some(Balance::Classes) => set.class_weights()?,
+        Some(Balance::Weights) => set.weights()?,
+        None => return sampler(set, model, arguments, batch_size, seed),
+    };
+    Ok(Sampler::weighted(&weights, batch_size, seed.unwrap_or(0)))
 }
 
 /// Which samples make up which batch.

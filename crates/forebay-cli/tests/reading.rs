@@ -82,3 +82,22 @@ fn damaged_images_are_named_or_left_out_and_counted() {
     folder.write("class0/0.png", b"nor this");
     assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "up to 1"]);
 }
+
+#[test]
+fn classes_are_drawn_alike_and_a_run_that_goes_on_draws_the_same() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let data = format!("{data}#0..120");
+    let flags = ["--balance", "classes", "--shuffle", "2", "--augment", "elastic:1", "--input-scale", "0.0625"];
+    let run = |more: &[&str]| json(&train(&model, &data, &[flags.as_slice(), more].concat()));
+    let saved = ["whole", "resumed"].map(|name| folder.text(&format!("{name}.onnx")));
+    run(&["--steps", "5", "--save", &saved[0]]);
+    let checkpoint = folder.text("checkpoint");
+    run(&["--steps", "2", "--checkpoint", &checkpoint]);
+    run(&["--steps", "5", "--resume", &checkpoint, "--save", &saved[1]]);
+    let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());
+    assert!(whole == resumed);
+    let error = failure(2, &train(&model, &data, &["--steps", "5", "--resume", &checkpoint]));
+    assert_says(&error, &["--balance", "the checkpoint was made with"]);
+    let error = failure(1, &train(&model, &data, &["--steps", "1", "--balance", "weights"]));
+    assert_says(&error, &["it has no weights of samples", "column `weight`"]);
+}

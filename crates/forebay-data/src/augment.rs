@@ -10,6 +10,7 @@ use forebay_base::{DataType, Tensor};
 
 use crate::batch::Batch;
 use crate::convert::convert;
+use crate::elastic::Displacement;
 use crate::error::DataError;
 use crate::plane::{self, Grid};
 
@@ -46,6 +47,11 @@ pub enum Transform {
         /// The largest change.
         most: f32,
     },
+    /// Deformed smoothly: values come from up to `places` away along each axis.
+    Elastic {
+        /// The places.
+        places: f32,
+    },
     /// A number of up to this is added, or taken away.
     Brightness {
         /// The number.
@@ -69,7 +75,7 @@ pub enum Transform {
 }
 
 /// What `--augment` takes, in words.
-pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE";
+pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, elastic:PLACES, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE";
 
 impl FromStr for Transform {
     type Err = String;
@@ -91,6 +97,7 @@ impl FromStr for Transform {
             },
             ("rotate", _) => Ok(Transform::Rotate { degrees: value(180.0)? }),
             ("scale", _) => Ok(Transform::Scale { most: value(0.9)? }),
+            ("elastic", _) => Ok(Transform::Elastic { places: value(65_536.0)? }),
             ("brightness", _) => Ok(Transform::Brightness { most: value(f32::MAX)? }),
             ("contrast", _) => Ok(Transform::Contrast { most: value(1.0)? }),
             ("noise", _) => Ok(Transform::Noise { deviation: value(f32::MAX)? }),
@@ -186,6 +193,10 @@ impl Augmentation {
                     let factor = 1.0 / (1.0 + f64::from(most) * random.symmetric());
                     grid.planes(values).for_each(|plane| grid.transform(plane, [factor, 0.0, 0.0, factor]));
                 }
+                Transform::Elastic { places } => {
+                    let displacement = Displacement::draw(grid, places, random);
+                    grid.planes(values).for_each(|plane| displacement.apply(grid, plane));
+                }
                 Transform::Cutout { share } => {
                     // What is no longer seen keeps its labels.
                     let hole = grid.hole(share, random);
@@ -245,6 +256,7 @@ mod tests {
             "crop:2",
             "rotate:20",
             "scale:0.2",
+            "elastic:2",
             "brightness:0.1",
             "contrast:0.2",
             "noise:0.1",

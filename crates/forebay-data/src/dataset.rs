@@ -133,6 +133,19 @@ pub trait Source: Send {
     /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
 
+    /// The class of every sample, where each has one and the source knows it without reading all of the samples.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        Ok(None)
+    }
+
+    /// The weight of every sample, where the source says it.
+    fn weights(&self) -> Option<Vec<f64>> {
+        None
+    }
+
     /// The sizes of a sample's inputs, where they may differ from sample to sample.
     ///
     /// # Panics
@@ -398,6 +411,43 @@ impl DataSet {
             data: self.name.clone(),
             reason: format!("{reason}: no sample can take its place"),
         })
+    }
+
+    /// Weights with which every class comes equally often ([`Sampler::weighted`]).
+    ///
+    /// # Errors
+    /// [`DataError`] for samples that do not have one class each.
+    pub fn class_weights(&mut self) -> Result<Vec<f64>, DataError> {
+        let classes = self.source.classes()?;
+        let classes = classes.ok_or_else(|| {
+            DataError::unsupported(
+                &self.name,
+                "samples are balanced by their classes, and these do not have one class each",
+            )
+        })?;
+        let classes: Vec<i64> = (0..self.sample_count()).map(|sample| classes[self.row(sample) as usize]).collect();
+        let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
+        classes.iter().for_each(|class| *counts.entry(*class).or_default() += 1);
+        Ok(classes.iter().map(|class| 1.0 / counts[class] as f64).collect())
+    }
+
+    /// The weights that the data set has for its samples, such as the column `weight` of a table.
+    ///
+    /// # Errors
+    /// [`DataError`] for one that has none, or whose weights are all 0.
+    pub fn weights(&self) -> Result<Vec<f64>, DataError> {
+        let weights = self.source.weights();
+        let weights = weights.ok_or_else(|| {
+            DataError::unsupported(
+                &self.name,
+                "it has no weights of samples: a table of images has them in a column `weight`",
+            )
+        })?;
+        let weights: Vec<f64> = (0..self.sample_count()).map(|sample| weights[self.row(sample) as usize]).collect();
+        match weights.iter().any(|weight| *weight > 0.0) {
+            true => Ok(weights),
+            false => Err(DataError::unsupported(&self.name, "the weights of all samples are 0")),
+        }
     }
 
     /// The sizes of a sample's inputs, in the order in which they were required; none where all samples have the same.

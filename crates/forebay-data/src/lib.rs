@@ -17,6 +17,7 @@
 //! | [`sampler`] | which samples make up which batch: a function of seed and step |
 //! | [`digest`] | whether two data sets hold the same samples |
 //! | [`batch`] | samples, put together for a step |
+//! | `elastic` | smooth deformations |
 //! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
 //! | [`normalization`] | means and deviations of channels |
 //! | [`dataset`] | samples of any kind as batches by input name |
@@ -50,6 +51,7 @@ pub mod convert;
 pub mod dataset;
 pub mod digest;
 mod documents;
+mod elastic;
 pub mod error;
 mod guess;
 mod image_file;

@@ -18,6 +18,7 @@ use crate::dataset::{size_of_files, Batch, Description, InputDescription, LabelK
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::Images;
+use crate::image_set::one_each;
 use crate::parquet_file::{Column, Kind, Table};
 
 /// Columns that hold labels.
@@ -276,6 +277,12 @@ impl Source for ParquetSet {
         let labels =
             convert(labels, label_type(&self.requirements), 1.0, &format!("column {}", self.labels.column.name))?;
         Ok(Batch { inputs, labels: labels.reshaped(&shape).expect("as many values") })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        let count: u64 = self.requirements.label_shape.iter().product();
+        let rows: Vec<u64> = (0..self.table.rows()).collect();
+        Ok(if count == 1 { one_each(&self.labels.read(&self.table, &rows, 1)?) } else { None })
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {

@@ -9,7 +9,7 @@ use forebay_base::Tensor;
 use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::image_set::listed;
+use crate::image_set::{listed, one_each};
 use crate::sound_file::{format, is_sound, Format, Sounds};
 
 /// Files with their classes.
@@ -91,6 +91,10 @@ impl Source for SoundSet {
         let stacked = Tensor::stack(&sounds.iter().collect::<Vec<_>>()).expect("samples of one shape");
         let inputs = BTreeMap::from([(self.sounds.input.name.clone(), stacked)]);
         Ok(Batch { inputs, labels: self.labels.rows(samples) })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        Ok(one_each(&self.labels))
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
