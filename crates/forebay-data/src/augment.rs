@@ -67,6 +67,16 @@ pub enum Transform {
         /// Its standard deviation.
         deviation: f32,
     },
+    /// Added to another sample, and labels alike: how much of each there is has the beta distribution with this parameter, twice.
+    Mixup {
+        /// The parameter.
+        alpha: f32,
+    },
+    /// A box of another sample takes the place of its own, and labels are mixed alike; its size is drawn as for [`Transform::Mixup`].
+    Cutmix {
+        /// The parameter.
+        alpha: f32,
+    },
     /// A box is set to 0.
     Cutout {
         /// Its size along each axis, as a share of it.
@@ -75,7 +85,14 @@ pub enum Transform {
 }
 
 /// What `--augment` takes, in words.
-pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, elastic:PLACES, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE";
+pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, elastic:PLACES, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA";
+
+impl Transform {
+    /// Whether it takes another sample.
+    pub(crate) fn is_mixing(self) -> bool {
+        matches!(self, Transform::Mixup { .. } | Transform::Cutmix { .. })
+    }
+}
 
 impl FromStr for Transform {
     type Err = String;
@@ -101,6 +118,8 @@ impl FromStr for Transform {
             ("brightness", _) => Ok(Transform::Brightness { most: value(f32::MAX)? }),
             ("contrast", _) => Ok(Transform::Contrast { most: value(1.0)? }),
             ("noise", _) => Ok(Transform::Noise { deviation: value(f32::MAX)? }),
+            ("mixup", _) => Ok(Transform::Mixup { alpha: value(4.0)? }),
+            ("cutmix", _) => Ok(Transform::Cutmix { alpha: value(4.0)? }),
             ("cutout", _) => Ok(Transform::Cutout { share: value(1.0)? }),
             _ => Err(unknown()),
         }
@@ -131,11 +150,14 @@ pub struct Augmentation {
 
 impl Augmentation {
     /// A batch with its samples changed: inputs of floating-point numbers with two or three spatial axes, and labels of the same sizes.
-    /// `samples` are the numbers of the batch's samples.
+    /// `samples` are the numbers of the batch's samples. Changes that take other samples are left to the data set.
     ///
     /// # Errors
     /// [`DataError`] for a batch that has nothing to change.
     pub fn apply(&self, mut batch: Batch, samples: &[u64], epoch: u64) -> Result<Batch, DataError> {
+        if self.transforms.iter().all(|transform| transform.is_mixing()) {
+            return Ok(batch);
+        }
         let mut spatial: Option<Vec<u64>> = None;
         for (name, input) in &mut batch.inputs {
             let (data_type, shape) = (input.data_type(), input.shape().to_vec());
@@ -204,6 +226,8 @@ impl Augmentation {
                         grid.planes(values).for_each(|plane| grid.clear(plane, &hole));
                     }
                 }
+                // These are done for whole batches.
+                Transform::Mixup { .. } | Transform::Cutmix { .. } => {}
                 _ if kind == Kind::Labels => {}
                 Transform::Brightness { most } => {
                     let summand = most * random.symmetric() as f32;

@@ -10,6 +10,7 @@ use crate::augment::Augmentation;
 pub use crate::batch::Batch;
 use crate::digest::Digest;
 use crate::error::DataError;
+use crate::mixing::Mixing;
 use crate::normalization::{Normalization, Sums};
 use crate::sampler::{permutation, Sampler};
 
@@ -129,6 +130,17 @@ pub trait Source: Send {
     /// # Panics
     /// If a sample is out of range.
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
+
+    /// The same in an epoch, for sources whose samples differ from epoch to epoch.
+    ///
+    /// # Errors
+    /// As [`Source::batch`].
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    fn batch_of_epoch(&mut self, samples: &[u64], _epoch: u64) -> Result<Batch, DataError> {
+        self.batch(samples)
+    }
 
     /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
@@ -301,7 +313,7 @@ impl DataSet {
     pub fn measure(&mut self) -> Result<Normalization, DataError> {
         let mut sums = Sums::default();
         for sample in 0..self.sample_count() {
-            sums.add(&self.raw(&[self.row(sample)])?);
+            sums.add(&self.raw(&[self.row(sample)], 0)?);
         }
         sums.normalization().ok_or_else(|| {
             DataError::unsupported(&self.name, "there is no input of floating-point numbers with channels to measure")
@@ -334,7 +346,7 @@ impl DataSet {
     /// # Panics
     /// If a sample is out of range.
     pub fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
-        let batch = self.raw(&self.rows_of(samples))?;
+        let batch = self.raw(&self.rows_of(samples), 0)?;
         match &self.normalization {
             Some(normalization) => normalization.apply(batch),
             None => Ok(batch),
@@ -350,9 +362,16 @@ impl DataSet {
     /// If a sample is out of range.
     pub fn batch_of_step(&mut self, samples: &[u64], sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
         let rows = self.rows_of(samples);
-        let mut batch = self.raw(&rows)?;
-        if let Some(augmentation) = &self.augmentation {
-            batch = augmentation.apply(batch, &rows, sampler.epoch(step))?;
+        let epoch = sampler.epoch(step);
+        let mut batch = self.raw(&rows, epoch)?;
+        if let Some(augmentation) = self.augmentation.clone() {
+            batch = augmentation.apply(batch, &rows, epoch)?;
+            for mixing in Mixing::of(&augmentation, epoch) {
+                let count = self.sample_count();
+                let others: Vec<u64> = rows.iter().map(|&row| self.row(mixing.partner(row, count))).collect();
+                let other = augmentation.apply(self.raw(&others, epoch)?, &others, epoch)?;
+                batch = mixing.apply(batch, &other, &rows)?;
+            }
         }
         match &self.normalization {
             Some(normalization) => normalization.apply(batch),
@@ -367,20 +386,20 @@ impl DataSet {
     }
 
     /// Reads rows as they are stored; others take the place of those that cannot be read, as far as that is allowed.
-    fn raw(&mut self, rows: &[u64]) -> Result<Batch, DataError> {
+    fn raw(&mut self, rows: &[u64], epoch: u64) -> Result<Batch, DataError> {
         if self.skip_max == 0 {
-            return self.source.batch(rows);
+            return self.source.batch_of_epoch(rows, epoch);
         }
         loop {
             let readable: Result<Vec<u64>, DataError> = rows.iter().map(|&row| self.substitute(row)).collect();
             let readable = readable?;
-            let error = match self.source.batch(&readable) {
+            let error = match self.source.batch_of_epoch(&readable, epoch) {
                 Ok(batch) => return Ok(batch),
                 Err(error) => error,
             };
             let known = self.bad.len();
             for row in readable {
-                if let Err(error) = self.source.batch(&[row]) {
+                if let Err(error) = self.source.batch_of_epoch(&[row], epoch) {
                     self.bad.insert(row, error.to_string());
                 }
             }

@@ -19,6 +19,7 @@
 //! | [`batch`] | samples, put together for a step |
 //! | `elastic` | smooth deformations |
 //! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
+//! | `mixing` | samples that are mixed with others |
 //! | [`normalization`] | means and deviations of channels |
 //! | [`dataset`] | samples of any kind as batches by input name |
 //! | `array_rows` | rows of an array, in memory or in a file |
@@ -36,6 +37,7 @@
 //! | `documents` | documents of text, piece by piece |
 //! | `tokens` | text as tokens |
 //! | [`reading`] | how samples are read, where there is a choice |
+//! | `patch_set` | patches of volumes |
 //! | `text_set` | a data set of text as sequences of tokens |
 //! | [`fn@open`] | which kind of data set a path names |
 //! | [`fn@guess`] | what a data set holds where no model says what it wants |
@@ -58,6 +60,7 @@ mod image_file;
 pub mod image_set;
 pub mod loader;
 pub mod manifest;
+mod mixing;
 pub mod nifti;
 pub mod normalization;
 pub mod npy;
@@ -69,6 +72,7 @@ pub mod pairing;
 mod parquet_file;
 #[cfg(feature = "parquet")]
 mod parquet_set;
+mod patch_set;
 mod plane;
 pub mod ragged_set;
 pub mod reading;
@@ -96,5 +100,5 @@ pub use loader::{Loaded, Loader};
 pub use normalization::Normalization;
 pub use open::{open, open_free, open_with, sample_shapes};
 pub use ragged_set::FreeSizes;
-pub use reading::{Reading, TextOptions};
+pub use reading::{Patches, Reading, TextOptions};
 pub use sampler::Sampler;

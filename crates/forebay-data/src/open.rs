@@ -9,7 +9,7 @@ use crate::documents::text_files;
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
-use crate::{archive_set, image_set, manifest, pairing, sound_set, tar_set, volume_set};
+use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
 /// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
@@ -141,6 +141,15 @@ pub fn open_free(
 /// [`DataError`] naming the path, and what was expected there.
 pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
+    if let Some(patches) = &reading.patches {
+        if !path.is_dir() || kind_of(path)? != Kind::Volumes {
+            return Err(DataError::unsupported(
+                data,
+                "patches are of volumes: a folder of pairs of NIfTI or NRRD files",
+            ));
+        }
+        return DataSet::new(patch_set::open(path, requirements, patches, selection)?, None, data);
+    }
     if is_ragged(path)? {
         let source = ragged_set::open(path, requirements, &reading.free, reading.held)?;
         return DataSet::new(source, selection, data);

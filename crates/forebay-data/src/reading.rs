@@ -24,6 +24,36 @@ pub struct Reading {
     pub held: HeldBytes,
     /// How text becomes tokens.
     pub text: TextOptions,
+    /// Patches instead of whole volumes.
+    pub patches: Option<Patches>,
+}
+
+/// Patches of volumes.
+///
+/// ```
+/// use forebay_data::Patches;
+///
+/// let mut patches = Patches::new(&[64, 64, 64]);
+/// assert_eq!(patches.per_volume, None, "tiles that cover each volume");
+/// patches.per_volume = Some(4);
+/// patches.seed = 7;
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Patches {
+    /// Sizes of a patch, which are those of the model's input.
+    pub sizes: Vec<u64>,
+    /// Random patches of each volume in an epoch; none for tiles that cover it.
+    pub per_volume: Option<u64>,
+    /// The seed of random patches.
+    pub seed: u64,
+}
+
+impl Patches {
+    /// Tiles of these sizes.
+    pub fn new(sizes: &[u64]) -> Patches {
+        Patches { sizes: sizes.to_vec(), per_volume: None, seed: 0 }
+    }
 }
 
 /// How text becomes tokens.

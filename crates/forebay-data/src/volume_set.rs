@@ -51,13 +51,22 @@ impl Labels {
     }
 }
 
+/// How a pair is read.
+pub(crate) struct VolumeReader {
+    /// The model's input, with the sizes of the box that is read.
+    pub(crate) input: InputDescription,
+    /// Factor for its values.
+    pub(crate) input_scale: f64,
+    /// Its channels.
+    pub(crate) channels: u64,
+    /// Sizes of the box.
+    pub(crate) spatial: Vec<u64>,
+}
+
 /// A folder of pairs.
 struct VolumeSet {
     pairs: Vec<Pair>,
-    input: InputDescription,
-    input_scale: f64,
-    channels: u64,
-    spatial: Vec<u64>,
+    reader: VolumeReader,
     /// Samples that were read before.
     cache: BTreeMap<u64, Arc<Sample>>,
     cached_bytes: u64,
@@ -83,19 +92,19 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     let input_scale = requirements.input_scale;
     Ok(Box::new(VolumeSet {
         pairs,
-        input,
-        input_scale,
-        channels,
-        spatial,
+        reader: VolumeReader { input, input_scale, channels, spatial },
         cache: BTreeMap::new(),
         cached_bytes: 0,
         cache_bytes_max: CACHE_BYTES_MAX,
     }))
 }
 
-impl VolumeSet {
+impl VolumeReader {
     /// Image and labels of one sample.
-    fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file: damaged, of other sizes or channels.
+    pub(crate) fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
         // Headers come first: what does not fit is found before any voxel is read.
         let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
@@ -159,25 +168,11 @@ impl VolumeSet {
         Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
-    /// The labels of samples as a batch.
-    fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
-        if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
-        {
-            return Ok(Tensor::stack(&[labels]).expect("one is enough"));
-        }
-        let mut bytes = self.buffer(DataType::Int64, samples.len() as u64, "a batch")?;
-        for sample in samples {
-            match &sample.labels {
-                Labels::Bytes(labels) => bytes.extend(labels.iter().flat_map(|&label| i64::from(label).to_le_bytes())),
-                Labels::Whole(labels) => bytes.extend_from_slice(labels.bytes()),
-            }
-        }
-        let shape = [&[samples.len() as u64], self.spatial.as_slice()].concat();
-        Ok(Tensor::new(DataType::Int64, &shape, bytes).expect("labels of one shape"))
-    }
-
     /// Spatial sizes of a file's axes, and how many channels its further axes make.
-    fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file, where it has too many axes.
+    pub(crate) fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
         let rank = self.spatial.len();
         let mut sizes = shape.to_vec();
         sizes.resize(shape.len().max(rank), 1);
@@ -190,6 +185,25 @@ impl VolumeSet {
                 Err(DataError::Shape { origin: path.display().to_string(), found: shape.to_vec(), expected })
             }
         }
+    }
+}
+
+impl VolumeSet {
+    /// The labels of samples as a batch.
+    fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
+        if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
+        {
+            return Ok(Tensor::stack(&[labels]).expect("one is enough"));
+        }
+        let mut bytes = self.reader.buffer(DataType::Int64, samples.len() as u64, "a batch")?;
+        for sample in samples {
+            match &sample.labels {
+                Labels::Bytes(labels) => bytes.extend(labels.iter().flat_map(|&label| i64::from(label).to_le_bytes())),
+                Labels::Whole(labels) => bytes.extend_from_slice(labels.bytes()),
+            }
+        }
+        let shape = [&[samples.len() as u64], self.reader.spatial.as_slice()].concat();
+        Ok(Tensor::new(DataType::Int64, &shape, bytes).expect("labels of one shape"))
     }
 }
 
@@ -221,7 +235,7 @@ impl Source for VolumeSet {
             let found = match self.cache.get(sample) {
                 Some(found) => found.clone(),
                 None => {
-                    let (image, labels) = self.read(&self.pairs[*sample as usize])?;
+                    let (image, labels) = self.reader.read(&self.pairs[*sample as usize])?;
                     let found = Arc::new(Sample { image, labels: Labels::new(labels) });
                     let size_bytes = found.image.bytes().len() as u64 + found.labels.size_bytes();
                     // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
@@ -236,13 +250,14 @@ impl Source for VolumeSet {
             read.push(found);
         }
         let images: Vec<&Tensor> = read.iter().map(|sample| &sample.image).collect();
-        let inputs = BTreeMap::from([(self.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
+        let inputs =
+            BTreeMap::from([(self.reader.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
         Ok(Batch { inputs, labels: self.labels(&read)? })
     }
 
     fn keep_at_most(&mut self, bytes: u64, count: u64) {
-        let voxels = self.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
-        let values = voxels.saturating_mul(self.channels * self.input.data_type.size_bytes());
+        let voxels = self.reader.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
+        let values = voxels.saturating_mul(self.reader.channels * self.reader.input.data_type.size_bytes());
         // Labels take a byte each; where one of a sample needs more, that sample may not be kept.
         let sample_bytes = values.saturating_add(voxels);
         // A part of a set would be kept for nothing: samples come in turn.

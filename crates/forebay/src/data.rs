@@ -19,5 +19,5 @@
 pub use forebay_data::{
     convert, guess, guess_with, npy, npz, open, open_free, open_with, sample_shapes, sheet, Augmentation, Batch,
     DataError, DataSet, Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader,
-    Normalization, Part, Reading, Requirements, Sampler, TextOptions, Transform,
+    Normalization, Part, Patches, Reading, Requirements, Sampler, TextOptions, Transform,
 };
