@@ -134,9 +134,13 @@ impl Table {
     fn origin(&self, group: &Group, column: &Column) -> String {
         let (path, reader) = &self.files[group.file];
         let (start, _) = reader.metadata().row_group(group.number).column(column.leaf).byte_range();
-        let first = self.groups.iter().find(|other| other.file == group.file).map_or(0, |first| first.first);
-        let rows = (group.first - first, group.first - first + group.rows);
-        format!("{}[{}], in rows {}..{} at byte {start}", path.display(), column.name, rows.0, rows.1)
+        let first = group.first - self.file_first(group);
+        format!("{}[{}], in rows {first}..{} at byte {start}", path.display(), column.name, first + group.rows)
+    }
+
+    /// The first row of the file that a group is in.
+    fn file_first(&self, group: &Group) -> u64 {
+        self.groups.iter().find(|other| other.file == group.file).map_or(0, |first| first.first)
     }
 
     /// Rows of a column of numbers, in the order given; `[rows, values of each]`.
@@ -155,7 +159,7 @@ impl Table {
         if let Some(other) = lengths.iter().position(|&other| other != length) {
             let size = data_type.size_bytes() as usize;
             let reason = format!(
-                "row {} has {} values, row {} has {}",
+                "sample {} has {} values, sample {} has {}",
                 rows[0],
                 length / size,
                 rows[other],
@@ -177,12 +181,17 @@ impl Table {
     /// If a row is out of range.
     pub(crate) fn bytes(&self, column: &Column, rows: &[u64]) -> Result<Vec<(Vec<u8>, String)>, DataError> {
         let mut found = vec![(Vec::new(), String::new()); rows.len()];
-        self.each(column, rows, |at, bytes, origin| found[at] = (bytes, format!("row {}, {origin}", rows[at])))?;
+        self.each(column, rows, |at, bytes, origin| found[at] = (bytes, origin))?;
         Ok(found)
     }
 
     /// Calls `take` with the values of each row, and with where it is; first its place among `rows`.
-    fn each(&self, column: &Column, rows: &[u64], mut take: impl FnMut(usize, Vec<u8>, &str)) -> Result<(), DataError> {
+    fn each(
+        &self,
+        column: &Column,
+        rows: &[u64],
+        mut take: impl FnMut(usize, Vec<u8>, String),
+    ) -> Result<(), DataError> {
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.sort_by_key(|&at| rows[at]);
         let mut left = order.as_slice();
@@ -192,7 +201,7 @@ impl Table {
             let count = left.partition_point(|&at| rows[at] < group.first + group.rows);
             let (here, rest) = left.split_at(count);
             left = rest;
-            let origin = self.origin(group, column);
+            let (origin, file_first) = (self.origin(group, column), self.file_first(group));
             let wrong = |reason: String| DataError::malformed(&origin, reason);
             let (_, reader) = &self.files[group.file];
             let reader = reader.get_row_group(group.number).and_then(|group| group.get_column_reader(column.leaf));
@@ -207,11 +216,12 @@ impl Table {
                 let (first, last) = (rows[here[from]], rows[here[to - 1]]);
                 let found = read(&mut reader, column, (first - next) as usize, (last + 1 - first) as usize);
                 let found = found.map_err(|(row, reason)| match row {
-                    Some(row) => wrong(format!("row {}: {reason}", first + row as u64)),
+                    Some(row) => wrong(format!("row {}: {reason}", first + row as u64 - file_first)),
                     None => wrong(reason),
                 })?;
                 for &at in &here[from..to] {
-                    take(at, found[(rows[at] - first) as usize].clone(), &origin);
+                    let row = rows[at] - file_first;
+                    take(at, found[(rows[at] - first) as usize].clone(), format!("row {row}, {origin}"));
                 }
                 (next, from) = (last + 1, to);
             }

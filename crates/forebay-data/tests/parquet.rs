@@ -93,6 +93,33 @@ fn a_table_of_numbers_is_one_input_and_words_are_classes() {
 }
 
 #[test]
+fn a_folder_of_files_is_one_set_and_damage_is_named_in_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (to, from) in [("0.parquet", "snappy"), ("1.parquet", "plain")] {
+        std::fs::copy(testdata(&format!("numbers_{from}.parquet")), folder.path().join(to)).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let mut set = open(path, &requirements(vec![input("wide", DataType::Int64, &[])])).unwrap();
+    assert_eq!(set.sample_count(), 600);
+    let wide = expected("wide");
+    assert_eq!(to_f64(&set.batch(&[599, 3, 300]).unwrap().inputs["wide"]), [wide[299], wide[3], wide[0]]);
+    let mut reading = Reading::default();
+    reading.held = HeldBytes::AtMost(0);
+    let gaps = requirements(vec![input("gaps", DataType::Int64, &[])]);
+    let mut set = open_with(path, &gaps, &reading).unwrap();
+    let error = set.batch(&[499, 500]).unwrap_err().to_string();
+    assert!(
+        error.contains("1.parquet[gaps], in rows 128..256 at byte") && error.contains(": row 200: it has no value"),
+        "{error}"
+    );
+    set.skip_bad(1);
+    assert_eq!(to_f64(&set.batch(&[499, 500]).unwrap().inputs["gaps"]), [199.0, 201.0]);
+    std::fs::copy(testdata("table.parquet"), folder.path().join("2.parquet")).unwrap();
+    let error = open(path, &gaps).err().unwrap().to_string();
+    assert!(error.contains("2.parquet: it has the columns a (int8)"), "{error}");
+}
+
+#[test]
 fn images_in_columns_are_decoded() {
     let path = testdata("images.parquet");
     let mut set = open(path.to_str().unwrap(), &requirements(vec![input("x", DataType::Float32, &[1, 1, 1])])).unwrap();
