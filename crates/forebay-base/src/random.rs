@@ -65,6 +65,26 @@ impl SplitMix64 {
     }
 }
 
+impl SplitMix64 {
+    /// From 0 to 1, with the beta distribution whose two parameters are `alpha`, at most 4: the method of Jöhnk.
+    pub fn symmetric_beta(&mut self, alpha: f64) -> f64 {
+        loop {
+            let [first, second] = [self.uniform(), self.uniform()].map(|uniform| ln(1.0 - uniform) / alpha);
+            // Either may be too small for a number, but not next to the other.
+            let most = first.max(second);
+            let (sum, share) = (exp(first) + exp(second), exp(first - most) + exp(second - most));
+            if sum <= 1.0 {
+                return exp(first - most) / share;
+            }
+        }
+    }
+}
+
+/// A positive number to a power, the same on every machine.
+pub fn power(number: f64, exponent: f64) -> f64 {
+    exp(ln(number) * exponent)
+}
+
 /// A stream for searches, of which every one takes the same numbers: xorshift with a fixed seed (Marsaglia 2003).
 #[derive(Clone, Debug)]
 pub struct Xorshift64(u64);
@@ -120,6 +140,20 @@ fn ln(number: f64) -> f64 {
     2.0 * z * sum + exponent as f64 * std::f64::consts::LN_2
 }
 
+/// The exponential of a number of at most 700, from additions and products alone.
+fn exp(number: f64) -> f64 {
+    if number < -745.0 {
+        return 0.0;
+    }
+    let twos = (number / std::f64::consts::LN_2).round();
+    let rest = number - twos * std::f64::consts::LN_2;
+    let sum = (1..22).rev().fold(1.0, |sum, term| 1.0 + sum * rest / f64::from(term));
+    // Two factors, of which none is too small for a number by itself.
+    let half = (twos / 2.0).trunc();
+    let two_to = |exponent: f64| f64::from_bits(((exponent as i64 + 1023) as u64) << 52);
+    sum * two_to(half) * two_to(twos - half)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,6 +162,28 @@ mod tests {
     fn logarithms_are_right() {
         for number in [1e-300, 1e-9, 0.3, 0.7, 1.0, 1.5, 2.0, 12345.678] {
             assert!((ln(number) - f64::ln(number)).abs() <= 4e-16 * f64::ln(number).abs().max(1.0), "{number}");
+        }
+    }
+
+    #[test]
+    fn exponentials_are_right() {
+        for number in [-700.0, -3.5, -1e-9, 0.0, 0.3, 1.0, 20.0, 700.0f64] {
+            let (found, wanted) = (exp(number), number.exp());
+            assert!((found - wanted).abs() <= 3e-13 * wanted, "{number}: {found} {wanted}");
+        }
+        assert_eq!(exp(-1000.0), 0.0);
+        assert!((power(0.3, 1.0 / 3.0) - 0.3f64.cbrt()).abs() < 1e-15);
+    }
+
+    #[test]
+    fn beta_numbers_have_their_mean_and_variance() {
+        for alpha in [0.05, 0.2, 1.0, 4.0] {
+            let mut random = SplitMix64::of(&[3]);
+            let numbers: Vec<f64> = (0..20_000).map(|_| random.symmetric_beta(alpha)).collect();
+            assert!(numbers.iter().all(|number| (0.0..=1.0).contains(number)));
+            let mean = numbers.iter().sum::<f64>() / 20_000.0;
+            let variance = numbers.iter().map(|number| (number - 0.5).powi(2)).sum::<f64>() / 20_000.0;
+            assert!((mean - 0.5).abs() < 0.01 && (variance * 4.0 * (2.0 * alpha + 1.0) - 1.0).abs() < 0.03, "{alpha}");
         }
     }
 

@@ -262,12 +262,16 @@ pub enum DataChangedKind {
 #[command(after_help = "DATA is one of
   an .npz archive       arrays named as the model's inputs, and the labels as `y` or `labels`; the first axis counts samples.
                         Integers become the input's type, --input-scale multiplies them. So with a folder of .npy files.
-  a folder of NIfTI     image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
+  a folder of NIfTI     (or NRRD) image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
                         case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
                         then normalised to mean 0 and deviation 1
   a folder of images    PNG, JPEG, WebP or TIFF, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
+  a folder of sounds    WAV or FLAC, one sub-folder per class, cut or padded with zeros to the model's input
   a table of images     a .csv file with the columns path and label
   tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
+  Parquet files         a .parquet file or a folder of them: columns named as the inputs (numbers, lists, bytes of images) and y, labels or
+                        label; with --tokenizer, a column of text
+  text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens, labels are the next ones
 DATA#0..1500 takes those samples only.
 
 CONFIG.toml has a flag on each line, without its dashes, and the model: `model = \"m.onnx\"`, `batch-size = 8`, `freeze = [\"a*\", \"b\"]`,

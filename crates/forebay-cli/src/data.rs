@@ -1,6 +1,6 @@
 //! `forebay data`: what a data set holds, and how its samples look.
 
-use forebay::data::{guess, open, sheet, DataSet, Sampler};
+use forebay::data::{guess_with, open_with, sheet, DataSet, Reading, Sampler};
 use forebay::format_bytes;
 use serde_json::json;
 
@@ -15,7 +15,9 @@ use crate::output;
 /// Data that is missing or corrupt, or samples that are no images.
 pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
     arguments.out.as_deref().map(output::check_writable).transpose()?;
-    let mut set = open(&arguments.data, &guess(&arguments.data, arguments.image_size)?)?;
+    let mut reading = Reading::default();
+    reading.text = arguments.text.options();
+    let mut set = open_with(&arguments.data, &guess_with(&arguments.data, arguments.image_size, &reading)?, &reading)?;
     let found = set.description()?;
     let shown = match arguments.show.zip(arguments.out.as_deref()) {
         Some((count, path)) => {

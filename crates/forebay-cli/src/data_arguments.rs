@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forebay::data::{Normalization, Transform};
 
 use crate::device_arguments::positive_count;
 use crate::heap_arguments::byte_count;
+use crate::text_arguments::TextArguments;
 
 /// How samples are read, and what becomes of them.
 #[derive(Args, Clone, Debug, Default)]
@@ -25,8 +26,20 @@ pub struct DataArguments {
     /// Leave out up to N samples that cannot be read, and report them; the next sample that can be read takes the place of each
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
+    /// Train on random patches of volumes, of these sizes: 64x64x64. Validation goes through tiles that cover each volume. DATA#0..8 then takes
+    /// volumes
+    #[arg(long, value_name = "SIZES", value_parser = sizes, conflicts_with = "split")]
+    pub patch: Option<Sizes>,
+    /// Patches of each volume in an epoch [default: 1]
+    #[arg(long, value_name = "N", requires = "patch", value_parser = positive_count)]
+    pub patches: Option<u64>,
+    /// Draw samples instead of taking each once in an epoch: with `classes`, every class comes equally often; with `weights`, a sample as often
+    /// as the column `weight` of a table says. --shuffle is the seed
+    #[arg(long, value_enum, value_name = "BY", conflicts_with = "bucket_by")]
+    pub balance: Option<Balance>,
     /// Change samples a little each time they are trained on: hflip, vflip, dflip (mirrored every other time), crop:PLACES (moved by up to
-    /// that many, 0 comes in), rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE; one after the other. Labels
+    /// that many, 0 comes in), rotate:DEGREES, scale:X, elastic:PLACES (deformed), brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA (with another sample, labels
+    /// alike: they are numbers, or for cutmix maps); one after the other. Labels
     /// of the same sizes move along. --shuffle is the seed, too
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
     pub augment: Vec<Transform>,
@@ -34,6 +47,9 @@ pub struct DataArguments {
     /// all samples before training
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
     pub normalize: Option<Normalize>,
+    /// How text becomes tokens.
+    #[command(flatten)]
+    pub text: TextArguments,
 }
 
 /// `forebay data`.
@@ -45,6 +61,7 @@ pub struct DataArguments {
 Examples:
   forebay data photos/ --show 16 --out sheet.png
   forebay data digits.npz#0..1500 --show 32 --out sheet.png --shuffle 1 --augment crop:1,rotate:10
+  forebay data articles.jsonl --tokenizer tokenizer.json           sequences of 128 tokens
   forebay data digits.npz --json"
 )]
 pub struct LookArguments {
@@ -69,11 +86,23 @@ pub struct LookArguments {
     /// Normalise them as `forebay train --normalize` does; `measured` says what it measured
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize, requires = "show")]
     pub normalize: Option<Normalize>,
+    /// How text becomes tokens.
+    #[command(flatten)]
+    pub text: TextArguments,
     /// Print one JSON object on standard output, and nothing else there
     ///
     /// Keys: kind, samples, tensors, size_bytes, shown (null, or samples, labels where each has one, and path).
     #[arg(long)]
     pub json: bool,
+}
+
+/// How often samples come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Balance {
+    /// Every class equally often
+    Classes,
+    /// As often as the data set says
+    Weights,
 }
 
 /// Where the numbers of a normalisation come from.
@@ -96,6 +125,16 @@ fn split(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Sizes of axes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(pub Vec<u64>);
+
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let sizes: Option<Vec<u64>> = text.split('x').map(|size| size.parse().ok().filter(|&size| size > 0)).collect();
+    let wrong = || "write one to three sizes, such as 64x64x64".to_owned();
+    sizes.filter(|sizes| sizes.len() <= 3).map(Sizes).ok_or_else(wrong)
+}
+
 fn transform(text: &str) -> Result<Transform, String> {
     text.parse()
 }
@@ -110,6 +149,14 @@ fn normalize(text: &str) -> Result<Normalize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_one_to_three() {
+        assert_eq!((sizes("64x32x8"), sizes("5")), (Ok(Sizes(vec![64, 32, 8])), Ok(Sizes(vec![5]))));
+        for wrong in ["", "0x1", "1x2x3x4", "axb", "1x"] {
+            assert!(sizes(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn shares_are_a_hundred_together() {

@@ -18,6 +18,9 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// What masks a checksum, so that checksums of data with checksums in it are no trouble.
 const MASK: u32 = 0xa282_ead8;
 
+/// Parts of a histogram.
+const PARTS: usize = 64;
+
 /// A file of events that is being written.
 pub struct EventFile {
     path: PathBuf,
@@ -63,6 +66,39 @@ impl EventFile {
             summary.extend(text(1, &scalar));
         }
         self.write(step, text(5, &summary));
+    }
+
+    /// Writes how often values lie where, in equal parts from the least to the largest. What is no number is left out.
+    pub fn histogram(&mut self, step: u64, name: &str, values: &[f64]) {
+        let finite = || values.iter().copied().filter(|value| value.is_finite());
+        let (low, high) = finite().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+        if low > high {
+            return;
+        }
+        let part = (high - low) / PARTS as f64;
+        let mut counts = [0.0f64; PARTS];
+        let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+        for value in finite() {
+            let place = if part > 0.0 { ((value - low) / part) as usize } else { 0 };
+            counts[place.min(PARTS - 1)] += 1.0;
+            (count, sum, squares) = (count + 1.0, sum + value, squares + value * value);
+        }
+        let packed = |numbers: &[f64]| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>();
+        let limits: Vec<f64> = (1..=PARTS).map(|number| low + part * number as f64).collect();
+        let numbers =
+            [(1, low), (2, high), (3, count), (4, sum), (5, squares)].map(|(field, number)| double(field, number));
+        let histogram = [numbers.concat(), text(6, &packed(&limits)), text(7, &packed(&counts))].concat();
+        self.write(step, text(5, &text(1, &[text(1, name.as_bytes()), text(5, &histogram)].concat())));
+    }
+
+    /// Writes a picture: the contents of a PNG file.
+    pub fn picture(&mut self, step: u64, name: &str, png: &[u8]) {
+        // Width and height are the first numbers of its first chunk.
+        let size =
+            |at: usize| png.get(at..at + 4).map_or(0, |size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]));
+        let sizes = [whole(1, size(20).into()), whole(2, size(16).into()), whole(3, 3)].concat();
+        let picture = [sizes, text(4, png)].concat();
+        self.write(step, text(5, &text(1, &[text(1, name.as_bytes()), text(4, &picture)].concat())));
     }
 
     fn write(&mut self, step: u64, what: Vec<u8>) {
@@ -213,5 +249,32 @@ mod tests {
         assert_eq!(found[2][1].1, 300u64.to_le_bytes());
         assert_eq!(scalars(&found[2]), [pair("training/loss", 0.5), pair("training/skipped", 1.0)]);
         assert_eq!(scalars(&found[3]), [pair("validation/loss", 0.25)]);
+    }
+
+    #[test]
+    fn histograms_count_every_number_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut events = EventFile::new(folder.path(), 0).unwrap();
+        events.histogram(3, "w", &[-1.0, 0.25, 0.25, 3.0, f64::NAN]);
+        events.histogram(3, "none", &[f64::NAN]);
+        events.histogram(3, "same", &[2.0, 2.0]);
+        let records = records(&std::fs::read(&events.path).unwrap());
+        assert_eq!(records.len(), 3);
+        for (record, name, low, high, count) in [(1, "w", -1.0, 3.0, 4.0), (2, "same", 2.0, 2.0, 2.0)] {
+            let value = fields(&fields(&fields(&records[record])[2].1)[0].1);
+            assert_eq!(value[0].1, name.as_bytes());
+            let histogram = fields(&value[1].1);
+            let numbers = |field: usize| -> Vec<f64> {
+                histogram[field]
+                    .1
+                    .chunks_exact(8)
+                    .map(|number| f64::from_le_bytes(number.try_into().unwrap()))
+                    .collect()
+            };
+            assert_eq!((numbers(0), numbers(1), numbers(2)), (vec![low], vec![high], vec![count]));
+            assert_eq!((numbers(5).len(), *numbers(5).last().unwrap()), (PARTS, high));
+            assert_eq!(numbers(6).iter().sum::<f64>(), count);
+            assert_eq!((numbers(6)[0], numbers(6)[PARTS - 1]), if record == 1 { (1.0, 1.0) } else { (2.0, 0.0) });
+        }
     }
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Sampler, Transform};
+use forebay::data::{
+    self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Patches, Reading, Sampler, Transform,
+};
 use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
 
 use crate::arguments::{RunArguments, TrainArguments};
+use crate::data_arguments::{Balance, Sizes};
 use crate::failure::Failure;
 use crate::output;
 
@@ -24,7 +27,13 @@ const AHEAD_BYTES_MAX: u64 = 256 << 20;
 /// Data that is missing, corrupt, or does not fit the model.
 pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Failure> {
     let first = arguments.reading.split.map(|percent| Part::First { percent });
-    open_part(&arguments.data, first, trainer, arguments)
+    let patches = arguments.reading.patch.as_ref().map(|Sizes(sizes)| {
+        let mut patches = Patches::new(sizes);
+        patches.per_volume = Some(arguments.reading.patches.unwrap_or(1));
+        patches.seed = arguments.shuffle.unwrap_or(0);
+        patches
+    });
+    open_part(&arguments.data, first, patches, trainer, arguments)
 }
 
 /// Opens what it is validated on; none where nothing is.
@@ -34,12 +43,14 @@ pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Fa
 pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<Option<DataSet>, Failure> {
     let rest = arguments.reading.split.map(|percent| Part::Rest { percent });
     let name = arguments.validate.as_ref().or(rest.map(|_| &arguments.data));
-    name.map(|name| open_part(name, rest, trainer, arguments)).transpose()
+    let tiles = arguments.reading.patch.as_ref().map(|Sizes(sizes)| Patches::new(sizes));
+    name.map(|name| open_part(name, rest, tiles, trainer, arguments)).transpose()
 }
 
 fn open_part(
     data: &str,
     part: Option<Part>,
+    patches: Option<Patches>,
     trainer: &Trainer,
     arguments: &TrainArguments,
 ) -> Result<DataSet, Failure> {
@@ -48,7 +59,10 @@ fn open_part(
     let batches_bytes = batch_bytes(trainer).saturating_mul(AHEAD + 1);
     let held = arguments.reading.data_memory.map(|bytes| HeldBytes::AtMost(bytes.saturating_sub(batches_bytes)));
     let requirements = trainer.data_requirements(arguments.input_scale)?;
-    let mut set = data::open_free(data, &requirements, &free, held.unwrap_or_default())?;
+    let mut reading = Reading::default();
+    (reading.free, reading.held, reading.text) = (free, held.unwrap_or_default(), arguments.reading.text.options());
+    reading.patches = patches;
+    let mut set = data::open_with(data, &requirements, &reading)?;
     if let Some(part) = part {
         set = set.part(part, arguments.reading.split_seed)?;
     }
@@ -106,6 +120,25 @@ pub fn loader(
     Ok(Loader::new(set, sampler, ahead as usize))
 }
 
+/// Which samples make up which batch of training: drawn by their weights, where the flags ask for it.
+///
+/// # Errors
+/// As [`sampler`], and samples that have no weights.
+pub fn training_sampler(
+    set: &mut DataSet,
+    model: &Model,
+    arguments: &TrainArguments,
+    batch_size: u64,
+    seed: Option<u64>,
+) -> Result<Sampler, Failure> {
+    let weights = match arguments.reading.balance {
+        Some(Balance::Classes) => set.class_weights()?,
+        Some(Balance::Weights) => set.weights()?,
+        None => return sampler(set, model, arguments, batch_size, seed),
+    };
+    Ok(Sampler::weighted(&weights, batch_size, seed.unwrap_or(0)))
+}
+
 /// Which samples make up which batch.
 ///
 /// # Errors
@@ -151,6 +184,11 @@ pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeM
     let is_open = |dimension: &Dimension| matches!(dimension, Dimension::Symbol(_));
     if !inputs.iter().any(|info| info.dimensions.iter().skip(1).any(is_open)) {
         return Ok(BTreeMap::new());
+    }
+    if let (Some(Sizes(patch)), [info]) = (&arguments.reading.patch, inputs.as_slice()) {
+        let first = info.dimensions.len().saturating_sub(patch.len());
+        let open = (first..).zip(patch).filter(|(i, _)| info.dimensions.get(*i).is_some_and(is_open));
+        return Ok(open.map(|(i, &size)| (format!("{}[{i}]", info.name), size)).collect());
     }
     let names: Vec<&str> = inputs.iter().map(|info| info.name.as_str()).collect();
     let shapes = data::sample_shapes(&arguments.data, &names)?;

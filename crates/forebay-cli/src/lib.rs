@@ -34,6 +34,7 @@
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it takes |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
+//! | [`text_arguments`] | the flags of text |
 //! | [`lora_arguments`] | the flags of low-rank adapters |
 //! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
 //! | [`numbers`] | numbers of flags |
@@ -93,6 +94,7 @@ mod resuming;
 mod run;
 mod scaling;
 mod schedule_arguments;
+mod text_arguments;
 mod train;
 mod training_options;
 mod validation;

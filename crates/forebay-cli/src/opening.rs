@@ -79,7 +79,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.sizes.extend(arguments.training.size.iter().cloned());
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
     warn_of_unknown_costs(trainer.unknown_costs());
-    let data = feeding::open(&trainer, arguments)?;
+    let mut data = feeding::open(&trainer, arguments)?;
     trainer.keep_memory_limit()?;
     let mut digest = None;
     if let Some(checkpoint) = &checkpoint {
@@ -88,7 +88,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         trainer.restore(checkpoint)?;
     }
     let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
-    let sampler = feeding::sampler(&data, &model, arguments, batch_size, shuffle)?;
+    let sampler = feeding::training_sampler(&mut data, &model, arguments, batch_size, shuffle)?;
     let sample_count = data.sample_count();
     if sample_count < batch_size {
         output::complain(&format!(

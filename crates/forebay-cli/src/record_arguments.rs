@@ -21,6 +21,12 @@ pub struct RecordArguments {
     /// Write the numbers of each step and each validation for TensorBoard, into this folder (`tensorboard --logdir DIR`)
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
+    /// Write a histogram of each parameter that trains there, after every N steps, too
+    #[arg(long, value_name = "N", requires = "tensorboard", value_parser = positive_count)]
+    pub histograms_every: Option<u64>,
+    /// Draw up to N samples of each validation there, with their label maps, and with those that the model predicts
+    #[arg(long, value_name = "N", requires_all = ["tensorboard", "validation"], value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub show_predictions: Option<u64>,
     /// Write a page about the run at its end: curves, what was asked for, memory, time, machine, versions; it needs no other file
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,

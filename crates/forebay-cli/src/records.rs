@@ -1,12 +1,16 @@
 //! The records of a run: lines in a file, events for TensorBoard, and what a page at the end shows.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use forebay::data::{convert, sheet, Batch};
+use forebay::{Tensor, Trainer};
 use serde_json::Value;
 
 use crate::event_file::EventFile;
 use crate::failure::Failure;
 use crate::log_file::LogFile;
+use crate::output;
 use crate::record_arguments::RecordArguments;
 
 /// Where lines go.
@@ -15,6 +19,8 @@ pub struct Records {
     events: Option<EventFile>,
     /// All lines of this run, where a page at the end shows them.
     lines: Option<Vec<Value>>,
+    histograms_every: Option<u64>,
+    predictions: Option<u64>,
 }
 
 impl Records {
@@ -30,7 +36,8 @@ impl Records {
     pub fn new(arguments: &RecordArguments, done: u64, metrics: Vec<String>) -> Result<Records, Failure> {
         let log = arguments.log.as_deref().map(|path: &Path| LogFile::new(path, done, metrics)).transpose()?;
         let events = arguments.tensorboard.as_deref().map(|folder| EventFile::new(folder, done)).transpose()?;
-        Ok(Records { log, events, lines: arguments.report.is_some().then(Vec::new) })
+        let (histograms_every, predictions) = (arguments.histograms_every, arguments.show_predictions);
+        Ok(Records { log, events, lines: arguments.report.is_some().then(Vec::new), histograms_every, predictions })
     }
 
     /// Writes a line.
@@ -40,8 +47,73 @@ impl Records {
         self.lines.iter_mut().for_each(|lines| lines.push(line.clone()));
     }
 
+    /// Writes histograms of all parameters, where this step is one that asks for it.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn histograms(&mut self, trainer: &Trainer, step: u64) -> Result<(), Failure> {
+        let (Some(every), Some(events)) = (self.histograms_every, &mut self.events) else { return Ok(()) };
+        if step.is_multiple_of(every) {
+            trainer.for_each_parameter(|name, tensor| {
+                events.histogram(step, &format!("parameters/{name}"), &convert::to_f64(&tensor));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The first samples of a batch, where they are to be drawn with what the model predicts.
+    pub fn to_draw(&self, inputs: &BTreeMap<String, Tensor>, labels: &Tensor) -> Option<Batch> {
+        let most = self.predictions?.min(labels.shape().first().copied().unwrap_or(0));
+        let rows: Vec<u64> = (0..most).collect();
+        let inputs = inputs.iter().map(|(name, input)| (name.clone(), input.rows(&rows)));
+        Some(Batch { inputs: inputs.collect(), labels: labels.rows(&rows) })
+    }
+
+    /// Draws samples with their label maps, and with the classes that scores say. What is no picture is told, and training goes on.
+    pub fn draw(&mut self, step: u64, samples: Batch, scores: &Tensor, class_axis: Option<usize>) {
+        let Some(events) = &mut self.events else { return };
+        let predicted = class_axis.and_then(|axis| highest(scores, axis));
+        let predicted = predicted.filter(|labels| labels.shape()[1..] == samples.labels.shape()[1..]);
+        let rows: Vec<u64> = (0..samples.labels.shape()[0]).collect();
+        let predicted = predicted.map(|labels| Batch { labels: labels.rows(&rows), inputs: samples.inputs.clone() });
+        for (name, batch) in [("labels", Some(samples)), ("predictions", predicted)] {
+            match batch.map(|batch| sheet::png(&batch)).transpose() {
+                Ok(png) => png.iter().for_each(|png| events.picture(step, &format!("validation/{name}"), png)),
+                Err(error) => {
+                    self.predictions = None;
+                    return output::complain(&format!("warning: --show-predictions: {error}; nothing is drawn"));
+                }
+            }
+        }
+    }
+
     /// The lines so far; none where nothing shows them.
     pub fn lines(&self) -> &[Value] {
         self.lines.as_deref().unwrap_or_default()
+    }
+}
+
+/// The classes with the highest scores along an axis, the first of equals.
+fn highest(scores: &Tensor, axis: usize) -> Option<Tensor> {
+    let (values, shape) = (scores.to_f32()?, scores.shape());
+    let count = |sizes: &[u64]| sizes.iter().product::<u64>() as usize;
+    let (classes, inner) = (*shape.get(axis)? as usize, count(&shape[axis + 1..]));
+    let labels = (0..count(&shape[..axis]) * inner).map(|place| {
+        let score = |class: usize| values[(place / inner * classes + class) * inner + place % inner];
+        (1..classes).fold(0, |best, class| if score(class) > score(best) { class } else { best }) as i64
+    });
+    let labels: Vec<i64> = labels.collect();
+    Some(Tensor::from_i64(&[&shape[..axis], &shape[axis + 1..]].concat(), &labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_score_is_the_class() {
+        let scores = Tensor::from_f32(&[1, 3, 2], &[0.0, 5.0, 2.0, 5.0, 1.0, 4.0]);
+        assert_eq!(highest(&scores, 1), Some(Tensor::from_i64(&[1, 2], &[1, 0])));
     }
 }

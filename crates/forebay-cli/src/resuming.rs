@@ -51,6 +51,8 @@ pub fn batches(arguments: &TrainArguments) -> Value {
         "pad_to": arguments.pad_to,
         "accumulate": parts,
         "split": reading.split.map(|percent| json!([percent, reading.split_seed])),
+        "patch": reading.patch.as_ref().map(|sizes| json!([sizes.0, reading.patches])),
+        "balance": reading.balance.map(|balance| format!("{balance:?}")),
         "augment": Some(changes).filter(|changes| !changes.is_empty()),
         "normalize": reading.normalize.as_ref().map(|normalize| format!("{normalize:?}")),
     })
@@ -67,6 +69,8 @@ pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(),
         ("--pad-to", "pad_to"),
         ("--accumulate", "accumulate"),
         ("--split", "split"),
+        ("--patch", "patch"),
+        ("--balance", "balance"),
         ("--augment", "augment"),
         ("--normalize", "normalize"),
     ] {

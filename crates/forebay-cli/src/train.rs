@@ -343,6 +343,7 @@ impl<'a> Run<'a> {
         let data_seconds = self.steps.last().and_then(|step| step.data_seconds).unwrap_or_default();
         let device_peak_bytes = self.trainer.usage().heap_peak_bytes;
         self.records.line(step_line(report, epoch, data_seconds, device_peak_bytes, resident_peak_bytes()));
+        self.records.histograms(&self.trainer, step)?;
         let epoch_mean = self.epoch_loss.add(step, report.loss, steps_per_epoch);
         let records = &self.arguments.records;
         let every = records.validation_steps(steps_per_epoch);
@@ -513,8 +514,12 @@ impl<'a> Run<'a> {
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
             let Batch { inputs, labels } = set.batch(&samples)?;
+            let to_draw = self.records.to_draw(&inputs, &labels).filter(|_| step == 0);
             let evaluation =
                 self.trainer.evaluate(inputs, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
+            if let Some(samples) = to_draw {
+                self.records.draw(self.trainer.step_count(), samples, &evaluation.logits, class_axis);
+            }
             metrics.add(&evaluation.logits, &labels);
             let weight = match (class_axis, evaluation.logits.to_f32(), labels.to_i64()) {
                 (Some(axis), Some(logits), Some(labels)) => {

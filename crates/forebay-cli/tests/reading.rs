@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use common::{assert_says, digits_data, digits_model, example, failure, json, success, Folder};
 use forebay::data::{npy, npz};
+use forebay_testing::onnx;
 
 /// Digits as `.npy` files in a folder, and as an archive that is not packed.
 fn copies(folder: &Folder, count: u64) -> [String; 2] {
@@ -81,4 +82,54 @@ fn damaged_images_are_named_or_left_out_and_counted() {
     assert_says(&text, &["1 samples that cannot be read", "class1/3.png", "waited for data"]);
     folder.write("class0/0.png", b"nor this");
     assert_says(&failure(1, &[command.as_slice(), &["--skip-bad", "1"]].concat()), &["2 samples", "up to 1"]);
+}
+
+#[test]
+fn classes_are_drawn_alike_and_a_run_that_goes_on_draws_the_same() {
+    let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
+    let data = format!("{data}#0..120");
+    let flags = ["--balance", "classes", "--shuffle", "2", "--augment", "elastic:1", "--input-scale", "0.0625"];
+    let run = |more: &[&str]| json(&train(&model, &data, &[flags.as_slice(), more].concat()));
+    let saved = ["whole", "resumed"].map(|name| folder.text(&format!("{name}.onnx")));
+    run(&["--steps", "5", "--save", &saved[0]]);
+    let checkpoint = folder.text("checkpoint");
+    run(&["--steps", "2", "--checkpoint", &checkpoint]);
+    run(&["--steps", "5", "--resume", &checkpoint, "--save", &saved[1]]);
+    let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());
+    assert!(whole == resumed);
+    let error = failure(2, &train(&model, &data, &["--steps", "5", "--resume", &checkpoint]));
+    assert_says(&error, &["--balance", "the checkpoint was made with"]);
+    let error = failure(1, &train(&model, &data, &["--steps", "1", "--balance", "weights"]));
+    assert_says(&error, &["it has no weights of samples", "column `weight`"]);
+}
+
+#[test]
+fn patches_of_volumes_train_and_mixing_classes_is_refused() {
+    let folder = Folder::new();
+    let weights = [0.5, -0.5, 0.25, 1.0];
+    let node = onnx::node("Conv", &["x", "w"], "y", &[("kernel_shape", &[1, 1, 1], true)]);
+    let initializer = onnx::floats("w", &[4, 1, 1, 1, 1], &weights);
+    let model = onnx::model(&[node], &[initializer], ("x", &[2, 1, 8, 8, 8]), ("y", &[2, 4, 8, 8, 8]));
+    std::fs::write(folder.path("m.onnx"), model).unwrap();
+    let (model, data) = (folder.text("m.onnx"), example("brain"));
+    let flags = ["train", &model, "--data", &data, "--patch", "8x8x8", "--shuffle", "3", "--learning-rate", "0.01"];
+    let run = |more: &[&str]| json(&[flags.as_slice(), more].concat());
+    let saved = ["whole", "resumed"].map(|name| folder.text(&format!("{name}.onnx")));
+    let whole = run(&["--patches", "6", "--epochs", "2", "--augment", "elastic:1,cutmix:1", "--save", &saved[0]]);
+    assert_eq!(whole["steps"].as_array().unwrap().len(), 6);
+    let checkpoint = folder.text("checkpoint");
+    let flags = ["--patches", "6", "--augment", "elastic:1,cutmix:1"];
+    run(&[flags.as_slice(), &["--steps", "4", "--checkpoint", &checkpoint]].concat());
+    run(&[flags.as_slice(), &["--steps", "6", "--resume", &checkpoint, "--save", &saved[1]]].concat());
+    let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());
+    assert!(whole == resumed);
+    assert_says(&failure(2, &["train", &model, "--data", &data, "--patch", "8x8x8", "--split", "50/50"]), &["--split"]);
+    let error = failure(1, &["train", &model, "--data", &data, "--patch", "8x8x4", "--steps", "1"]);
+    assert_says(&error, &["patches of [8, 8, 4] were asked for, and the model takes [8, 8, 8]"]);
+    let digits = digits_data();
+    let error = failure(
+        1,
+        &["train", &digits_model(), "--data", &digits, "--batch-size", "9", "--augment", "mixup:0.2", "--steps", "1"],
+    );
+    assert_says(&error, &["labels: they are int64; classes cannot be mixed"]);
 }

@@ -16,7 +16,8 @@ fn a_run_leaves_lines_events_and_a_page() {
             ["train", &model, "--data", &data, "--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
         let validation = ["--validate", &validation, "--validate-every", "2", "--metrics", "f1,top5,confusion"];
         let records = ["--epochs", "2", "--log", log, "--tensorboard", &files[1], "--report", &files[2]];
-        json(&[common.as_slice(), &validation, &records].concat())
+        let drawn = ["--histograms-every", "3", "--show-predictions", "4"];
+        json(&[common.as_slice(), &validation, &records, &drawn].concat())
     };
     let report = run(&files[0]);
     let text = std::fs::read_to_string(&files[0]).unwrap();
@@ -29,7 +30,7 @@ fn a_run_leaves_lines_events_and_a_page() {
     }
     let events: Vec<_> = std::fs::read_dir(&files[1]).unwrap().map(|entry| entry.unwrap().path()).collect();
     let bytes = std::fs::read(&events[0]).unwrap();
-    for tag in ["training/loss", "training/learning_rate", "validation/f1"] {
+    for tag in ["training/loss", "training/learning_rate", "validation/f1", "parameters/", "validation/labels"] {
         assert!(bytes.windows(tag.len()).any(|window| window == tag.as_bytes()), "{tag}");
     }
     let page = std::fs::read_to_string(&files[2]).unwrap();

@@ -16,6 +16,7 @@ use crate::convert::convert;
 use crate::dataset::{described, size_of_files, Batch, Description, LabelKind, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
+use crate::image_set::one_each;
 use forebay_base::Tensor;
 
 /// The arrays, in the file's own types: they are converted batch by batch.
@@ -136,6 +137,13 @@ impl Source for ArchiveSet {
         }
         let labels = convert(self.labels.rows(samples)?, label_type(&self.requirements), 1.0, &self.label_origin)?;
         Ok(Batch { inputs, labels })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        match self.labels.ty().shape[1..].iter().all(|&size| size == 1) {
+            true => Ok(one_each(&self.labels.range(0..self.sample_count())?)),
+            false => Ok(None),
+        }
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {

@@ -138,7 +138,7 @@ pub enum HeldBytes {
 
 impl HeldBytes {
     /// Arrays up to this many bytes are read whole, though they could be read row by row.
-    fn bytes(self) -> u64 {
+    pub(crate) fn bytes(self) -> u64 {
         match self {
             HeldBytes::Usual => 64 << 20,
             HeldBytes::AtMost(bytes) => bytes,

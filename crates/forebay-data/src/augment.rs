@@ -10,6 +10,7 @@ use forebay_base::{DataType, Tensor};
 
 use crate::batch::Batch;
 use crate::convert::convert;
+use crate::elastic::Displacement;
 use crate::error::DataError;
 use crate::plane::{self, Grid};
 
@@ -46,6 +47,11 @@ pub enum Transform {
         /// The largest change.
         most: f32,
     },
+    /// Deformed smoothly: values come from up to `places` away along each axis.
+    Elastic {
+        /// The places.
+        places: f32,
+    },
     /// A number of up to this is added, or taken away.
     Brightness {
         /// The number.
@@ -61,6 +67,16 @@ pub enum Transform {
         /// Its standard deviation.
         deviation: f32,
     },
+    /// Added to another sample, and labels alike: how much of each there is has the beta distribution with this parameter, twice.
+    Mixup {
+        /// The parameter.
+        alpha: f32,
+    },
+    /// A box of another sample takes the place of its own, and labels are mixed alike; its size is drawn as for [`Transform::Mixup`].
+    Cutmix {
+        /// The parameter.
+        alpha: f32,
+    },
     /// A box is set to 0.
     Cutout {
         /// Its size along each axis, as a share of it.
@@ -69,7 +85,14 @@ pub enum Transform {
 }
 
 /// What `--augment` takes, in words.
-pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE";
+pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, elastic:PLACES, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA";
+
+impl Transform {
+    /// Whether it takes another sample.
+    pub(crate) fn is_mixing(self) -> bool {
+        matches!(self, Transform::Mixup { .. } | Transform::Cutmix { .. })
+    }
+}
 
 impl FromStr for Transform {
     type Err = String;
@@ -91,9 +114,12 @@ impl FromStr for Transform {
             },
             ("rotate", _) => Ok(Transform::Rotate { degrees: value(180.0)? }),
             ("scale", _) => Ok(Transform::Scale { most: value(0.9)? }),
+            ("elastic", _) => Ok(Transform::Elastic { places: value(65_536.0)? }),
             ("brightness", _) => Ok(Transform::Brightness { most: value(f32::MAX)? }),
             ("contrast", _) => Ok(Transform::Contrast { most: value(1.0)? }),
             ("noise", _) => Ok(Transform::Noise { deviation: value(f32::MAX)? }),
+            ("mixup", _) => Ok(Transform::Mixup { alpha: value(4.0)? }),
+            ("cutmix", _) => Ok(Transform::Cutmix { alpha: value(4.0)? }),
             ("cutout", _) => Ok(Transform::Cutout { share: value(1.0)? }),
             _ => Err(unknown()),
         }
@@ -124,11 +150,14 @@ pub struct Augmentation {
 
 impl Augmentation {
     /// A batch with its samples changed: inputs of floating-point numbers with two or three spatial axes, and labels of the same sizes.
-    /// `samples` are the numbers of the batch's samples.
+    /// `samples` are the numbers of the batch's samples. Changes that take other samples are left to the data set.
     ///
     /// # Errors
     /// [`DataError`] for a batch that has nothing to change.
     pub fn apply(&self, mut batch: Batch, samples: &[u64], epoch: u64) -> Result<Batch, DataError> {
+        if self.transforms.iter().all(|transform| transform.is_mixing()) {
+            return Ok(batch);
+        }
         let mut spatial: Option<Vec<u64>> = None;
         for (name, input) in &mut batch.inputs {
             let (data_type, shape) = (input.data_type(), input.shape().to_vec());
@@ -186,6 +215,10 @@ impl Augmentation {
                     let factor = 1.0 / (1.0 + f64::from(most) * random.symmetric());
                     grid.planes(values).for_each(|plane| grid.transform(plane, [factor, 0.0, 0.0, factor]));
                 }
+                Transform::Elastic { places } => {
+                    let displacement = Displacement::draw(grid, places, random);
+                    grid.planes(values).for_each(|plane| displacement.apply(grid, plane));
+                }
                 Transform::Cutout { share } => {
                     // What is no longer seen keeps its labels.
                     let hole = grid.hole(share, random);
@@ -193,6 +226,8 @@ impl Augmentation {
                         grid.planes(values).for_each(|plane| grid.clear(plane, &hole));
                     }
                 }
+                // These are done for whole batches.
+                Transform::Mixup { .. } | Transform::Cutmix { .. } => {}
                 _ if kind == Kind::Labels => {}
                 Transform::Brightness { most } => {
                     let summand = most * random.symmetric() as f32;
@@ -245,6 +280,7 @@ mod tests {
             "crop:2",
             "rotate:20",
             "scale:0.2",
+            "elastic:2",
             "brightness:0.1",
             "contrast:0.2",
             "noise:0.1",

@@ -10,6 +10,7 @@ use crate::augment::Augmentation;
 pub use crate::batch::Batch;
 use crate::digest::Digest;
 use crate::error::DataError;
+use crate::mixing::Mixing;
 use crate::normalization::{Normalization, Sums};
 use crate::sampler::{permutation, Sampler};
 
@@ -130,8 +131,32 @@ pub trait Source: Send {
     /// If a sample is out of range.
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
 
+    /// The same in an epoch, for sources whose samples differ from epoch to epoch.
+    ///
+    /// # Errors
+    /// As [`Source::batch`].
+    ///
+    /// # Panics
+    /// If a sample is out of range.
+    fn batch_of_epoch(&mut self, samples: &[u64], _epoch: u64) -> Result<Batch, DataError> {
+        self.batch(samples)
+    }
+
     /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
+
+    /// The class of every sample, where each has one and the source knows it without reading all of the samples.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file.
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        Ok(None)
+    }
+
+    /// The weight of every sample, where the source says it.
+    fn weights(&self) -> Option<Vec<f64>> {
+        None
+    }
 
     /// The sizes of a sample's inputs, where they may differ from sample to sample.
     ///
@@ -288,7 +313,7 @@ impl DataSet {
     pub fn measure(&mut self) -> Result<Normalization, DataError> {
         let mut sums = Sums::default();
         for sample in 0..self.sample_count() {
-            sums.add(&self.raw(&[self.row(sample)])?);
+            sums.add(&self.raw(&[self.row(sample)], 0)?);
         }
         sums.normalization().ok_or_else(|| {
             DataError::unsupported(&self.name, "there is no input of floating-point numbers with channels to measure")
@@ -321,7 +346,7 @@ impl DataSet {
     /// # Panics
     /// If a sample is out of range.
     pub fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
-        let batch = self.raw(&self.rows_of(samples))?;
+        let batch = self.raw(&self.rows_of(samples), 0)?;
         match &self.normalization {
             Some(normalization) => normalization.apply(batch),
             None => Ok(batch),
@@ -337,9 +362,16 @@ impl DataSet {
     /// If a sample is out of range.
     pub fn batch_of_step(&mut self, samples: &[u64], sampler: &Sampler, step: u64) -> Result<Batch, DataError> {
         let rows = self.rows_of(samples);
-        let mut batch = self.raw(&rows)?;
-        if let Some(augmentation) = &self.augmentation {
-            batch = augmentation.apply(batch, &rows, sampler.epoch(step))?;
+        let epoch = sampler.epoch(step);
+        let mut batch = self.raw(&rows, epoch)?;
+        if let Some(augmentation) = self.augmentation.clone() {
+            batch = augmentation.apply(batch, &rows, epoch)?;
+            for mixing in Mixing::of(&augmentation, epoch) {
+                let count = self.sample_count();
+                let others: Vec<u64> = rows.iter().map(|&row| self.row(mixing.partner(row, count))).collect();
+                let other = augmentation.apply(self.raw(&others, epoch)?, &others, epoch)?;
+                batch = mixing.apply(batch, &other, &rows)?;
+            }
         }
         match &self.normalization {
             Some(normalization) => normalization.apply(batch),
@@ -354,20 +386,20 @@ impl DataSet {
     }
 
     /// Reads rows as they are stored; others take the place of those that cannot be read, as far as that is allowed.
-    fn raw(&mut self, rows: &[u64]) -> Result<Batch, DataError> {
+    fn raw(&mut self, rows: &[u64], epoch: u64) -> Result<Batch, DataError> {
         if self.skip_max == 0 {
-            return self.source.batch(rows);
+            return self.source.batch_of_epoch(rows, epoch);
         }
         loop {
             let readable: Result<Vec<u64>, DataError> = rows.iter().map(|&row| self.substitute(row)).collect();
             let readable = readable?;
-            let error = match self.source.batch(&readable) {
+            let error = match self.source.batch_of_epoch(&readable, epoch) {
                 Ok(batch) => return Ok(batch),
                 Err(error) => error,
             };
             let known = self.bad.len();
             for row in readable {
-                if let Err(error) = self.source.batch(&[row]) {
+                if let Err(error) = self.source.batch_of_epoch(&[row], epoch) {
                     self.bad.insert(row, error.to_string());
                 }
             }
@@ -398,6 +430,43 @@ impl DataSet {
             data: self.name.clone(),
             reason: format!("{reason}: no sample can take its place"),
         })
+    }
+
+    /// Weights with which every class comes equally often ([`Sampler::weighted`]).
+    ///
+    /// # Errors
+    /// [`DataError`] for samples that do not have one class each.
+    pub fn class_weights(&mut self) -> Result<Vec<f64>, DataError> {
+        let classes = self.source.classes()?;
+        let classes = classes.ok_or_else(|| {
+            DataError::unsupported(
+                &self.name,
+                "samples are balanced by their classes, and these do not have one class each",
+            )
+        })?;
+        let classes: Vec<i64> = (0..self.sample_count()).map(|sample| classes[self.row(sample) as usize]).collect();
+        let mut counts: BTreeMap<i64, u64> = BTreeMap::new();
+        classes.iter().for_each(|class| *counts.entry(*class).or_default() += 1);
+        Ok(classes.iter().map(|class| 1.0 / counts[class] as f64).collect())
+    }
+
+    /// The weights that the data set has for its samples, such as the column `weight` of a table.
+    ///
+    /// # Errors
+    /// [`DataError`] for one that has none, or whose weights are all 0.
+    pub fn weights(&self) -> Result<Vec<f64>, DataError> {
+        let weights = self.source.weights();
+        let weights = weights.ok_or_else(|| {
+            DataError::unsupported(
+                &self.name,
+                "it has no weights of samples: a table of images has them in a column `weight`",
+            )
+        })?;
+        let weights: Vec<f64> = (0..self.sample_count()).map(|sample| weights[self.row(sample) as usize]).collect();
+        match weights.iter().any(|weight| *weight > 0.0) {
+            true => Ok(weights),
+            false => Err(DataError::unsupported(&self.name, "the weights of all samples are 0")),
+        }
     }
 
     /// The sizes of a sample's inputs, in the order in which they were required; none where all samples have the same.

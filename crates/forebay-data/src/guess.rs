@@ -8,10 +8,14 @@ use crate::arrays::Arrays;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
 use crate::open::{kind, Kind};
-use crate::{nifti, pairing};
+use crate::reading::Reading;
+use crate::{pairing, sound_set, volume_file};
 
-/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, and images of
-/// `image_size` x `image_size` pixels with three channels.
+/// Tokens of a sequence of text.
+const SEQUENCE_LENGTH: u64 = 128;
+
+/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, images of
+/// `image_size` x `image_size` pixels with three channels, and sequences of 128 tokens.
 ///
 /// ```
 /// let found = forebay_data::guess("../../examples/digits/digits.npz#0..10", 64).unwrap();
@@ -22,7 +26,19 @@ use crate::{nifti, pairing};
 /// # Errors
 /// [`DataError`] naming the path, or samples that cannot be looked at without a model.
 pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
+    guess_with(data, image_size, &Reading::default())
+}
+
+/// The same for a way of reading: with a tokenizer, columns of text are sequences, too.
+///
+/// # Errors
+/// As [`fn@guess`].
+pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requirements, DataError> {
     let (path, kind) = kind(data)?;
+    let kind = match (kind, &reading.text.tokenizer) {
+        (Kind::Parquet, Some(_)) => Kind::Text,
+        _ => kind,
+    };
     let input = |name: &str, sample_shape: Vec<u64>| InputDescription {
         name: name.to_owned(),
         data_type: DataType::Float32,
@@ -33,7 +49,7 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
         Kind::Arrays => of_arrays(path),
         Kind::Volumes => {
             let first = pairing::pairs(path)?.swap_remove(0);
-            let mut shape = nifti::open(&first.labels)?.header().shape.clone();
+            let mut shape = volume_file::open(&first.labels)?.header().shape.clone();
             while shape.len() > 3 && shape.last() == Some(&1) {
                 shape.pop();
             }
@@ -45,8 +61,27 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
             let inputs = vec![input("image", vec![3, image_size, image_size])];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
         }
+        #[cfg(feature = "parquet")]
+        Kind::Parquet => of_parquet(path, image_size),
+        #[cfg(not(feature = "parquet"))]
+        Kind::Parquet => Err(DataError::unsupported(data, "this program was built without Parquet")),
+        Kind::Text => {
+            let (data_type, sample_shape) = (DataType::Int64, vec![SEQUENCE_LENGTH]);
+            let inputs = vec![InputDescription { name: "tokens".to_owned(), data_type, sample_shape }];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape: vec![SEQUENCE_LENGTH] })
+        }
+        Kind::Sounds => {
+            let inputs = vec![input("sound", sound_set::first_shape(path)?)];
+            Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
+        }
         Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
     }
+}
+
+/// What columns look like: an image, a column with the labels, and all other numbers as inputs.
+#[cfg(feature = "parquet")]
+fn of_parquet(path: &Path, image_size: u64) -> Result<Requirements, DataError> {
+    crate::parquet_set::guess(path, image_size)
 }
 
 fn of_arrays(path: &Path) -> Result<Requirements, DataError> {

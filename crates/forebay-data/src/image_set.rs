@@ -20,6 +20,8 @@ pub(crate) struct ImageSet {
     pub(crate) files: Vec<PathBuf>,
     /// The labels of all, one behind the other.
     pub(crate) labels: Tensor,
+    /// How often each is to come, where a table says it.
+    pub(crate) weights: Option<Vec<f64>>,
     /// What images become.
     pub(crate) images: Images,
 }
@@ -50,7 +52,13 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     }
     let kind = format!("a folder of images in {} classes", classes.len());
     let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
-    Ok(Box::new(ImageSet { kind, files, labels, images }))
+    Ok(Box::new(ImageSet { kind, files, labels, weights: None, images }))
+}
+
+/// Labels as classes, where each sample has one.
+pub(crate) fn one_each(labels: &Tensor) -> Option<Vec<i64>> {
+    let count = labels.shape().first().copied().unwrap_or(0);
+    labels.integers().map(Iterator::collect).filter(|labels: &Vec<i64>| labels.len() as u64 == count)
 }
 
 /// Entries of a folder in the order of their names, hidden ones left out.
@@ -89,6 +97,14 @@ impl Source for ImageSet {
         let stacked = Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("samples of one shape");
         let inputs = BTreeMap::from([(self.images.input.name.clone(), stacked)]);
         Ok(Batch { inputs, labels: self.labels.rows(samples) })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        Ok(one_each(&self.labels))
+    }
+
+    fn weights(&self) -> Option<Vec<f64>> {
+        self.weights.clone()
     }
 
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {

@@ -2,7 +2,7 @@
 //!
 //! The first line names the columns: `path`, and what the labels are, in one column or several. Paths are relative to the table's folder.
 //! Labels of classes are whole numbers; other words are classes in the order of the alphabet. Labels of values are numbers, one in each
-//! column.
+//! column. A column `weight` says how often a sample is to come, for those who ask for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,16 +36,22 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
             "the columns are not named: the first line is path,label (or path and several labels)".into(),
         ));
     }
+    let weight = columns.iter().position(|column| column == "weight");
     let folder = path.parent().unwrap_or(Path::new(""));
-    let (mut files, mut labels) = (Vec::new(), Vec::new());
+    let (mut files, mut labels, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     for (line, text) in lines {
         let mut row = cells(text).into_iter();
         let file = row.next().filter(|file| !file.is_empty()).ok_or_else(|| at(line, "the path is missing".into()))?;
-        let row: Vec<String> = row.collect();
+        let mut row: Vec<String> = row.collect();
         if row.len() + 1 != columns.len() {
             return Err(at(line, format!("{} columns, the first line names {}", row.len() + 1, columns.len())));
         }
         files.push(folder.join(file));
+        if let Some(weight) = weight {
+            let word = row.remove(weight - 1);
+            let number = word.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+            weights.push(number.ok_or_else(|| at(line, format!("the weight '{word}' is no number from 0 on")))?);
+        }
         labels.push((line, row));
     }
     let labels = match requirements.labels {
@@ -54,7 +60,8 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     };
     let labels = labels.map_err(|(line, reason)| at(line, reason))?;
     let kind = format!("a table of images with the columns {}", columns.join(", "));
-    Ok(Box::new(ImageSet { kind, files, labels, images }))
+    let weights = weight.map(|_| weights);
+    Ok(Box::new(ImageSet { kind, files, labels, weights, images }))
 }
 
 /// Labels with their lines.
@@ -166,6 +173,24 @@ mod tests {
         assert_eq!(labels(&rows(["0.5", "-2"]), values, &[1]).unwrap(), Tensor::from_f32(&[2, 1], &[-2.0, 0.5]));
         let two = "path,u,v\nimages/a.png,1,2\n\"images/b, 2.png\",3,4\n";
         assert_eq!(labels(two, values, &[2]).unwrap(), Tensor::from_f32(&[2, 2], &[3.0, 4.0, 1.0, 2.0]));
+    }
+
+    #[test]
+    fn a_column_says_how_often_samples_come_and_classes_are_balanced() {
+        let text = "path,weight,label\nimages/a.png,0.5,0\nimages/a.png,2,0\n\"images/b, 2.png\",0,1\n";
+        let (_folder, path) = table(text);
+        let requirements = requirements(LabelKind::Classes, &[]);
+        let source = || open(&path, &requirements).unwrap();
+        assert_eq!(source().weights(), Some(vec![0.5, 2.0, 0.0]));
+        let set = |rows: &str| {
+            crate::dataset::DataSet::new(source(), crate::dataset::RowSelection::parse(rows), "t").unwrap()
+        };
+        assert_eq!(set("1..3").weights().unwrap(), [2.0, 0.0]);
+        assert!(set("2..3").weights().unwrap_err().to_string().contains("all samples are 0"));
+        assert_eq!(set("0..3").class_weights().unwrap(), [0.5, 0.5, 1.0]);
+        let (_folder, path) = table("path,label,weight\nimages/a.png,1,-1\n");
+        let error = open(&path, &requirements).err().unwrap().to_string();
+        assert!(error.contains("line 2: the weight '-1' is no number from 0 on"), "{error}");
     }
 
     #[test]

@@ -84,14 +84,7 @@ pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     let file = BufReader::new(file);
     let stream: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
     let stream = VoxelStream::new(stream, &origin)?;
-    let size_bytes = stream.size_bytes;
-    let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
-    if is_packed && size_bytes > believable {
-        return Err(DataError::malformed(
-            origin,
-            format!("{file_bytes} bytes cannot unpack to {size_bytes} of voxels"),
-        ));
-    }
+    stream.check_packed(file_bytes, is_packed)?;
     Ok(stream)
 }
 
@@ -118,10 +111,34 @@ impl<R: Read> VoxelStream<R> {
         };
         let header = Header::parse(&take(HEADER_BYTES as u64, "the NIfTI-1 header")?, origin)?;
         take(header.voxel_offset - HEADER_BYTES as u64, "the header's extensions")?;
+        VoxelStream::of(stream, origin, header)
+    }
+
+    /// A stream of voxels whose header was read.
+    ///
+    /// # Errors
+    /// [`DataError`] naming `origin`: more voxels than there can be.
+    pub(crate) fn of(stream: R, origin: &str, header: Header) -> Result<VoxelStream<R>, DataError> {
+        let malformed = |reason: String| DataError::malformed(origin, reason);
         let size_bytes = packed_size_bytes(header.data_type, &header.shape)
             .filter(|&size_bytes| usize::try_from(size_bytes).is_ok_and(|size| size <= isize::MAX as usize))
             .ok_or_else(|| malformed(format!("a volume of {:?} {} elements", header.shape, header.data_type)))?;
         Ok(VoxelStream { stream, origin: origin.to_owned(), header, size_bytes })
+    }
+
+    /// Whether a file of this size can unpack to as many voxels as the header says.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file, where it cannot.
+    pub(crate) fn check_packed(&self, file_bytes: u64, is_packed: bool) -> Result<(), DataError> {
+        let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
+        match is_packed && self.size_bytes > believable {
+            true => {
+                let reason = format!("{file_bytes} bytes cannot unpack to {} of voxels", self.size_bytes);
+                Err(DataError::malformed(&self.origin, reason))
+            }
+            false => Ok(()),
+        }
     }
 
     /// What the header says.
@@ -192,8 +209,8 @@ pub struct Header {
     pub slope: f64,
     /// Summand after the factor.
     pub intercept: f64,
-    big_endian: bool,
-    voxel_offset: u64,
+    pub(crate) big_endian: bool,
+    pub(crate) voxel_offset: u64,
 }
 
 impl Header {

@@ -4,30 +4,71 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::arrays::{npy_names, Arrays, HeldBytes};
-use crate::dataset::{DataSet, Requirements, RowSelection};
+use crate::dataset::{DataSet, Requirements, RowSelection, Source};
+use crate::documents::text_files;
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
-use crate::{archive_set, image_set, manifest, pairing, tar_set, volume_set};
+use crate::reading::Reading;
+use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
-/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of NIfTI pairs or of images by class, a table of images
-/// (`.csv`), or tar shards (WebDataset).
+/// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
+/// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
 pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataError> {
-    open_fixed(data, requirements, HeldBytes::Usual)
+    open_fixed(data, requirements, &Reading::default())
 }
 
-fn open_fixed(data: &str, requirements: &Requirements, held: HeldBytes) -> Result<DataSet, DataError> {
+fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     let source = match kind_of(path)? {
+        Kind::Parquet => open_parquet(path, requirements, reading)?,
+        Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
         Kind::Table => manifest::open(path, requirements)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
+        Kind::Sounds => sound_set::open(path, requirements)?,
         Kind::Images => image_set::open(path, requirements)?,
-        Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, held)?,
+        Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, reading.held)?,
     };
     DataSet::new(source, selection, data)
+}
+
+#[cfg(feature = "text")]
+fn open_text(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
+    crate::text_set::open(path, requirements, &reading.text, reading.held)
+}
+
+#[cfg(not(feature = "text"))]
+fn open_text(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
+    Err(DataError::unsupported(
+        path.display().to_string(),
+        "this program was built without text (cargo's feature `text`)",
+    ))
+}
+
+#[cfg(feature = "parquet")]
+fn open_parquet(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
+    match reading.text.tokenizer {
+        Some(_) => open_text(path, requirements, reading),
+        None => crate::parquet_set::open(path, requirements, reading.held),
+    }
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
+    let reason = "this program was built without Parquet (cargo's feature `parquet`)";
+    Err(DataError::unsupported(path.display().to_string(), reason))
+}
+
+/// Whether a path is a Parquet file, or a folder of them.
+fn is_parquet(path: &Path) -> Result<bool, DataError> {
+    let is_named = |path: &Path| path.extension().is_some_and(|extension| extension == "parquet");
+    Ok(match path.is_dir() {
+        true => crate::image_set::listed(path)?.iter().any(|path| is_named(path)),
+        false => is_named(path),
+    })
 }
 
 /// What a path names.
@@ -45,6 +86,12 @@ pub(crate) enum Kind {
     Table,
     /// Tar files.
     Shards,
+    /// A folder of sounds for each class.
+    Sounds,
+    /// Text.
+    Text,
+    /// Parquet files.
+    Parquet,
 }
 
 /// The path of a data set without its selection, and what it names.
@@ -63,10 +110,13 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
     let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     Ok(match path.is_dir() {
         _ if tar_set::is_shards(path)? => Kind::Shards,
+        _ if is_parquet(path)? => Kind::Parquet,
+        _ if !text_files(path)?.is_empty() => Kind::Text,
         false if is_table => Kind::Table,
         false => Kind::Arrays,
         true if !npy_names(path)?.is_empty() => Kind::Arrays,
         true if pairing::is_volume_folder(path)? => Kind::Volumes,
+        true if sound_set::is_sounds(path)? => Kind::Sounds,
         true => Kind::Images,
     })
 }
@@ -82,11 +132,29 @@ pub fn open_free(
     free: &FreeSizes,
     held: HeldBytes,
 ) -> Result<DataSet, DataError> {
+    open_with(data, requirements, &Reading { free: free.clone(), held, ..Reading::default() })
+}
+
+/// The same, with all that can be chosen.
+///
+/// # Errors
+/// [`DataError`] naming the path, and what was expected there.
+pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
-    if is_ragged(path)? {
-        return DataSet::new(ragged_set::open(path, requirements, free, held)?, selection, data);
+    if let Some(patches) = &reading.patches {
+        if !path.is_dir() || kind_of(path)? != Kind::Volumes {
+            return Err(DataError::unsupported(
+                data,
+                "patches are of volumes: a folder of pairs of NIfTI or NRRD files",
+            ));
+        }
+        return DataSet::new(patch_set::open(path, requirements, patches, selection)?, None, data);
     }
-    open_fixed(data, requirements, held)
+    if is_ragged(path)? {
+        let source = ragged_set::open(path, requirements, &reading.free, reading.held)?;
+        return DataSet::new(source, selection, data);
+    }
+    open_fixed(data, requirements, reading)
 }
 
 /// Whether samples may differ in size.

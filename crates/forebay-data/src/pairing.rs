@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::nifti;
+use crate::volume_file;
 
 const LABEL_WORDS: [&str; 5] = ["label", "labels", "seg", "segmentation", "mask"];
 
@@ -44,12 +44,12 @@ pub fn pairs(folder: &Path) -> Result<Vec<Pair>, DataError> {
     }
 }
 
-/// NIfTI files by their names without extension. Hidden files are left out: some systems leave copies of metadata there.
+/// Files of volumes by their names without extension. Hidden files are left out: some systems leave copies of metadata there.
 fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
         let path = entry.map_err(|error| DataError::io(folder, error))?.path();
-        if let Some(stem) = nifti::stem(&path).filter(|stem| !stem.starts_with('.')) {
+        if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.')) {
             if let Some(twin) = found.insert(stem.to_owned(), path.clone()) {
                 let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
                 return Err(DataError::layout(folder, reason));

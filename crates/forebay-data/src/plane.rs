@@ -9,8 +9,8 @@ pub(crate) struct Grid {
 
 /// A number on a grid.
 pub(crate) trait Element: Copy + Default {
-    /// What a place between four others has, from their values and weights.
-    fn between(corners: [(Self, f64); 4]) -> Self;
+    /// What a place between others has, from their values and weights.
+    fn between(corners: &[(Self, f64)]) -> Self;
 
     /// Changes every value.
     fn each(values: &mut [Self], change: impl FnMut(f32) -> f32);
@@ -20,7 +20,7 @@ pub(crate) trait Element: Copy + Default {
 }
 
 impl Element for f32 {
-    fn between(corners: [(f32, f64); 4]) -> f32 {
+    fn between(corners: &[(f32, f64)]) -> f32 {
         corners.iter().map(|&(value, weight)| f64::from(value) * weight).sum::<f64>() as f32
     }
 
@@ -36,9 +36,9 @@ impl Element for f32 {
 
 /// Labels are never mixed: the nearest one counts.
 impl Element for i64 {
-    fn between(corners: [(i64, f64); 4]) -> i64 {
+    fn between(corners: &[(i64, f64)]) -> i64 {
         let mut nearest = corners[0];
-        for corner in corners {
+        for &corner in corners {
             if corner.1 > nearest.1 {
                 nearest = corner;
             }
@@ -91,12 +91,18 @@ impl Grid {
         self.sizes[0] == 1
     }
 
-    fn place(&self, [depth, row, column]: [usize; 3]) -> usize {
+    /// The sizes.
+    pub(crate) fn sizes(&self) -> [usize; 3] {
+        self.sizes
+    }
+
+    /// The number of a place.
+    pub(crate) fn place(&self, [depth, row, column]: [usize; 3]) -> usize {
         (depth * self.sizes[1] + row) * self.sizes[2] + column
     }
 
     /// Gives every place a new value, which is a function of the old ones.
-    fn moved<T: Element>(&self, values: &mut [T], value: impl Fn(&[T], [usize; 3]) -> T) {
+    pub(crate) fn moved<T: Element>(&self, values: &mut [T], value: impl Fn(&[T], [usize; 3]) -> T) {
         let old = values.to_vec();
         let mut places = values.iter_mut();
         for depth in 0..self.sizes[0] {
@@ -147,7 +153,7 @@ impl Grid {
                     T::default()
                 }
             };
-            T::between([
+            T::between(&[
                 (at(top, left), (1.0 - down) * (1.0 - right)),
                 (at(top, left + 1.0), (1.0 - down) * right),
                 (at(top + 1.0, left), down * (1.0 - right)),

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 
 use forebay_base::random::{mixed, SplitMix64};
 
+/// What tells random numbers of weights from others of the same seed.
+const DRAWN: u64 = 0x7765_6967_6874;
+
 /// Splits a data set into batches, epoch after epoch; the last batch of an epoch may be smaller.
 ///
 /// ```
@@ -21,6 +24,8 @@ pub struct Sampler {
     seed: Option<u64>,
     /// By sample: its bucket, where each batch is of one.
     buckets: Option<Vec<u64>>,
+    /// By sample: the sum of the weights up to it, where samples are drawn by weights.
+    weights: Option<Vec<f64>>,
     steps_per_epoch: u64,
     /// The batches of the epoch that was asked for last, so that they are made once per epoch.
     batches: Option<(u64, Vec<Vec<u64>>)>,
@@ -34,7 +39,7 @@ impl Sampler {
     pub fn new(sample_count: u64, batch_size: u64, seed: Option<u64>) -> Sampler {
         assert!(sample_count > 0 && batch_size > 0, "no samples, or none per batch");
         let steps_per_epoch = sample_count.div_ceil(batch_size);
-        Sampler { sample_count, batch_size, seed, buckets: None, steps_per_epoch, batches: None }
+        Sampler { sample_count, batch_size, seed, buckets: None, weights: None, steps_per_epoch, batches: None }
     }
 
     /// The same with batches of samples of one bucket each, of which the last may be smaller. Batches come in the order of their first
@@ -56,6 +61,30 @@ impl Sampler {
         let sampler = Sampler::new(buckets.len() as u64, batch_size, seed);
         let steps_per_epoch = counts.values().map(|count| count.div_ceil(batch_size)).sum();
         Sampler { steps_per_epoch, buckets: Some(buckets), ..sampler }
+    }
+
+    /// As many samples in an epoch, each drawn by its weight: with twice the weight, a sample comes twice as often. Some come several times
+    /// in an epoch, and others not at all.
+    ///
+    /// ```
+    /// use forebay_data::Sampler;
+    ///
+    /// let mut drawn = Sampler::weighted(&[1.0, 0.0, 3.0], 2, 7);
+    /// assert_eq!(drawn.steps_per_epoch(), 2);
+    /// assert!((0..100).all(|step| !drawn.batch(step).contains(&1)));
+    /// ```
+    ///
+    /// # Panics
+    /// If there are no samples, or none per batch, or a weight is negative or no number, or all are 0.
+    pub fn weighted(weights: &[f64], batch_size: u64, seed: u64) -> Sampler {
+        assert!(weights.iter().all(|weight| weight.is_finite() && *weight >= 0.0), "weights are numbers from 0 on");
+        let sums = weights.iter().scan(0.0, |sum, weight| {
+            *sum += weight;
+            Some(*sum)
+        });
+        let sums: Vec<f64> = sums.collect();
+        assert!(sums.last().is_some_and(|sum| *sum > 0.0), "all weights are 0");
+        Sampler { weights: Some(sums), ..Sampler::new(weights.len() as u64, batch_size, Some(seed)) }
     }
 
     /// Steps in one epoch.
@@ -84,9 +113,25 @@ impl Sampler {
         batch
     }
 
+    /// Samples drawn by their weights.
+    fn drawn(&self, seed: u64, epoch: u64) -> Vec<u64> {
+        let sums = self.weights.as_deref().unwrap_or_default();
+        let (all, mut random) = (sums.last().copied().unwrap_or(0.0), SplitMix64::of(&[seed, epoch, DRAWN]));
+        (0..self.sample_count)
+            .map(|_| {
+                let place = random.uniform() * all;
+                let sample = sums.partition_point(|&sum| sum <= place);
+                // The product may be rounded up to the sum; the last sample may have no weight.
+                let last = sums.partition_point(|&sum| sum < all);
+                sample.min(last) as u64
+            })
+            .collect()
+    }
+
     /// All batches of an epoch.
     fn batches_of(&self, epoch: u64) -> Vec<Vec<u64>> {
         let order = match self.seed {
+            Some(seed) if self.weights.is_some() => self.drawn(seed, epoch),
             Some(seed) => permutation(self.sample_count, seed, epoch),
             None => (0..self.sample_count).collect(),
         };
@@ -174,6 +219,20 @@ mod tests {
                 assert_eq!(other, batches[3], "a function of seed and step");
             }
         }
+    }
+
+    #[test]
+    fn samples_come_as_often_as_their_weights_say_in_every_epoch_anew() {
+        let weights = [0.0, 1.0, 2.0, 5.0, 0.0];
+        let mut sampler = Sampler::weighted(&weights, 5, 1);
+        let mut counts = [0u32; 5];
+        let epochs: Vec<Vec<u64>> = (0..4000).map(|epoch| sampler.batch(epoch)).collect();
+        epochs.iter().flatten().for_each(|&sample| counts[sample as usize] += 1);
+        for (count, weight) in counts.iter().zip(weights) {
+            assert!((f64::from(*count) / 20_000.0 - weight / 8.0).abs() < 0.01, "{counts:?}");
+        }
+        assert_ne!(epochs[0], epochs[1]);
+        assert_eq!(Sampler::weighted(&weights, 5, 1).batch(3), epochs[3], "a function of seed and step");
     }
 
     #[test]

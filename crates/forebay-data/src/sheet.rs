@@ -35,6 +35,14 @@ const CLASSES: [[u8; 3]; 8] = [
 /// # Errors
 /// [`DataError`] for samples that are no images, and a file that cannot be written.
 pub fn write(path: &Path, batch: &Batch) -> Result<(), DataError> {
+    forebay_files::write(path, &png(batch)?).map_err(|error| DataError::io(path, error))
+}
+
+/// The same picture as the contents of a PNG file.
+///
+/// # Errors
+/// [`DataError`] for samples that are no images.
+pub fn png(batch: &Batch) -> Result<Vec<u8>, DataError> {
     let image = batch.inputs.values().find(|input| matches!(input.shape().len(), 4 | 5));
     let Some(image) = image else {
         let shapes: Vec<String> =
@@ -58,8 +66,8 @@ pub fn write(path: &Path, batch: &Batch) -> Result<(), DataError> {
     }
     let mut bytes = Cursor::new(Vec::new());
     let written = sheet.write_to(&mut bytes, ImageFormat::Png);
-    written.map_err(|error| DataError::malformed(path.display().to_string(), error.to_string()))?;
-    forebay_files::write(path, bytes.get_ref()).map_err(|error| DataError::io(path, error))
+    written.map_err(|error| DataError::malformed("the picture", error.to_string()))?;
+    Ok(bytes.into_inner())
 }
 
 /// Height, width, and the first place of the plane that is shown, of these spatial axes.

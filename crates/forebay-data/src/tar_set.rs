@@ -253,6 +253,14 @@ impl Source for TarSet {
         Ok(Batch { inputs: inputs.collect(), labels: stacked(&labels) })
     }
 
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        if !self.has_classes {
+            return Ok(None);
+        }
+        let labels = self.samples.iter().map(|sample| self.labels(sample)).collect::<Result<Vec<_>, _>>()?;
+        Ok(labels.iter().map(|label| label.to_i64().and_then(|label| label.first().copied())).collect())
+    }
+
     fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
         for sample in &self.samples[samples.start as usize..samples.end as usize] {
             digest.add(sample.key.as_bytes());

@@ -1,4 +1,4 @@
-//! A data set of NIfTI pairs: images are cropped or padded to the model's input and normalised over that box; labels are
+//! A data set of pairs of volumes, NIfTI or NRRD: images are cropped or padded to the model's input and normalised over that box; labels are
 //! cropped or padded alike. [`crate::pairing`] says which files belong together.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,10 @@ use crate::dataset::{
 };
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::nifti::{self, Header};
+use crate::nifti::Header;
 use crate::pairing::{self, Pair};
 use crate::volume::Boxed;
+use crate::volume_file;
 use forebay_base::Tensor;
 
 /// Decoded samples are kept up to this many bytes, so that small sets are read once.
@@ -50,13 +51,22 @@ impl Labels {
     }
 }
 
+/// How a pair is read.
+pub(crate) struct VolumeReader {
+    /// The model's input, with the sizes of the box that is read.
+    pub(crate) input: InputDescription,
+    /// Factor for its values.
+    pub(crate) input_scale: f64,
+    /// Its channels.
+    pub(crate) channels: u64,
+    /// Sizes of the box.
+    pub(crate) spatial: Vec<u64>,
+}
+
 /// A folder of pairs.
 struct VolumeSet {
     pairs: Vec<Pair>,
-    input: InputDescription,
-    input_scale: f64,
-    channels: u64,
-    spatial: Vec<u64>,
+    reader: VolumeReader,
     /// Samples that were read before.
     cache: BTreeMap<u64, Arc<Sample>>,
     cached_bytes: u64,
@@ -69,11 +79,11 @@ struct VolumeSet {
 /// # Errors
 /// [`DataError::Layout`] where files do not pair, or the model does not take volumes.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
-    let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of NIfTI pairs")
+    let (input, channels, spatial) = image_input(requirements, &[1, 2, 3], "a folder of pairs of volumes")
         .map_err(|reason| DataError::layout(folder, reason))?;
     if requirements.label_shape != spatial {
         let reason = format!(
-            "the labels of a NIfTI pair have the image's sizes {spatial:?}, and the model wants {:?} per sample",
+            "the labels of a pair of volumes have the image's sizes {spatial:?}, and the model wants {:?} per sample",
             requirements.label_shape
         );
         return Err(DataError::layout(folder, reason));
@@ -82,24 +92,24 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     let input_scale = requirements.input_scale;
     Ok(Box::new(VolumeSet {
         pairs,
-        input,
-        input_scale,
-        channels,
-        spatial,
+        reader: VolumeReader { input, input_scale, channels, spatial },
         cache: BTreeMap::new(),
         cached_bytes: 0,
         cache_bytes_max: CACHE_BYTES_MAX,
     }))
 }
 
-impl VolumeSet {
+impl VolumeReader {
     /// Image and labels of one sample.
-    fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file: damaged, of other sizes or channels.
+    pub(crate) fn read(&self, pair: &Pair) -> Result<(Tensor, Tensor), DataError> {
         // Headers come first: what does not fit is found before any voxel is read.
         let mut files = Vec::new();
         let mut grid: Option<Vec<u64>> = None;
         for path in &pair.images {
-            let stream = nifti::open(path)?;
+            let stream = volume_file::open(path)?;
             let (sizes, channels) = self.grid(&stream.header().shape, path)?;
             if grid.as_ref().is_some_and(|grid| *grid != sizes) {
                 let expected = format!("the sizes of the other channels, {:?}", grid.unwrap_or_default());
@@ -135,7 +145,7 @@ impl VolumeSet {
 
     fn read_labels(&self, path: &Path, grid: &[u64]) -> Result<Tensor, DataError> {
         let origin = path.display().to_string();
-        let stream = nifti::open(path)?;
+        let stream = volume_file::open(path)?;
         let header = stream.header();
         let (sizes, channels) = self.grid(&header.shape, path)?;
         if sizes != grid || channels != 1 {
@@ -158,25 +168,11 @@ impl VolumeSet {
         Ok(Tensor::new(DataType::Int64, &self.spatial, bytes).expect("as many bytes as the box has"))
     }
 
-    /// The labels of samples as a batch.
-    fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
-        if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
-        {
-            return Ok(Tensor::stack(&[labels]).expect("one is enough"));
-        }
-        let mut bytes = self.buffer(DataType::Int64, samples.len() as u64, "a batch")?;
-        for sample in samples {
-            match &sample.labels {
-                Labels::Bytes(labels) => bytes.extend(labels.iter().flat_map(|&label| i64::from(label).to_le_bytes())),
-                Labels::Whole(labels) => bytes.extend_from_slice(labels.bytes()),
-            }
-        }
-        let shape = [&[samples.len() as u64], self.spatial.as_slice()].concat();
-        Ok(Tensor::new(DataType::Int64, &shape, bytes).expect("labels of one shape"))
-    }
-
     /// Spatial sizes of a file's axes, and how many channels its further axes make.
-    fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file, where it has too many axes.
+    pub(crate) fn grid(&self, shape: &[u64], path: &Path) -> Result<(Vec<u64>, usize), DataError> {
         let rank = self.spatial.len();
         let mut sizes = shape.to_vec();
         sizes.resize(shape.len().max(rank), 1);
@@ -192,18 +188,37 @@ impl VolumeSet {
     }
 }
 
+impl VolumeSet {
+    /// The labels of samples as a batch.
+    fn labels(&self, samples: &[Arc<Sample>]) -> Result<Tensor, DataError> {
+        if let [Sample { labels: Labels::Whole(labels), .. }] = samples.iter().map(Arc::as_ref).collect::<Vec<_>>()[..]
+        {
+            return Ok(Tensor::stack(&[labels]).expect("one is enough"));
+        }
+        let mut bytes = self.reader.buffer(DataType::Int64, samples.len() as u64, "a batch")?;
+        for sample in samples {
+            match &sample.labels {
+                Labels::Bytes(labels) => bytes.extend(labels.iter().flat_map(|&label| i64::from(label).to_le_bytes())),
+                Labels::Whole(labels) => bytes.extend_from_slice(labels.bytes()),
+            }
+        }
+        let shape = [&[samples.len() as u64], self.reader.spatial.as_slice()].concat();
+        Ok(Tensor::new(DataType::Int64, &shape, bytes).expect("labels of one shape"))
+    }
+}
+
 impl Source for VolumeSet {
     fn description(&self) -> Result<Description, DataError> {
         let first = &self.pairs[0];
         let mut tensors = Vec::new();
         for (name, path) in [("image", &first.images[0]), ("labels", &first.labels)] {
-            let stream = nifti::open(path)?;
+            let stream = volume_file::open(path)?;
             let Header { data_type, shape, .. } = stream.header();
             tensors.push(format!("{}, the first one", described(name, *data_type, shape)));
         }
         let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
         Ok(Description {
-            kind: "a folder of NIfTI volumes".to_owned(),
+            kind: format!("a folder of {} volumes", volume_file::format(&first.images[0])),
             tensors,
             size_bytes: size_of_files(files.map(PathBuf::as_path))?,
             ..Description::default()
@@ -220,7 +235,7 @@ impl Source for VolumeSet {
             let found = match self.cache.get(sample) {
                 Some(found) => found.clone(),
                 None => {
-                    let (image, labels) = self.read(&self.pairs[*sample as usize])?;
+                    let (image, labels) = self.reader.read(&self.pairs[*sample as usize])?;
                     let found = Arc::new(Sample { image, labels: Labels::new(labels) });
                     let size_bytes = found.image.bytes().len() as u64 + found.labels.size_bytes();
                     // What is kept must not be missing elsewhere: as much has to be free as the next sample takes.
@@ -235,13 +250,14 @@ impl Source for VolumeSet {
             read.push(found);
         }
         let images: Vec<&Tensor> = read.iter().map(|sample| &sample.image).collect();
-        let inputs = BTreeMap::from([(self.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
+        let inputs =
+            BTreeMap::from([(self.reader.input.name.clone(), Tensor::stack(&images).expect("samples of one shape"))]);
         Ok(Batch { inputs, labels: self.labels(&read)? })
     }
 
     fn keep_at_most(&mut self, bytes: u64, count: u64) {
-        let voxels = self.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
-        let values = voxels.saturating_mul(self.channels * self.input.data_type.size_bytes());
+        let voxels = self.reader.spatial.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
+        let values = voxels.saturating_mul(self.reader.channels * self.reader.input.data_type.size_bytes());
         // Labels take a byte each; where one of a sample needs more, that sample may not be kept.
         let sample_bytes = values.saturating_add(voxels);
         // A part of a set would be kept for nothing: samples come in turn.

@@ -1,4 +1,4 @@
-//! Data sets as batches of tensors: NumPy arrays, NIfTI volumes, images, tar shards. More of it is in the crate `forebay-data`.
+//! Data sets as batches of tensors: NumPy arrays, NIfTI volumes, images, tar shards, text. More of it is in the crate `forebay-data`.
 //!
 //! ```
 //! use forebay::data::{open, LabelKind, Requirements, Sampler};
@@ -17,7 +17,7 @@
 //! ```
 
 pub use forebay_data::{
-    convert, guess, npy, npz, open, open_free, sample_shapes, sheet, Augmentation, Batch, DataError, DataSet,
-    Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader, Normalization, Part,
-    Requirements, Sampler, Transform,
+    convert, guess, guess_with, npy, npz, open, open_free, open_with, sample_shapes, sheet, Augmentation, Batch,
+    DataError, DataSet, Description, Digest, FreeSizes, HeldBytes, InputDescription, LabelKind, Loaded, Loader,
+    Normalization, Part, Patches, Reading, Requirements, Sampler, TextOptions, Transform,
 };

@@ -1,0 +1,374 @@
+//! Documents of text in files, piece by piece: `.txt`, each file a document, `.jsonl`, each line one, and Parquet, each row one.
+//!
+//! A document of up to 32 KiB is one piece. Of a longer one, a piece ends behind a newline that stands between two characters which are no
+//! white space, since tokenizers split there in any case; where there is none, before white space, or between any two characters.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::DataError;
+
+/// No piece is longer.
+const PIECE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of lines that are read at once.
+const WINDOW_BYTES: u64 = 256 << 10;
+/// Rows of text that are read at once.
+#[cfg(feature = "parquet")]
+const ROWS_AT_ONCE: u64 = 512;
+/// No line is longer.
+const LINE_BYTES_MAX: u64 = 256 << 20;
+/// The keys of a line that hold text, where none is named.
+const TEXT_KEYS: [&str; 2] = ["text", "content"];
+
+/// Where a piece begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The number of the file.
+    file: u32,
+    /// The byte at which its document begins, or the row that it is.
+    document: u64,
+    /// The byte of the document's text.
+    within: u64,
+}
+
+/// A part of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The text.
+    pub(crate) text: String,
+    /// Whether the document ends behind it.
+    pub(crate) is_last: bool,
+    /// Where the next piece begins.
+    pub(crate) next: Place,
+}
+
+/// Files of documents.
+pub(crate) struct Documents {
+    files: Vec<TextFile>,
+    /// The key of a line that holds its text; none for the usual ones.
+    key: Option<String>,
+    /// Lines around those that were read last: the file, the place of the first byte, bytes.
+    window: (u32, u64, Vec<u8>),
+    /// Where documents are rows: the table, the column of the text, and the texts of some rows, from this one on.
+    #[cfg(feature = "parquet")]
+    rows: Option<(crate::parquet_file::Table, crate::parquet_file::Column, u64, Vec<String>)>,
+    /// The text of the line or row that was read last: where it begins, its text, and where the next one begins.
+    line: Option<(Place, String, u64)>,
+}
+
+struct TextFile {
+    path: PathBuf,
+    file: File,
+    size_bytes: u64,
+    has_lines: bool,
+}
+
+/// Whether a name is that of a file of documents.
+pub(crate) fn is_text(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    matches!(extension, "txt" | "jsonl" | "ndjson")
+}
+
+/// The files that a path names: itself, or those of a folder in the order of their names; empty where there are none.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub(crate) fn text_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if !path.is_dir() {
+        return Ok(Some(path.to_path_buf()).into_iter().filter(|path| is_text(path)).collect());
+    }
+    let listed = crate::image_set::listed(path)?;
+    Ok(listed.into_iter().filter(|path| is_text(path) && path.is_file()).collect())
+}
+
+impl Documents {
+    /// Opens the files that a path names.
+    ///
+    /// # Errors
+    /// [`DataError`] naming a file that cannot be opened.
+    pub(crate) fn open(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
+        #[cfg(feature = "parquet")]
+        if !crate::parquet_file::parquet_files(path)?.is_empty() {
+            return Documents::open_rows(path, key);
+        }
+        let mut files = Vec::new();
+        for path in text_files(path)? {
+            let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
+            let size_bytes = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
+            let has_lines = path.extension().is_some_and(|extension| extension != "txt");
+            files.push(TextFile { path, file, size_bytes, has_lines });
+        }
+        Ok(Documents {
+            files,
+            key: key.map(str::to_owned),
+            window: (0, 0, Vec::new()),
+            #[cfg(feature = "parquet")]
+            rows: None,
+            line: None,
+        })
+    }
+
+    /// Opens Parquet files.
+    #[cfg(feature = "parquet")]
+    fn open_rows(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
+        let table = crate::parquet_file::Table::open(path)?;
+        let wanted: &[&str] = key.as_ref().map_or(&TEXT_KEYS, std::slice::from_ref);
+        let mut column = wanted.iter().find_map(|name| table.find(name));
+        column = column.filter(|column| column.kind == Some(crate::parquet_file::Kind::Bytes));
+        let Some(column) = column.cloned() else {
+            let (names, listed) = (wanted.join(" or "), table.listed());
+            let reason = format!("no column {names} of text (--text-key names another); the columns are {listed}");
+            return Err(DataError::unsupported(path.display().to_string(), reason));
+        };
+        let files = Vec::new();
+        let rows = Some((table, column, 0, Vec::new()));
+        Ok(Documents { files, key: None, window: (0, 0, Vec::new()), rows, line: None })
+    }
+
+    /// The files.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, ..)) = &self.rows {
+            return table.paths().collect();
+        }
+        self.files.iter().map(|file| file.path.as_path()).collect()
+    }
+
+    /// What kind of files they are, in words.
+    pub(crate) fn kind(&self) -> String {
+        #[cfg(feature = "parquet")]
+        if let Some((table, column, ..)) = &self.rows {
+            return format!("the column {} of {} rows of Parquet", column.name, table.rows());
+        }
+        let what = match (self.files.iter().any(|file| file.has_lines), self.files.iter().all(|file| file.has_lines)) {
+            (true, true) => "JSON lines",
+            (false, _) => "text",
+            _ => "text and JSON lines",
+        };
+        format!("{what} in {} file{}", self.files.len(), if self.files.len() == 1 { "" } else { "s" })
+    }
+
+    /// The piece that begins at a place; none behind the last document.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the byte.
+    pub(crate) fn piece(&mut self, place: Place) -> Result<Option<Piece>, DataError> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, ..)) = &self.rows {
+            let is_end = place.document >= table.rows();
+            return if is_end { Ok(None) } else { self.piece_of_line(place, place) };
+        }
+        let Some(file) = self.files.get(place.file as usize) else { return Ok(None) };
+        let after = Place { file: place.file + 1, document: 0, within: 0 };
+        match file.has_lines {
+            true => self.piece_of_line(place, after),
+            false if place.within >= file.size_bytes => {
+                Ok(Some(Piece { text: String::new(), is_last: true, next: after }))
+            }
+            false => {
+                let left = file.size_bytes - place.within;
+                let bytes = file.read(place.within, left.min(PIECE_BYTES_MAX as u64))?;
+                let is_last = bytes.len() as u64 == left;
+                let text = match std::str::from_utf8(&bytes) {
+                    Ok(text) => text,
+                    // The last character goes on behind what was read.
+                    Err(error) if error.error_len().is_none() && !is_last => {
+                        std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+                    }
+                    Err(error) => return Err(file.no_text(place.within + error.valid_up_to() as u64)),
+                };
+                let text = if is_last { text } else { &text[..cut(text)] };
+                let within = place.within + text.len() as u64;
+                let next = if is_last { after } else { Place { within, ..place } };
+                Ok(Some(Piece { text: text.to_owned(), is_last, next }))
+            }
+        }
+    }
+
+    fn piece_of_line(&mut self, place: Place, after: Place) -> Result<Option<Piece>, DataError> {
+        if self.line.as_ref().is_none_or(|(of, ..)| (of.file, of.document) != (place.file, place.document)) {
+            let Some(line) = self.read_line(place)? else {
+                return Ok(Some(Piece { text: String::new(), is_last: true, next: after }));
+            };
+            self.line = Some(line);
+        }
+        let Some((_, text, end)) = &self.line else { unreachable!("it was read") };
+        let rest = &text[place.within as usize..];
+        let is_last = rest.len() <= PIECE_BYTES_MAX;
+        let rest = if is_last { rest } else { &rest[..cut(&rest[..boundary(rest, PIECE_BYTES_MAX)])] };
+        let next = match is_last {
+            true => Place { document: *end, within: 0, ..place },
+            false => Place { within: place.within + rest.len() as u64, ..place },
+        };
+        Ok(Some(Piece { text: rest.to_owned(), is_last, next }))
+    }
+
+    /// The text of the first line at a place that is not empty, and where it ends; none where there is no further one.
+    fn read_line(&mut self, place: Place) -> Result<Option<(Place, String, u64)>, DataError> {
+        #[cfg(feature = "parquet")]
+        if let Some((table, column, first, texts)) = &mut self.rows {
+            let row = place.document;
+            if !(*first..*first + texts.len() as u64).contains(&row) {
+                let rows: Vec<u64> = (row..(row + ROWS_AT_ONCE).min(table.rows())).collect();
+                let found = table.bytes(column, &rows)?.into_iter().map(|(bytes, origin)| {
+                    String::from_utf8(bytes).map_err(|_| DataError::malformed(origin, "it is no text in UTF-8"))
+                });
+                (*first, *texts) = (row, found.collect::<Result<_, _>>()?);
+            }
+            return Ok(Some((place, texts[(row - *first) as usize].clone(), row + 1)));
+        }
+        let (mut start, file) = (place.document, &self.files[place.file as usize]);
+        loop {
+            if start >= file.size_bytes {
+                return Ok(None);
+            }
+            let mut wanted = WINDOW_BYTES;
+            let bytes = loop {
+                let (of, at, bytes) = &self.window;
+                let known = (*of == place.file && *at <= start).then(|| bytes.get((start - at) as usize..)).flatten();
+                let known = known.unwrap_or_default();
+                if let Some(end) = known.iter().position(|&byte| byte == b'\n') {
+                    break &known[..=end];
+                }
+                if !known.is_empty() && start + known.len() as u64 == file.size_bytes {
+                    break known;
+                }
+                if known.len() as u64 >= LINE_BYTES_MAX {
+                    let reason = format!("a line of more than {LINE_BYTES_MAX} bytes begins at byte {start}");
+                    return Err(DataError::malformed(file.path.display().to_string(), reason));
+                }
+                wanted = wanted.max(2 * known.len() as u64);
+                let bytes = file.read(start, wanted.min(file.size_bytes - start))?;
+                self.window = (place.file, start, bytes);
+            };
+            let end = start + bytes.len() as u64;
+            if bytes.iter().all(u8::is_ascii_whitespace) {
+                start = end;
+                continue;
+            }
+            let text = text_of(bytes, self.key.as_deref()).map_err(|reason| {
+                DataError::malformed(format!("{}, the line at byte {start}", file.path.display()), reason)
+            })?;
+            return Ok(Some((place, text, end)));
+        }
+    }
+}
+
+impl TextFile {
+    fn read(&self, at: u64, count: u64) -> Result<Vec<u8>, DataError> {
+        let origin = || format!("{}, at byte {at}", self.path.display());
+        let mut bytes =
+            forebay_limits::buffer(count).map_err(|error| DataError::malformed(origin(), error.to_string()))?;
+        bytes.resize(count as usize, 0);
+        let read = self.file.read_exact_at(&mut bytes, at);
+        read.map_err(|error| DataError::malformed(origin(), format!("cannot read: {error}")))?;
+        Ok(bytes)
+    }
+
+    fn no_text(&self, at: u64) -> DataError {
+        let reason = format!("it is no text in UTF-8: byte {at} is none of it (iconv -t UTF-8 converts text)");
+        DataError::malformed(self.path.display().to_string(), reason)
+    }
+}
+
+/// The text of a line of JSON: a string, or what an object has under the key.
+fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
+    match value {
+        serde_json::Value::String(text) => Ok(text),
+        serde_json::Value::Object(mut object) => {
+            let wanted: &[&str] = key.as_ref().map_or(&TEXT_KEYS, std::slice::from_ref);
+            match wanted.iter().find_map(|key| object.remove(*key)) {
+                Some(serde_json::Value::String(text)) => Ok(text),
+                Some(_) => Err(format!("{} is no text", wanted.join(" or "))),
+                None => {
+                    let keys: Vec<&str> = object.keys().map(String::as_str).collect();
+                    Err(format!(
+                        "it has no {}, but {} (--text-key names another)",
+                        wanted.join(" or "),
+                        keys.join(", ")
+                    ))
+                }
+            }
+        }
+        _ => Err("it is neither an object nor a string".to_owned()),
+    }
+}
+
+/// The last place up to `most` that is between two characters.
+fn boundary(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// Where a piece of a longer text ends: behind a newline between two characters that are no white space, the last one; else before white
+/// space; else at its end.
+fn cut(text: &str) -> usize {
+    let is_space = |at: usize| text[at..].chars().next().is_none_or(char::is_whitespace);
+    let before = |at: usize| text[..at].chars().next_back().is_some_and(|letter| !letter.is_whitespace());
+    let newline = text.rmatch_indices('\n').map(|(at, _)| at).find(|&at| before(at) && !is_space(at + 1));
+    let space = || text.char_indices().rev().map(|(at, _)| at).find(|&at| before(at) && is_space(at));
+    newline.map(|at| at + 1).or_else(space).filter(|&at| at > 0).unwrap_or(text.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(path: &Path, key: Option<&str>) -> Result<Vec<Piece>, String> {
+        let mut documents = Documents::open(path, key).unwrap();
+        let (mut place, mut pieces) = (Place::default(), Vec::new());
+        while let Some(piece) = documents.piece(place).map_err(|error| error.to_string())? {
+            // From any place on, what comes is the same.
+            let mut other = Documents::open(path, key).unwrap();
+            assert_eq!(other.piece(place).unwrap().as_ref(), Some(&piece));
+            place = piece.next;
+            pieces.push(piece);
+        }
+        Ok(pieces)
+    }
+
+    #[test]
+    fn pieces_of_long_texts_are_all_of_them_and_end_between_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = "Où est la bibliothèque ? 図書館\n\n  indented\n";
+        let text = line.repeat(3000);
+        std::fs::write(folder.path().join("a.txt"), &text).unwrap();
+        std::fs::write(folder.path().join("b.txt"), "x".repeat(100_000)).unwrap();
+        std::fs::write(folder.path().join("c.txt"), "short").unwrap();
+        let found = pieces(folder.path(), None).unwrap();
+        let documents: Vec<&[Piece]> = found.split_inclusive(|piece| piece.is_last).collect();
+        let joined = |pieces: &[Piece]| pieces.iter().map(|piece| piece.text.as_str()).collect::<String>();
+        assert_eq!(documents.len(), 3);
+        assert_eq!(
+            [joined(documents[0]), joined(documents[1]), joined(documents[2])],
+            [text, "x".repeat(100_000), "short".into()]
+        );
+        assert!(documents[0][1..].iter().all(|piece| piece.text.starts_with('O')), "a newline between two letters");
+        assert!(found.iter().all(|piece| piece.text.len() <= PIECE_BYTES_MAX));
+    }
+
+    #[test]
+    fn lines_hold_text_under_a_key_and_damage_has_a_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("d.jsonl");
+        let long = "word ".repeat(20_000);
+        std::fs::write(&path, format!("{{\"text\": \"a\\nb\"}}\n\n\"plain\"\n{{\"text\":\"{long}\"}}")).unwrap();
+        let found = pieces(&path, None).unwrap();
+        let documents = found.split_inclusive(|piece| piece.is_last);
+        let texts: Vec<String> =
+            documents.map(|pieces| pieces.iter().map(|piece| piece.text.as_str()).collect()).collect();
+        assert_eq!(texts, ["a\nb", "plain", long.as_str(), ""]);
+        std::fs::write(&path, "{\"body\": \"a\"}\n").unwrap();
+        assert_eq!(pieces(&path, Some("body")).unwrap()[0].text, "a");
+        let error = pieces(&path, None).unwrap_err();
+        assert!(error.contains("the line at byte 0: it has no text or content, but body"), "{error}");
+        std::fs::write(&path, "\"a\"\n{\"text\": 1}\n").unwrap();
+        assert!(pieces(&path, None).unwrap_err().contains("d.jsonl, the line at byte 4: text or content is no text"));
+        std::fs::write(&path, "\"a\"\n{\"text\": \n").unwrap();
+        assert!(pieces(&path, None).unwrap_err().contains("it is no JSON"));
+        let path = folder.path().join("e.txt");
+        std::fs::write(&path, b"good\xff").unwrap();
+        assert!(pieces(&path, None).unwrap_err().contains("e.txt: it is no text in UTF-8: byte 4"));
+    }
+}

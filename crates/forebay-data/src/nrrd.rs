@@ -1,0 +1,228 @@
+//! Volumes in NRRD files: `.nrrd`, or a header in `.nhdr` and the voxels in another file; raw or packed with gzip, of either byte order.
+//!
+//! Source: <https://teem.sourceforge.net/nrrd/format.html>. A text of `field: value` lines up to an empty line; elements follow, first axis
+//! fastest. Orientation (`space directions`) is not looked at: volumes that belong together are expected on one grid.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use forebay_base::DataType;
+
+use crate::error::DataError;
+use crate::nifti::{Header, VoxelStream};
+
+/// No header is longer.
+const HEADER_BYTES_MAX: u64 = 1 << 20;
+
+/// What the fields of a header say.
+#[derive(Debug, Default)]
+struct Fields {
+    data_type: Option<DataType>,
+    dimension: Option<usize>,
+    sizes: Vec<u64>,
+    encoding: String,
+    big_endian: Option<bool>,
+    data_file: Option<String>,
+    line_skip: u64,
+    byte_skip: u64,
+    kinds: Vec<String>,
+}
+
+/// The file's name without `.nrrd` or `.nhdr`; none where it is no NRRD file.
+pub(crate) fn stem(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    name.strip_suffix(".nrrd").or_else(|| name.strip_suffix(".nhdr"))
+}
+
+/// Opens a volume and reads its header; the voxels come when they are asked for.
+///
+/// # Errors
+/// [`DataError`] naming the file, and the field: unreadable, truncated, corrupt, or of an unsupported kind.
+pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
+    let origin = path.display().to_string();
+    let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
+    let mut file_bytes = file.metadata().map_err(|error| DataError::io(path, error))?.len();
+    let mut stream = BufReader::new(file);
+    let fields = Fields::read(&mut stream).map_err(|reason| DataError::malformed(&origin, reason))?;
+    let unsupported = |reason: String| DataError::unsupported(&origin, reason);
+    if let Some(name) = &fields.data_file {
+        if name.starts_with("LIST") || name.contains('%') {
+            return Err(unsupported("voxels in several files are not read; save them as one .nrrd file".to_owned()));
+        }
+        let other = path.parent().unwrap_or(Path::new("")).join(name);
+        let file = forebay_limits::open_regular(&other).map_err(|error| DataError::io(&other, error))?;
+        file_bytes = file.metadata().map_err(|error| DataError::io(&other, error))?.len();
+        stream = BufReader::new(file);
+    }
+    let is_packed = match fields.encoding.as_str() {
+        "raw" => false,
+        "gzip" | "gz" => true,
+        other => return Err(unsupported(format!("encoding '{other}' is not read; save it as raw or gzip"))),
+    };
+    if let Some(kind) =
+        fields.kinds.iter().find(|kind| !matches!(kind.as_str(), "domain" | "space" | "time" | "???" | "none"))
+    {
+        let reason = format!("an axis of kind '{kind}' is no spatial axis; save each channel as a file of its own");
+        return Err(unsupported(reason));
+    }
+    let header = fields.header().map_err(|reason| DataError::malformed(&origin, reason))?;
+    let voxels = voxels(stream, &fields, is_packed);
+    let voxels =
+        voxels.map_err(|error| DataError::malformed(&origin, format!("cannot read up to the voxels: {error}")))?;
+    let stream = VoxelStream::of(voxels, &origin, header)?;
+    stream.check_packed(file_bytes, is_packed)?;
+    Ok(stream)
+}
+
+/// The voxels, from the place on where they begin.
+fn voxels(mut stream: BufReader<File>, fields: &Fields, is_packed: bool) -> std::io::Result<Box<dyn Read>> {
+    let mut line = Vec::new();
+    for _ in 0..fields.line_skip {
+        line.clear();
+        stream.by_ref().take(HEADER_BYTES_MAX).read_until(b'\n', &mut line)?;
+    }
+    let mut voxels: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(stream)) } else { Box::new(stream) };
+    std::io::copy(&mut voxels.by_ref().take(fields.byte_skip), &mut std::io::sink())?;
+    Ok(voxels)
+}
+
+impl Fields {
+    /// Reads a header up to its empty line, or up to the end of a file that has nothing else.
+    fn read(stream: &mut impl BufRead) -> Result<Fields, String> {
+        let mut fields = Fields::default();
+        let (mut number, mut bytes) = (0, 0);
+        loop {
+            let mut line = Vec::new();
+            let read = stream.by_ref().take(HEADER_BYTES_MAX).read_until(b'\n', &mut line);
+            number += 1;
+            bytes += read.map_err(|error| format!("line {number}: {error}"))? as u64;
+            if bytes >= HEADER_BYTES_MAX {
+                return Err(format!("its header has no end within {HEADER_BYTES_MAX} bytes"));
+            }
+            let is_end = line.is_empty();
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end();
+            match (number, text) {
+                (1, _) if !text.starts_with("NRRD000") => {
+                    return Err("not an NRRD file: it does not begin with NRRD000".to_owned())
+                }
+                (1, _) => {}
+                (_, "") if is_end && fields.data_file.is_none() => {
+                    return Err("truncated: its header does not end with an empty line".to_owned());
+                }
+                (_, "") => return Ok(fields),
+                _ if text.starts_with('#') || text.contains(":=") => {}
+                _ => match text.split_once(':') {
+                    Some((name, value)) => fields
+                        .take(&name.to_ascii_lowercase(), value.trim())
+                        .map_err(|()| format!("line {number}: {name} is '{}'", value.trim()))?,
+                    None => return Err(format!("line {number} is no field: '{text}'")),
+                },
+            }
+        }
+    }
+
+    /// Notes a field.
+    fn take(&mut self, name: &str, value: &str) -> Result<(), ()> {
+        fn number<T: std::str::FromStr>(value: &str) -> Result<T, ()> {
+            value.parse().map_err(|_| ())
+        }
+        match name {
+            "type" => self.data_type = Some(element_type(value).ok_or(())?),
+            "dimension" => self.dimension = Some(number(value)?),
+            "sizes" => self.sizes = value.split_whitespace().map(number).collect::<Result<_, _>>()?,
+            "encoding" => self.encoding = value.to_ascii_lowercase(),
+            "endian" => {
+                self.big_endian = Some(match value {
+                    "little" => false,
+                    "big" => true,
+                    _ => return Err(()),
+                })
+            }
+            "data file" | "datafile" => self.data_file = Some(value.to_owned()),
+            "line skip" | "lineskip" => self.line_skip = number(value)?,
+            "byte skip" | "byteskip" => self.byte_skip = number(value)?,
+            "kinds" => self.kinds = value.split_whitespace().map(str::to_ascii_lowercase).collect(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What a volume has to say.
+    fn header(&self) -> Result<Header, String> {
+        let data_type = self.data_type.ok_or("it has no type")?;
+        let big_endian = match (self.big_endian, data_type.size_bytes()) {
+            (Some(big_endian), _) => big_endian,
+            (None, 1) => false,
+            (None, _) => return Err(format!("it has no endian, and its type is {data_type}")),
+        };
+        if self.sizes.is_empty() || self.dimension != Some(self.sizes.len()) || self.sizes.contains(&0) {
+            let dimension = self.dimension.map_or("none".to_owned(), |dimension| dimension.to_string());
+            return Err(format!("its sizes are {:?}, its dimension {dimension}", self.sizes));
+        }
+        let shape = self.sizes.clone();
+        Ok(Header { shape, data_type, slope: 1.0, intercept: 0.0, big_endian, voxel_offset: 0 })
+    }
+}
+
+fn element_type(name: &str) -> Option<DataType> {
+    Some(match name {
+        "signed char" | "int8" | "int8_t" => DataType::Int8,
+        "uchar" | "unsigned char" | "uint8" | "uint8_t" => DataType::UInt8,
+        "short" | "short int" | "signed short" | "signed short int" | "int16" | "int16_t" => DataType::Int16,
+        "ushort" | "unsigned short" | "unsigned short int" | "uint16" | "uint16_t" => DataType::UInt16,
+        "int" | "signed int" | "int32" | "int32_t" => DataType::Int32,
+        "uint" | "unsigned int" | "uint32" | "uint32_t" => DataType::UInt32,
+        "longlong"
+        | "long long"
+        | "long long int"
+        | "signed long long"
+        | "signed long long int"
+        | "int64"
+        | "int64_t" => DataType::Int64,
+        "ulonglong" | "unsigned long long" | "unsigned long long int" | "uint64" | "uint64_t" => DataType::UInt64,
+        "float" => DataType::Float32,
+        "double" => DataType::Float64,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(bytes: &[u8]) -> Result<Vec<u8>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.nrrd");
+        std::fs::write(&path, bytes).unwrap();
+        let mut stream = open(&path).map_err(|error| error.to_string())?;
+        let mut voxels = vec![0; 4];
+        stream.fill(&mut voxels).map_err(|error| error.to_string())?;
+        Ok(voxels)
+    }
+
+    #[test]
+    fn fields_are_read_and_voxels_follow() {
+        let good = b"NRRD0004\n# words\ntype: ushort\ndimension: 2\nsizes: 2 1\nendian: big\nkey:=value: 1\nencoding: raw\nbyte skip: 1\n\nx\0\x01\x02\x03";
+        assert_eq!(opened(good).unwrap(), [1, 0, 3, 2]);
+        assert!(opened(&good[..good.len() - 1]).unwrap_err().contains("truncated: fewer than 4 bytes of voxels"));
+        let wrong =
+            |from: &str, to: &str| opened(String::from_utf8_lossy(good).replace(from, to).as_bytes()).unwrap_err();
+        for (from, to, words) in [
+            ("NRRD0004", "PNG", "does not begin with NRRD000"),
+            ("ushort", "block", "line 3: type is 'block'"),
+            ("sizes: 2 1", "sizes: 2", "its sizes are [2], its dimension 2"),
+            ("endian: big\n", "", "it has no endian, and its type is uint16"),
+            ("raw", "bzip2", "encoding 'bzip2' is not read"),
+            ("# words", "words", "line 2 is no field: 'words'"),
+            ("# words", "kinds: vector domain", "axis of kind 'vector'"),
+            ("encoding: raw", "data file: LIST", "several files"),
+        ] {
+            let error = wrong(from, to);
+            assert!(error.contains(words), "{from} {to}: {error}");
+        }
+        assert!(opened(b"NRRD0004\ntype: float\n").unwrap_err().contains("does not end with an empty line"));
+    }
+}

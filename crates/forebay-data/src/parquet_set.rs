@@ -1,0 +1,333 @@
+//! A data set in Parquet files: one file, or a folder of them in the order of their names. A row is a sample.
+//!
+//! An input is the column of its name: numbers, lists of numbers, or the bytes of images. Where there is none, a model with one input of
+//! n numbers takes n columns of numbers, all but the labels, in their order. Labels are the column `y`, `labels` or `label`. Columns of numbers
+//! are in memory as far as is allowed; others are read when a batch comes.
+
+use std::collections::BTreeMap;
+use std::io::Cursor;
+use std::ops::Range;
+use std::path::Path;
+
+use forebay_base::{DataType, Tensor};
+
+use crate::archive_set::{check_conversion, label_type, scale_for};
+use crate::arrays::HeldBytes;
+use crate::convert::convert;
+use crate::dataset::{size_of_files, Batch, Description, InputDescription, LabelKind, Requirements, Source};
+use crate::digest::Digest;
+use crate::error::DataError;
+use crate::image_file::Images;
+use crate::image_set::one_each;
+use crate::parquet_file::{Column, Kind, Table};
+
+/// Columns that hold labels.
+const LABELS: [&str; 3] = ["y", "labels", "label"];
+/// Columns that hold images, where none has the input's name.
+const IMAGES: [&str; 3] = ["image", "img", "images"];
+/// Rows that are read at once where all are.
+const AT_ONCE: u64 = 65_536;
+
+/// A column of numbers.
+struct Numbers {
+    column: Column,
+    /// All of its rows, where they are in memory.
+    held: Option<Tensor>,
+}
+
+/// What an input is made of.
+enum Content {
+    /// Numbers of columns, one behind the other.
+    Numbers(Vec<Numbers>),
+    /// Images.
+    Images(Column, Images),
+}
+
+struct ParquetSet {
+    table: Table,
+    inputs: Vec<Content>,
+    labels: Numbers,
+    /// Where labels are words: what the column calls the classes, in their order.
+    classes: Option<Vec<String>>,
+    requirements: Requirements,
+}
+
+/// Opens files, and reads columns of numbers as far as these bytes go.
+///
+/// # Errors
+/// [`DataError`] naming the file and the column: missing, of the wrong kind or size, damaged.
+pub fn open(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Result<Box<dyn Source>, DataError> {
+    let table = Table::open(path)?;
+    let origin = path.display().to_string();
+    let missing = |what: String| DataError::unsupported(&origin, format!("{what}; the columns are {}", table.listed()));
+    if table.rows() == 0 {
+        return Err(missing("there are no rows".to_owned()));
+    }
+    let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
+    let label = LABELS.into_iter().filter(|name| !is_input(name)).find_map(|name| table.find(name));
+    let label = label.ok_or_else(|| missing(format!("no column of labels ({})", LABELS.join(", "))))?.clone();
+    let mut inputs = Vec::new();
+    for input in &requirements.inputs {
+        let named = table.find(&input.name);
+        let image =
+            || IMAGES.into_iter().find_map(|name| table.find(name)).filter(|column| column.kind == Some(Kind::Bytes));
+        let count: u64 = input.sample_shape.iter().product();
+        let content = match named.or_else(image) {
+            Some(column) if column.kind == Some(Kind::Bytes) => {
+                let mut any_labels = requirements.clone();
+                any_labels.labels = LabelKind::Classes;
+                let images = Images::of(&any_labels, "a Parquet file of images");
+                Content::Images(column.clone(), images.map_err(|reason| DataError::unsupported(&origin, reason))?)
+            }
+            Some(column) => Content::Numbers(vec![Numbers::open(&table, column, count, &mut held)?]),
+            None => {
+                let is_single = |column: &&Column| matches!(column.kind, Some(Kind::Numbers(_))) && !column.is_list;
+                let others: Vec<&Column> =
+                    table.columns().iter().filter(is_single).filter(|column| **column != label).collect();
+                if requirements.inputs.len() != 1 || others.len() as u64 != count {
+                    let reason = format!(
+                        "no column {}, and {} columns of single numbers besides the labels, where a sample has {:?}",
+                        input.name,
+                        others.len(),
+                        input.sample_shape
+                    );
+                    return Err(missing(reason));
+                }
+                let columns = others.into_iter().map(|column| Numbers::open(&table, column, 1, &mut held));
+                Content::Numbers(columns.collect::<Result<_, _>>()?)
+            }
+        };
+        if let Content::Numbers(columns) = &content {
+            for numbers in columns {
+                let origin = format!("{origin}[{}]", numbers.column.name);
+                check_conversion(numbers.data_type(), input.data_type, requirements.input_scale, &origin)?;
+            }
+        }
+        inputs.push(content);
+    }
+    let (labels, classes) = match label.kind {
+        Some(Kind::Bytes) => words(&table, label, requirements)?,
+        _ => {
+            let count = requirements.label_shape.iter().product();
+            (Numbers::open(&table, &label, count, &mut held)?, None)
+        }
+    };
+    check_conversion(labels.data_type(), label_type(requirements), 1.0, &format!("{origin}[{}]", labels.column.name))?;
+    Ok(Box::new(ParquetSet { table, inputs, labels, classes, requirements: requirements.clone() }))
+}
+
+/// Labels that are words: classes in the order of the alphabet.
+fn words(
+    table: &Table,
+    column: Column,
+    requirements: &Requirements,
+) -> Result<(Numbers, Option<Vec<String>>), DataError> {
+    let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
+    if requirements.labels != LabelKind::Classes || !requirements.label_shape.is_empty() {
+        let wanted = &requirements.label_shape;
+        return Err(DataError::unsupported(
+            origin,
+            format!("labels are words, and the model wants {wanted:?} per sample"),
+        ));
+    }
+    let mut numbers: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+    let mut all: Vec<i64> = Vec::with_capacity(table.rows() as usize);
+    for first in (0..table.rows()).step_by(AT_ONCE as usize) {
+        let rows: Vec<u64> = (first..(first + AT_ONCE).min(table.rows())).collect();
+        for (word, _) in table.bytes(&column, &rows)? {
+            let next = numbers.len() as i64;
+            all.push(*numbers.entry(word).or_insert(next));
+        }
+    }
+    let mut order = vec![0; numbers.len()];
+    (0..).zip(numbers.values()).for_each(|(class, &found)| order[found as usize] = class);
+    all.iter_mut().for_each(|class| *class = order[*class as usize]);
+    let held = Some(Tensor::from_i64(&[all.len() as u64, 1], &all));
+    let classes = numbers.keys().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    Ok((Numbers { column, held }, Some(classes)))
+}
+
+impl Numbers {
+    fn open(table: &Table, column: &Column, count: u64, held: &mut HeldBytes) -> Result<Numbers, DataError> {
+        let mut numbers = Numbers { column: column.clone(), held: None };
+        let origin = format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), column.name);
+        if !matches!(column.kind, Some(Kind::Numbers(_))) {
+            let reason = format!("it holds no numbers that are read; the columns are {}", table.listed());
+            return Err(DataError::unsupported(origin, reason));
+        }
+        let (first, rows) = (numbers.read(table, &[0], count)?, table.rows());
+        let size_bytes = rows.saturating_mul(first.bytes().len() as u64);
+        if size_bytes <= held.bytes() {
+            let mut bytes =
+                forebay_limits::buffer(size_bytes).map_err(|error| DataError::malformed(&origin, error.to_string()))?;
+            for first in (0..rows).step_by(AT_ONCE as usize) {
+                let rows: Vec<u64> = (first..(first + AT_ONCE).min(rows)).collect();
+                bytes.extend_from_slice(numbers.read(table, &rows, count)?.bytes());
+            }
+            numbers.held = Tensor::new(first.data_type(), &[rows, count], bytes);
+            *held = held.without(size_bytes);
+        }
+        Ok(numbers)
+    }
+
+    fn data_type(&self) -> DataType {
+        match (&self.held, self.column.kind) {
+            (Some(held), _) => held.data_type(),
+            (None, Some(Kind::Numbers(data_type))) => data_type,
+            (None, _) => DataType::UInt8,
+        }
+    }
+
+    /// Rows of `count` numbers.
+    fn read(&self, table: &Table, rows: &[u64], count: u64) -> Result<Tensor, DataError> {
+        if let Some(held) = &self.held {
+            return Ok(held.rows(rows));
+        }
+        let found = table.numbers(&self.column, rows)?;
+        match found.shape()[1] == count {
+            true => Ok(found),
+            false => {
+                let origin =
+                    format!("{}[{}]", table.paths().next().unwrap_or(Path::new("")).display(), self.column.name);
+                let (found, expected) = (vec![found.shape()[1]], format!("{count} numbers in each row"));
+                Err(DataError::Shape { origin, found, expected })
+            }
+        }
+    }
+}
+
+impl ParquetSet {
+    /// An input's numbers of some rows, `[rows, count]`.
+    fn numbers(&self, columns: &[Numbers], rows: &[u64], count: u64, wanted: DataType) -> Result<Tensor, DataError> {
+        let scale = scale_for(wanted, self.requirements.input_scale);
+        let each = if columns.len() == 1 { count } else { 1 };
+        let read = |numbers: &Numbers| {
+            let found = numbers.read(&self.table, rows, each)?;
+            convert(found, wanted, scale, &format!("column {}", numbers.column.name))
+        };
+        let mut parts = columns.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        if parts.len() == 1 {
+            return Ok(parts.remove(0));
+        }
+        let size = wanted.size_bytes() as usize;
+        let bytes = (0..rows.len()).flat_map(|row| parts.iter().map(move |part| &part.bytes()[row * size..][..size]));
+        let bytes = bytes.collect::<Vec<_>>().concat();
+        Ok(Tensor::new(wanted, &[rows.len() as u64, count], bytes).expect("a number of each column"))
+    }
+}
+
+impl Source for ParquetSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let columns = |columns: &[Numbers], shape: &[u64]| {
+            let names: Vec<&str> = columns.iter().map(|numbers| numbers.column.name.as_str()).collect();
+            format!("{}: {}{shape:?}", names.join(", "), columns[0].data_type())
+        };
+        let inputs = self.requirements.inputs.iter().zip(&self.inputs).map(|(input, content)| match content {
+            Content::Numbers(numbers) if numbers.len() == 1 => columns(numbers, &input.sample_shape),
+            Content::Numbers(numbers) => columns(numbers, &[]),
+            Content::Images(column, _) => format!("{}: images, resized to {:?}", column.name, input.sample_shape),
+        });
+        let labels = match &self.classes {
+            Some(classes) => {
+                format!("{}: {} classes in words: {}", self.labels.column.name, classes.len(), shown(classes))
+            }
+            None => columns(std::slice::from_ref(&self.labels), &self.requirements.label_shape),
+        };
+        let held = self.inputs.iter().flat_map(|content| match content {
+            Content::Numbers(numbers) => numbers.as_slice(),
+            Content::Images(..) => &[],
+        });
+        let held = held.chain([&self.labels]).filter_map(|numbers| numbers.held.as_ref());
+        let files = self.table.paths().count();
+        Ok(Description {
+            kind: format!(
+                "{files} Parquet file{} of {} row groups",
+                if files == 1 { "" } else { "s" },
+                self.table.group_count()
+            ),
+            tensors: inputs.chain([labels]).collect(),
+            size_bytes: size_of_files(self.table.paths())?,
+            held_bytes: held.map(|held| held.bytes().len() as u64).sum(),
+            ..Description::default()
+        })
+    }
+
+    fn sample_count(&self) -> u64 {
+        self.table.rows()
+    }
+
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let mut inputs = BTreeMap::new();
+        for (input, content) in self.requirements.inputs.iter().zip(&self.inputs) {
+            let shape = [&[samples.len() as u64], input.sample_shape.as_slice()].concat();
+            let count = input.sample_shape.iter().product();
+            let tensor = match content {
+                Content::Numbers(columns) => self.numbers(columns, samples, count, input.data_type)?,
+                Content::Images(column, images) => {
+                    let found = self.table.bytes(column, samples)?;
+                    let images = found.into_iter().map(|(bytes, origin)| images.decode(Cursor::new(bytes), &origin));
+                    let images = images.collect::<Result<Vec<_>, _>>()?;
+                    Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("one shape")
+                }
+            };
+            inputs.insert(input.name.clone(), tensor.reshaped(&shape).expect("as many values"));
+        }
+        let shape = [&[samples.len() as u64], self.requirements.label_shape.as_slice()].concat();
+        let labels = self.labels.read(&self.table, samples, self.requirements.label_shape.iter().product())?;
+        let labels =
+            convert(labels, label_type(&self.requirements), 1.0, &format!("column {}", self.labels.column.name))?;
+        Ok(Batch { inputs, labels: labels.reshaped(&shape).expect("as many values") })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        let count: u64 = self.requirements.label_shape.iter().product();
+        let rows: Vec<u64> = (0..self.table.rows()).collect();
+        Ok(if count == 1 { one_each(&self.labels.read(&self.table, &rows, 1)?) } else { None })
+    }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        [samples.start, samples.end].iter().for_each(|number| digest.add(&number.to_le_bytes()));
+        digest.add_files(self.table.paths())
+    }
+}
+
+/// Some words.
+fn shown(words: &[String]) -> String {
+    let more = if words.len() > 5 { ", ..." } else { "" };
+    format!("{}{more}", words.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+/// Requirements that fit the columns: the image, where there is one; else each column of numbers but the labels.
+///
+/// # Errors
+/// [`DataError`] naming the file: no labels, no inputs.
+pub(crate) fn guess(path: &Path, image_size: u64) -> Result<Requirements, DataError> {
+    let table = Table::open(path)?;
+    let label = LABELS.into_iter().find_map(|name| table.find(name));
+    let mut requirements =
+        Requirements { inputs: Vec::new(), input_scale: 1.0, labels: LabelKind::Classes, label_shape: Vec::new() };
+    let mut input = |name: &str, sample_shape: Vec<u64>| {
+        let name = name.to_owned();
+        requirements.inputs.push(InputDescription { name, data_type: DataType::Float32, sample_shape });
+    };
+    let shape = |column: &Column| -> Result<Vec<u64>, DataError> {
+        Ok(if column.is_list { vec![table.numbers(column, &[0])?.shape()[1]] } else { Vec::new() })
+    };
+    let image = IMAGES.into_iter().find_map(|name| table.find(name));
+    if table.rows() > 0 && image.is_some_and(|image| image.kind == Some(Kind::Bytes)) {
+        input("image", vec![3, image_size, image_size]);
+    } else if table.rows() > 0 {
+        for column in table.columns() {
+            if matches!(column.kind, Some(Kind::Numbers(_))) && Some(column) != label {
+                input(&column.name, shape(column)?);
+            }
+        }
+    }
+    if let Some(Column { kind: Some(Kind::Numbers(data_type)), .. }) = label {
+        if data_type.is_float() {
+            requirements.labels = LabelKind::Values(*data_type);
+        }
+        requirements.label_shape = label.map(shape).transpose()?.unwrap_or_default();
+    }
+    Ok(requirements)
+}

@@ -1,0 +1,183 @@
+//! One sound: WAV or FLAC, as a model's input.
+//!
+//! Samples are scaled to -1..1 (an integer of n bits is divided by 2^(n-1)). A model that takes one channel gets the mean of all. What is
+//! longer than the input is cut off, and what is shorter is followed by zeros. Nothing is resampled: all sounds of a set have one rate.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use forebay_base::Tensor;
+
+use crate::convert::convert;
+use crate::dataset::{InputDescription, LabelKind, Requirements};
+use crate::error::DataError;
+
+/// Whether a name is that of a sound.
+pub(crate) fn is_sound(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    matches!(extension.to_ascii_lowercase().as_str(), "wav" | "flac")
+}
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// Samples of a second.
+    pub(crate) rate: u32,
+    /// Channels.
+    pub(crate) channels: u32,
+    /// Bits of a sample.
+    pub(crate) bits: u32,
+    /// Samples of each channel, where the file says it.
+    pub(crate) length: Option<u64>,
+}
+
+/// A file that is being read.
+enum Reader {
+    Wav(hound::WavReader<BufReader<File>>),
+    Flac(claxon::FlacReader<BufReader<File>>),
+}
+
+impl Reader {
+    fn open(path: &Path) -> Result<Reader, DataError> {
+        let unreadable = |reason: String| {
+            DataError::malformed(path.display().to_string(), format!("not a readable sound: {reason}"))
+        };
+        let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
+        let file = BufReader::new(file);
+        let is_flac = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("flac"));
+        match is_flac {
+            true => claxon::FlacReader::new(file).map(Reader::Flac).map_err(|error| unreadable(error.to_string())),
+            false => hound::WavReader::new(file).map(Reader::Wav).map_err(|error| unreadable(error.to_string())),
+        }
+    }
+
+    fn format(&self) -> Format {
+        match self {
+            Reader::Wav(reader) => {
+                let spec = reader.spec();
+                let (rate, channels, bits) = (spec.sample_rate, spec.channels.into(), spec.bits_per_sample.into());
+                Format { rate, channels, bits, length: Some(reader.duration().into()) }
+            }
+            Reader::Flac(reader) => {
+                let info = reader.streaminfo();
+                let (rate, channels, bits) = (info.sample_rate, info.channels, info.bits_per_sample);
+                Format { rate, channels, bits, length: info.samples }
+            }
+        }
+    }
+
+    /// Up to this many numbers, channel by channel of each sample; an error after how many it came.
+    fn numbers(&mut self, most: usize) -> Result<Vec<f32>, (usize, String)> {
+        fn taken<E: ToString>(
+            numbers: impl Iterator<Item = Result<f32, E>>,
+            most: usize,
+        ) -> Result<Vec<f32>, (usize, String)> {
+            let mut found = Vec::new();
+            for number in numbers.take(most) {
+                let count = found.len();
+                found.push(number.map_err(|error| (count, error.to_string()))?);
+            }
+            Ok(found)
+        }
+        let scale = 0.5f32.powi(self.format().bits as i32 - 1);
+        match self {
+            Reader::Wav(reader) if reader.spec().sample_format == hound::SampleFormat::Float => {
+                taken(reader.samples::<f32>(), most)
+            }
+            Reader::Wav(reader) => {
+                taken(reader.samples::<i32>().map(|sample| sample.map(|sample| sample as f32 * scale)), most)
+            }
+            Reader::Flac(reader) => {
+                taken(reader.samples().map(|sample| sample.map(|sample| sample as f32 * scale)), most)
+            }
+        }
+    }
+}
+
+/// What a file says of itself.
+///
+/// # Errors
+/// [`DataError`] naming it.
+pub(crate) fn format(path: &Path) -> Result<Format, DataError> {
+    Reader::open(path).map(|reader| reader.format())
+}
+
+/// What sounds become.
+pub(crate) struct Sounds {
+    /// The model's input.
+    pub(crate) input: InputDescription,
+    channels: usize,
+    length: usize,
+    input_scale: f64,
+    /// The rate of all sounds.
+    pub(crate) rate: u32,
+}
+
+impl Sounds {
+    /// Sounds of one rate for a model.
+    ///
+    /// # Errors
+    /// A sentence that says why the model takes no sounds.
+    pub(crate) fn of(requirements: &Requirements, rate: u32) -> Result<Sounds, String> {
+        let [input] = requirements.inputs.as_slice() else {
+            let count = requirements.inputs.len();
+            return Err(format!(
+                "a folder of sounds feeds models with one input, and this one has {count}; use an .npz archive"
+            ));
+        };
+        let (channels, length) = match input.sample_shape[..] {
+            [length] => (1, length),
+            [channels, length] => (channels, length),
+            _ => (0, 0),
+        };
+        if !input.data_type.is_float() || channels == 0 || length == 0 {
+            return Err(format!(
+                "sounds feed a floating-point input [batch, length] or [batch, channels, length]; input {} is {}{:?} per sample",
+                input.name, input.data_type, input.sample_shape
+            ));
+        }
+        if requirements.labels != LabelKind::Classes || !requirements.label_shape.is_empty() {
+            return Err(
+                "a folder of sounds has one class for each, and this model and loss want other labels".to_owned()
+            );
+        }
+        let (channels, length, input_scale) = (channels as usize, length as usize, requirements.input_scale);
+        Ok(Sounds { input: input.clone(), channels, length, input_scale, rate })
+    }
+
+    /// Reads a file as far as the input goes.
+    ///
+    /// # Errors
+    /// [`DataError`] naming it, and the sample: damaged, of another rate, of other channels.
+    pub(crate) fn read(&self, path: &Path) -> Result<Tensor, DataError> {
+        let origin = path.display().to_string();
+        let mut reader = Reader::open(path)?;
+        let Format { rate, channels, .. } = reader.format();
+        if rate != self.rate {
+            let reason = format!(
+                "it has {rate} samples per second, the first sound {}; `sox IN OUT rate {}` resamples",
+                self.rate, self.rate
+            );
+            return Err(DataError::unsupported(origin, reason));
+        }
+        let found = channels as usize;
+        if found != self.channels && self.channels != 1 {
+            let expected = format!("{} channels, as input {} has", self.channels, self.input.name);
+            return Err(DataError::Shape { origin, found: vec![u64::from(channels)], expected });
+        }
+        let numbers = reader.numbers(self.length.saturating_mul(found)).map_err(|(count, reason)| {
+            DataError::malformed(&origin, format!("sample {}: {reason}", count / found.max(1)))
+        })?;
+        let mut planes = vec![0.0f32; self.channels * self.length];
+        for (place, sample) in numbers.chunks_exact(found.max(1)).enumerate() {
+            if self.channels == 1 {
+                let sum: f64 = sample.iter().map(|&value| f64::from(value)).sum();
+                planes[place] = (sum / found as f64) as f32;
+            } else {
+                sample.iter().enumerate().for_each(|(channel, &value)| planes[channel * self.length + place] = value);
+            }
+        }
+        convert(Tensor::from_f32(&self.input.sample_shape, &planes), self.input.data_type, self.input_scale, &origin)
+    }
+}

@@ -1,0 +1,105 @@
+//! A data set of sounds: a folder with one sub-folder per class, numbered in the order of their names, of WAV and FLAC files.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use forebay_base::Tensor;
+
+use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::digest::Digest;
+use crate::error::DataError;
+use crate::image_set::{listed, one_each};
+use crate::sound_file::{format, is_sound, Format, Sounds};
+
+/// Files with their classes.
+struct SoundSet {
+    classes: usize,
+    files: Vec<PathBuf>,
+    labels: Tensor,
+    sounds: Sounds,
+    first: Format,
+}
+
+/// The sounds of a folder of classes, with their classes, and how many classes there are.
+fn files(folder: &Path) -> Result<(Vec<PathBuf>, Vec<i64>, usize), DataError> {
+    let classes: Vec<PathBuf> = listed(folder)?.into_iter().filter(|path| path.is_dir()).collect();
+    let (mut files, mut labels) = (Vec::new(), Vec::new());
+    for (class, folder) in classes.iter().enumerate() {
+        files.extend(listed(folder)?.into_iter().filter(|path| is_sound(path) && path.is_file()));
+        labels.resize(files.len(), class as i64);
+    }
+    Ok((files, labels, classes.len()))
+}
+
+/// Whether a folder has sounds in its sub-folders.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub(crate) fn is_sounds(folder: &Path) -> Result<bool, DataError> {
+    Ok(!files(folder)?.0.is_empty())
+}
+
+/// Opens a folder of classes. Sounds are read when they are asked for.
+///
+/// # Errors
+/// [`DataError`] naming the folder where the model takes no sounds, or the first sound that cannot be read.
+pub(crate) fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
+    let (files, labels, classes) = files(folder)?;
+    let first = files.first().ok_or_else(|| DataError::layout(folder, "no sounds in sub-folders, one per class"))?;
+    let first = format(first)?;
+    let sounds = Sounds::of(requirements, first.rate).map_err(|reason| DataError::layout(folder, reason))?;
+    let labels = Tensor::from_i64(&[labels.len() as u64], &labels);
+    Ok(Box::new(SoundSet { classes, files, labels, sounds, first }))
+}
+
+/// The shape of a model's input that takes the first sound of a folder as it is.
+///
+/// # Errors
+/// [`DataError`] naming the sound that cannot be read.
+pub(crate) fn first_shape(folder: &Path) -> Result<Vec<u64>, DataError> {
+    let (files, ..) = files(folder)?;
+    let first = files.first().map(|path| format(path)).transpose()?;
+    let (channels, length) = first.map_or((1, 1), |first| (first.channels.max(1), first.length.unwrap_or(1).max(1)));
+    Ok(vec![channels.into(), length])
+}
+
+impl Source for SoundSet {
+    fn description(&self) -> Result<Description, DataError> {
+        let Format { rate, channels, bits, length } = self.first;
+        let length = length.map_or("unknown length".to_owned(), |length| format!("{length} samples"));
+        let shape = &self.sounds.input.sample_shape;
+        let sound = format!(
+            "sounds, the first {channels} channel{} of {length}, {bits} bits, {rate} per second; cut or padded to {shape:?}",
+            if channels == 1 { "" } else { "s" }
+        );
+        Ok(Description {
+            kind: format!("a folder of sounds in {} classes", self.classes),
+            tensors: vec![sound, "labels: int64[]".to_owned()],
+            size_bytes: size_of_files(self.files.iter().map(PathBuf::as_path))?,
+            ..Description::default()
+        })
+    }
+
+    fn sample_count(&self) -> u64 {
+        self.files.len() as u64
+    }
+
+    fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError> {
+        let sounds = samples.iter().map(|&sample| self.sounds.read(&self.files[sample as usize]));
+        let sounds = sounds.collect::<Result<Vec<_>, _>>()?;
+        let stacked = Tensor::stack(&sounds.iter().collect::<Vec<_>>()).expect("samples of one shape");
+        let inputs = BTreeMap::from([(self.sounds.input.name.clone(), stacked)]);
+        Ok(Batch { inputs, labels: self.labels.rows(samples) })
+    }
+
+    fn classes(&mut self) -> Result<Option<Vec<i64>>, DataError> {
+        Ok(one_each(&self.labels))
+    }
+
+    fn digest(&self, samples: Range<u64>, digest: &mut Digest) -> Result<(), DataError> {
+        digest.add(self.labels.rows(&samples.clone().collect::<Vec<_>>()).bytes());
+        let chosen = &self.files[samples.start as usize..samples.end as usize];
+        digest.add_files(chosen.iter().map(PathBuf::as_path))
+    }
+}

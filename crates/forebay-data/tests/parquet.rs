@@ -1,0 +1,183 @@
+//! Parquet files as pyarrow writes them (`testdata/data`).
+
+#![cfg(feature = "parquet")]
+
+use std::path::{Path, PathBuf};
+
+use forebay_base::{DataType, Tensor};
+use forebay_data::convert::to_f64;
+use forebay_data::{guess, open, open_with, HeldBytes, InputDescription, LabelKind, Reading, Requirements};
+use serde_json::Value;
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new("../../testdata/data").join(name)
+}
+
+fn expected(key: &str) -> Vec<f64> {
+    let text = std::fs::read_to_string(testdata("expected.json")).unwrap();
+    let value = &serde_json::from_str::<Value>(&text).unwrap()["parquet"][key];
+    // Decimal numbers are parsed to the nearest of 64 bits, or next to it; those of 32 bits are then exact.
+    let number = |value: &Value| {
+        value
+            .as_i64()
+            .map(|number| number as f64)
+            .or(value.as_f64().map(|number| f64::from(number as f32)))
+            .or(value.as_bool().map(|flag| f64::from(u8::from(flag))))
+            .unwrap()
+    };
+    value.as_array().unwrap().iter().map(number).collect()
+}
+
+fn input(name: &str, data_type: DataType, sample_shape: &[u64]) -> InputDescription {
+    InputDescription { name: name.into(), data_type, sample_shape: sample_shape.to_vec() }
+}
+
+fn requirements(inputs: Vec<InputDescription>) -> Requirements {
+    Requirements { inputs, input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
+}
+
+fn error(name: &str, requirements: &Requirements) -> String {
+    open(testdata(name).to_str().unwrap(), requirements).err().unwrap().to_string()
+}
+
+#[test]
+fn columns_of_numbers_are_those_of_the_reference_in_any_order() {
+    let inputs = vec![
+        input("x", DataType::Float32, &[2, 3]),
+        input("small", DataType::Float32, &[]),
+        input("half", DataType::Float32, &[]),
+        input("wide", DataType::Int64, &[1]),
+        input("flag", DataType::Float32, &[]),
+    ];
+    let rows: Vec<u64> = (0..300).rev().step_by(7).chain([5, 5, 299, 0]).collect();
+    let picked = |key: &str, each: usize| -> Vec<f64> {
+        let all = expected(key);
+        rows.iter().flat_map(|&row| all[row as usize * each..][..each].to_vec()).collect()
+    };
+    for name in ["snappy", "zstd", "gzip", "plain"] {
+        let path = testdata(&format!("numbers_{name}.parquet"));
+        for held in [HeldBytes::Usual, HeldBytes::AtMost(2400), HeldBytes::AtMost(0)] {
+            let mut reading = Reading::default();
+            reading.held = held;
+            let mut set = open_with(path.to_str().unwrap(), &requirements(inputs.clone()), &reading).unwrap();
+            let found = set.description().unwrap();
+            assert_eq!(set.sample_count(), 300);
+            assert!(
+                found.kind == "1 Parquet file of 3 row groups" && found.tensors[0] == "x.list.element: float32[2, 3]",
+                "{found:?}"
+            );
+            if let HeldBytes::AtMost(bytes) = held {
+                assert!(found.held_bytes <= bytes, "{held:?}: {}", found.held_bytes);
+            }
+            let batch = set.batch(&rows).unwrap();
+            for (key, each) in [("x", 6), ("small", 1), ("half", 1), ("wide", 1), ("flag", 1)] {
+                assert_eq!(to_f64(&batch.inputs[key]), picked(key, each), "{name} {held:?} {key}");
+            }
+            assert_eq!(batch.inputs["x"].shape(), [rows.len() as u64, 2, 3]);
+            assert_eq!(to_f64(&batch.labels), picked("label", 1), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_table_of_numbers_is_one_input_and_words_are_classes() {
+    let set = requirements(vec![input("features", DataType::Float32, &[3])]);
+    let mut set = open(testdata("table.parquet").to_str().unwrap(), &set).unwrap();
+    let batch = set.batch(&[7, 2]).unwrap();
+    let features: Vec<f32> =
+        [7, 2].iter().flat_map(|&row| ["small", "half", "wide"].map(|key| expected(key)[row] as f32)).collect();
+    assert_eq!(batch.inputs["features"], Tensor::from_f32(&[2, 3], &features));
+    assert_eq!(batch.labels, Tensor::from_i64(&[2], &[7, 2].map(|row| expected("word")[row] as i64)));
+    let found = set.description().unwrap().tensors;
+    assert_eq!(found, ["a, b, c: int8[]", "label: 3 classes in words: cat, dog, eel"]);
+}
+
+#[test]
+fn a_folder_of_files_is_one_set_and_damage_is_named_in_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (to, from) in [("0.parquet", "snappy"), ("1.parquet", "plain")] {
+        std::fs::copy(testdata(&format!("numbers_{from}.parquet")), folder.path().join(to)).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let mut set = open(path, &requirements(vec![input("wide", DataType::Int64, &[])])).unwrap();
+    assert_eq!(set.sample_count(), 600);
+    let wide = expected("wide");
+    assert_eq!(to_f64(&set.batch(&[599, 3, 300]).unwrap().inputs["wide"]), [wide[299], wide[3], wide[0]]);
+    let mut reading = Reading::default();
+    reading.held = HeldBytes::AtMost(0);
+    let gaps = requirements(vec![input("gaps", DataType::Int64, &[])]);
+    let mut set = open_with(path, &gaps, &reading).unwrap();
+    let error = set.batch(&[499, 500]).unwrap_err().to_string();
+    assert!(
+        error.contains("1.parquet[gaps], in rows 128..256 at byte") && error.contains(": row 200: it has no value"),
+        "{error}"
+    );
+    set.skip_bad(1);
+    assert_eq!(to_f64(&set.batch(&[499, 500]).unwrap().inputs["gaps"]), [199.0, 201.0]);
+    std::fs::copy(testdata("table.parquet"), folder.path().join("2.parquet")).unwrap();
+    let error = open(path, &gaps).err().unwrap().to_string();
+    assert!(error.contains("2.parquet: it has the columns a (int8)"), "{error}");
+}
+
+#[test]
+fn images_in_columns_are_decoded() {
+    let path = testdata("images.parquet");
+    let mut set = open(path.to_str().unwrap(), &requirements(vec![input("x", DataType::Float32, &[1, 1, 1])])).unwrap();
+    let batch = set.batch(&[2, 0]).unwrap();
+    assert_eq!(batch.inputs["x"], Tensor::from_f32(&[2, 1, 1, 1], &[0.8, 0.2]));
+    assert_eq!(batch.labels, Tensor::from_i64(&[2], &[1, 2]));
+    assert_eq!(guess(path.to_str().unwrap(), 8).unwrap().inputs[0].sample_shape, [3, 8, 8]);
+    let guessed = guess(testdata("table.parquet").to_str().unwrap(), 8).unwrap();
+    assert_eq!(guessed.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
+#[test]
+fn what_is_missing_or_damaged_is_named() {
+    let one = |name: &str, shape: &[u64]| requirements(vec![input(name, DataType::Float32, shape)]);
+    let found = error("numbers_plain.parquet", &one("z", &[2]));
+    assert!(found.contains("no column z") && found.contains("x.list.element (float32, a list)"), "{found}");
+    assert!(error("numbers_plain.parquet", &one("x", &[5])).contains("expected 5 numbers in each row"));
+    assert!(error("numbers_plain.parquet", &one("ragged", &[2])).contains("row 0: it has no value"));
+    let found = error("numbers_plain.parquet", &one("gaps", &[]));
+    assert!(
+        found.contains("[gaps], in rows 128..256 at byte ") && found.contains("row 200: it has no value"),
+        "{found}"
+    );
+    assert!(error("text.parquet", &one("x", &[1])).contains("no column of labels (y, labels, label)"));
+    // A byte of the values of x in the second row group: the checksum of its page says it.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bad.parquet");
+    let mut bytes = std::fs::read(testdata("numbers_zstd.parquet")).unwrap();
+    let place =
+        |error: &str| error.split("at byte ").nth(1).and_then(|rest| rest.split(':').next()).unwrap().parse::<usize>();
+    let start = place(&error("numbers_zstd.parquet", &one("gaps", &[]))).unwrap();
+    bytes[start + 60] ^= 255;
+    std::fs::write(&path, &bytes).unwrap();
+    let found = open(path.to_str().unwrap(), &one("gaps", &[])).err().unwrap().to_string();
+    assert!(found.contains("bad.parquet[gaps], in rows 128..256 at byte") && found.contains("damaged"), "{found}");
+    std::fs::write(&path, &bytes[..1000]).unwrap();
+    assert!(open(path.to_str().unwrap(), &one("x", &[6]))
+        .err()
+        .unwrap()
+        .to_string()
+        .contains("not a readable Parquet file"));
+}
+
+#[cfg(feature = "text")]
+#[test]
+fn a_column_of_text_has_the_tokens_of_its_lines() {
+    let tokens = InputDescription { name: "ids".into(), data_type: DataType::Int64, sample_shape: vec![4] };
+    let wanted = Requirements { label_shape: vec![4], ..requirements(vec![tokens]) };
+    let mut reading = Reading::default();
+    reading.text.tokenizer = Some(testdata("bpe.json"));
+    let all = |name: &str| {
+        let mut set = open_with(testdata(name).to_str().unwrap(), &wanted, &reading).unwrap();
+        let samples: Vec<u64> = (0..set.sample_count()).collect();
+        set.batch(&samples).unwrap()
+    };
+    assert_eq!(all("text.parquet"), all("text.jsonl"));
+    let mut other = reading.clone();
+    other.text.key = Some("body".to_string());
+    let error = open_with(testdata("text.parquet").to_str().unwrap(), &wanted, &other).err().unwrap().to_string();
+    assert!(error.contains("no column body of text") && error.contains("text (bytes)"), "{error}");
+}
