@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
-from ._losses import Loss, loss_given
+from ._losses import Loss, LossTerm, loss_given, term_given
 from ._optimizers import Optimizer, optimizer_given
 from .errors import InvalidArgument
 
@@ -112,6 +112,8 @@ def training(
     optimizer: Optimizer,
     *,
     loss_output: Optional[str] = None,
+    loss_weight: Optional[float] = None,
+    terms: Sequence[LossTerm] = (),
     decay: Optional[str] = None,
     freeze: Union[str, Sequence[str]] = (),
     seed: int = 0,
@@ -123,6 +125,8 @@ def training(
     return {
         "loss": loss_given(loss),
         "loss_output": loss_output,
+        "loss_weight": loss_weight,
+        "terms": [term_given(term) for term in terms],
         "optimizer": optimizer_given(optimizer),
         "decay": decay,
         "freeze": patterns,

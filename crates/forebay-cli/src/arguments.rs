@@ -11,6 +11,7 @@ use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
+use crate::head_arguments::HeadArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
 use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
@@ -184,6 +185,14 @@ pub struct TrainingArguments {
     /// A label that does not count
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub ignore_index: Option<i64>,
+    /// Add the loss of one more output, which may be given several times: OUTPUT LOSS, and if need be weight=X, labels=NAME (the input or array
+    /// with its labels; those of --loss where not given, and the nearest places where they are more) and flags of that loss without
+    /// dashes, as 'depth huber weight=0.5 labels=metres delta=0.2'
+    #[arg(long, value_name = "WORDS")]
+    pub also_loss: Vec<String>,
+    /// The factor of --loss next to those [default: 1]
+    #[arg(long, value_name = "X", value_parser = not_negative, requires = "also_loss")]
+    pub loss_weight: Option<f32>,
     /// How parameters follow their gradients
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
@@ -231,6 +240,9 @@ pub struct TrainingArguments {
     /// What becomes of gradients.
     #[command(flatten)]
     pub gradients: GradientArguments,
+    /// Another head.
+    #[command(flatten)]
+    pub head: HeadArguments,
     /// Adapters that train instead of weights.
     #[command(flatten)]
     pub adapters: LoraArguments,
@@ -342,6 +354,9 @@ pub struct TrainArguments {
     /// Also write one after every N steps
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
     pub checkpoint_every: Option<u64>,
+    /// Keep the last N of them, as well: each in a folder step-... of its own inside
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
+    pub keep_checkpoints: Option<u64>,
     /// Go on from a checkpoint, bit for bit, also under another budget
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,

@@ -45,7 +45,9 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.engine = engine;
         options.batch_size = arguments.training.batch_size;
         options.sizes = arguments.training.size.iter().cloned().collect();
-        let trainer = Trainer::new(arguments.training.adapters.adapt(model)?, options)?;
+        let model = arguments.training.adapters.adapt(arguments.training.head.replace(model)?)?;
+        arguments.training.gradients.add_layers(&model, &mut options.training)?;
+        let trainer = Trainer::new(model, options)?;
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());

@@ -40,6 +40,7 @@ use crate::resuming::batches;
 pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let mut keeper = Keeper::new(arguments.checkpoint.as_deref(), arguments.save.as_deref())?;
+    keeper.keep_last(arguments.keep_checkpoints);
     interrupt::listen()?;
     let mut run = Run::start(arguments)?;
     if let Some(folder) = &arguments.resume {
@@ -91,7 +92,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     Err(Failure::Failed(format!("{}{}", failures.join("; "), way_out.unwrap_or_default())))
 }
 
-/// Says which initializers are taken for constants.
+/// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
 ///
 /// # Errors
 /// Those of the model.
@@ -102,6 +103,17 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
         output::complain(&format!(
             "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
             shown.join(", "),
+            if more { ", ..." } else { "" }
+        ));
+    }
+    let altered = model.altered_parameters();
+    if !altered.is_empty() {
+        let (shown, more) = (altered.iter().take(3).map(|name| format!("'{name}'")), altered.len() > 3);
+        output::complain(&format!(
+            "note: PyTorch's exporter computed with {} of the module's parameters: {}{}; they train otherwise than in the module; \
+             export with torch.onnx.export(..., optimize=False) to train them as they are",
+            altered.len(),
+            shown.collect::<Vec<_>>().join(", "),
             if more { ", ..." } else { "" }
         ));
     }
@@ -253,6 +265,10 @@ impl<'a> Run<'a> {
     fn set_schedule(&mut self, steps: u64) -> Result<(), Failure> {
         let schedule = self.arguments.schedule.schedule(steps)?;
         self.options.schedule = schedule.clone();
+        for (group, schedule) in self.arguments.training.gradients.schedules(steps)? {
+            self.options.group_schedules.insert(group, schedule.clone());
+            self.trainer.set_group_schedule(group, schedule)?;
+        }
         Ok(self.trainer.set_schedule(schedule)?)
     }
 

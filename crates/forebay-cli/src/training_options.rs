@@ -4,7 +4,7 @@ use forebay::training::{DecayRule, TrainingOptions};
 
 use crate::arguments::{DecayKind, TrainingArguments};
 use crate::failure::Failure;
-use crate::loss_options::loss;
+use crate::loss_options::{loss, term, LossFlags};
 use crate::optimizer_options::optimizer;
 
 /// The training options that the flags name.
@@ -12,8 +12,10 @@ use crate::optimizer_options::optimizer;
 /// # Errors
 /// Flags that do not belong to the chosen loss or optimizer.
 pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<TrainingOptions, Failure> {
-    let mut options = TrainingOptions::new(loss(arguments)?, optimizer(arguments)?);
+    let mut options = TrainingOptions::new(loss(&LossFlags::of(arguments))?, optimizer(arguments)?);
     options.loss_output.clone_from(&arguments.loss_output);
+    options.loss_weight = arguments.loss_weight;
+    options.terms = arguments.also_loss.iter().map(|words| term(words)).collect::<Result<_, _>>()?;
     options.decay = arguments.decay.map(|rule| match rule {
         DecayKind::All => DecayRule::All,
         DecayKind::Matrices => DecayRule::MatricesOnly,

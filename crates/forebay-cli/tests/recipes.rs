@@ -81,3 +81,51 @@ fn flags_that_mean_nothing_are_refused() {
     let weights = failure(1, &["train", &model, "--data", &data, "--batch-size", "50", "--class-weights", "1,2"]);
     assert_says(&weights, &["2 weights were given for 10 classes", "--class-weights"]);
 }
+
+/// The digits network with three classes instead of ten, trained with falling rates and the losses of one output twice; every checkpoint of the
+/// last two steps, and the models that they hold.
+#[test]
+fn a_new_head_trains_and_its_last_checkpoints_stay() {
+    let folder = Folder::new();
+    let mut archive = npz::Archive::open(digits_data().as_ref()).unwrap();
+    let (x, y) = (archive.read("x").unwrap(), archive.read("y").unwrap().to_i64().unwrap());
+    let thirds: Vec<i64> = y.iter().map(|label| label % 3).collect();
+    let labels = Tensor::from_i64(&[y.len() as u64], &thirds);
+    let scores: Vec<f32> =
+        thirds.iter().flat_map(|&third| (0..3).map(move |i| f32::from(u8::from(i == third)))).collect();
+    let scores = Tensor::from_f32(&[y.len() as u64, 3], &scores);
+    let data = folder.archive("thirds.npz", &[("x", &x), ("y", &labels), ("scores", &scores)]);
+    let (model, run, saved, exported) =
+        (digits_model(), folder.text("run"), folder.text("saved.onnx"), folder.text("exported.onnx"));
+    let head = ["--replace", "/fc/Gemm", "--classes", "3", "--replace-seed", "5"];
+    let common = ["train", &model, "--data", &data, "--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
+    let more = ["--also-loss", "logits mse weight=0.5 labels=scores", "--loss-weight", "0.5", "--layer-decay", "0.8"];
+    let groups = ["--group", "fc.*:lr=2,schedule=step,step-size=3,gamma=0.5", "--learning-rate", "0.05"];
+    let kept =
+        ["--steps", "6", "--checkpoint", &run, "--checkpoint-every", "2", "--keep-checkpoints", "2", "--save", &saved];
+    let report = json(&[common.as_slice(), &head, &more, &groups, &kept].concat());
+    let found = losses(&report);
+    assert!(found[5] < found[0], "{found:?}");
+    let last = format!("{run}/step-00000006");
+    assert!(!std::path::Path::new(&format!("{run}/step-00000002")).exists());
+    assert!(std::path::Path::new(&format!("{run}/step-00000004/config.toml")).exists());
+    success(&[&["export", &last, "--model", &model, "--save", &exported][..], &head].concat());
+    assert_eq!(std::fs::read(&saved).unwrap(), std::fs::read(&exported).unwrap());
+    assert_says(&failure(1, &["export", &last, "--model", &model, "--save", &exported]), &["does not fit", "fc."]);
+    // Going on from the one before gives the same last step, bit for bit.
+    let before = format!("{run}/step-00000004");
+    let again = [common.as_slice(), &head, &more, &groups, &["--steps", "6", "--resume", &before]].concat();
+    assert_eq!(losses(&json(&again)), found[4..]);
+
+    let refused = |flags: &[&str]| failure(2, &[&["train", &model, "--data", &data], flags].concat());
+    for (flags, words) in [
+        (&["--replace", "head", "--classes", "3"][..], &["--replace", "no layer 'head'", "/fc/Gemm"][..]),
+        (&["--replace", "/fc/Gemm"], &["--classes"]),
+        (&["--also-loss", "logits mse delta=1"], &["--also-loss 'logits mse delta=1'", "--delta has no meaning"]),
+        (&["--layer-decay", "2"], &["--layer-decay", "at most 1"]),
+        (&["--group", "fc.*:schedule=plateau"], &["not for a group"]),
+        (&["--keep-checkpoints", "2"], &["--checkpoint"]),
+    ] {
+        assert_says(&refused(flags), words);
+    }
+}

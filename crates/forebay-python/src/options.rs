@@ -9,7 +9,7 @@ use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, 
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::losses::{loss, LossGiven};
+use crate::losses::{loss, LossGiven, TermGiven};
 use crate::recipe::Recipe;
 
 /// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
@@ -52,6 +52,8 @@ pub struct Sizes {
 pub struct Training {
     loss: LossGiven,
     loss_output: Option<String>,
+    loss_weight: Option<f32>,
+    terms: Vec<TermGiven>,
     optimizer: OptimizerGiven,
     decay: Option<String>,
     freeze: Vec<String>,
@@ -147,17 +149,24 @@ pub fn session_options(py: Python<'_>, engine: Engine, sizes: Sizes) -> PyResult
 ///
 /// # Errors
 /// Options that have no meaning.
-pub fn trainer_options(py: Python<'_>, engine: Engine, sizes: Sizes, given: Training) -> PyResult<TrainerOptions> {
+pub fn trainer_options(
+    py: Python<'_>,
+    model: &forebay::Model,
+    engine: Engine,
+    sizes: Sizes,
+    given: Training,
+) -> PyResult<TrainerOptions> {
     let mut training = TrainingOptions::new(loss(py, given.loss)?, optimizer(py, &given.optimizer)?);
     training.loss_output = given.loss_output;
+    training.loss_weight = given.loss_weight;
+    training.terms = given.terms.into_iter().map(|term| term.term(py)).collect::<PyResult<_>>()?;
     let rules = [("all", DecayRule::All), ("matrices", DecayRule::MatricesOnly)];
     let rule = |text: &str| choice(py, "rule of decay", text, &rules);
     training.decay = given.decay.as_deref().map(rule).transpose()?;
     training.freeze = given.freeze;
     training.seed = given.seed;
-    let schedule = given.recipe.apply(py, &mut training)?;
     let mut options = TrainerOptions::new(training);
-    options.schedule = schedule;
+    given.recipe.apply(py, model, &mut options)?;
     options.engine = engine_options(py, engine)?;
     (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
     let answers = [("stop", OnNan::Stop), ("continue", OnNan::Continue), ("skip", OnNan::Skip)];

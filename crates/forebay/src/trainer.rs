@@ -34,7 +34,7 @@ use crate::schedule::{Curve, Schedule};
 use crate::session::{feed, RunTimes};
 use crate::step_report::{Evaluation, StepReport};
 use crate::tensor_info::{self, TensorInfo};
-use crate::training::check_clipping;
+use crate::training::{check_clipping, check_group_schedules};
 
 /// Shapes of a model's inputs, in their order.
 type Shapes = Vec<Vec<u64>>;
@@ -66,6 +66,8 @@ pub struct Trainer {
     model: Model,
     options: TrainingOptions,
     schedule: Schedule,
+    /// Schedules of groups of parameters, by their places.
+    group_schedules: BTreeMap<usize, Schedule>,
     on_nan: OnNan,
     engine: Engine,
     /// Plans of training steps by the shapes of the inputs.
@@ -104,8 +106,10 @@ impl Trainer {
     }
 
     fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
-        let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule } = options;
+        let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule, group_schedules } =
+            options;
         schedule.check()?;
+        check_group_schedules(&group_schedules, options.groups.len())?;
         check_clipping(options.clipping)?;
         // What is skipped is found by the norm of the gradients.
         options.gradient_norm |= on_nan == OnNan::Skip;
@@ -126,6 +130,7 @@ impl Trainer {
             model,
             options,
             schedule,
+            group_schedules,
             on_nan,
             engine,
             training: BTreeMap::from([(main.clone(), plan)]),
@@ -229,7 +234,9 @@ impl Trainer {
         let base = self.options.optimizer.learning_rate();
         let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
         let update = step - self.progress.skipped;
-        let hyperparameters = self.options.hyperparameters(learning_rate, update);
+        let rate_of = |number| Some(self.group_schedules.get(&number)?.rate_after(base, step, 0));
+        let group_rates: Vec<Option<f32>> = (0..self.options.groups.len()).map(rate_of).collect();
+        let hyperparameters = self.options.hyperparameters(learning_rate, &group_rates, update);
         let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
@@ -513,6 +520,17 @@ impl Trainer {
     pub fn set_schedule(&mut self, schedule: Schedule) -> Result<(), Error> {
         schedule.check()?;
         self.schedule = schedule;
+        Ok(())
+    }
+
+    /// Another schedule for a group of parameters, by its place, from the next step on.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a group that there is not, or numbers that have no meaning.
+    pub fn set_group_schedule(&mut self, group: usize, schedule: Schedule) -> Result<(), Error> {
+        let schedules = BTreeMap::from([(group, schedule)]);
+        check_group_schedules(&schedules, self.options.groups.len())?;
+        self.group_schedules.extend(schedules);
         Ok(())
     }
 
