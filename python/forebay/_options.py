@@ -118,6 +118,8 @@ def training(
     freeze: Union[str, Sequence[str]] = (),
     seed: int = 0,
     on_nan: str = "stop",
+    precision: Optional[str] = None,
+    float32: Union[str, Sequence[str]] = (),
     recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Options of training as the native module takes them."""
@@ -132,5 +134,7 @@ def training(
         "freeze": patterns,
         "seed": seed,
         "on_nan": on_nan,
+        "precision": precision,
+        "float32": [float32] if isinstance(float32, str) else list(float32),
         "recipe": _recipe.recipe() if recipe is None else recipe,
     }

@@ -54,6 +54,9 @@ class Trainer:
         seed: The seed of dropout.
         on_nan: What happens when the loss is not finite: ``"stop"`` (the step fails, with :class:`forebay.NotFinite`),
             ``"continue"``, or ``"skip"`` (the update is left out; looks at the gradients, too).
+        precision: ``"bf16"`` or ``"f16"``: products, convolutions and what follows them compute in 16 bits; parameters, normalisations and the
+            loss stay float32. Gradients of ``"f16"`` are scaled; a step in which they are not finite updates nothing.
+        float32: Patterns over names of nodes, outputs and weights that stay float32 then.
         schedule: How the learning rate changes from step to step, a :class:`forebay.Schedule`.
         clip_value: Limits each element of a gradient to this number and its negative.
         clip_norm: Scales a parameter's gradient down whose norm exceeds this number.
@@ -97,6 +100,8 @@ class Trainer:
         freeze: Union[str, Sequence[str]] = (),
         seed: int = 0,
         on_nan: str = "stop",
+        precision: Optional[str] = None,
+        float32: Union[str, Sequence[str]] = (),
         schedule: Optional[Schedule] = None,
         clip_value: Optional[float] = None,
         clip_norm: Optional[float] = None,
@@ -126,6 +131,8 @@ class Trainer:
                 freeze=freeze,
                 seed=seed,
                 on_nan=on_nan,
+                precision=precision,
+                float32=float32,
                 recipe=recipe(
                     schedule,
                     clip_value,

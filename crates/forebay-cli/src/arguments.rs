@@ -166,6 +166,15 @@ pub enum DecayKind {
     Matrices,
 }
 
+/// In which type products compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionKind {
+    /// bfloat16
+    Bf16,
+    /// float16, with gradients scaled so that small ones are not 0
+    F16,
+}
+
 /// How to train: shared by `train` and `plan --train`.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Training")]
@@ -227,6 +236,12 @@ pub struct TrainingArguments {
     /// What single losses take.
     #[command(flatten)]
     pub of_loss: LossArguments,
+    /// Compute products, convolutions and what follows them in 16 bits; parameters, normalisations and the loss stay float32
+    #[arg(long, value_enum)]
+    pub precision: Option<PrecisionKind>,
+    /// Of --precision: leave nodes as they are whose name, output or weight matches (* and ? are wildcards); may be given several times
+    #[arg(long, value_name = "PATTERN", requires = "precision")]
+    pub float32: Vec<String>,
     /// Do not train parameters whose names match (* and ? are wildcards); may be given several times
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,

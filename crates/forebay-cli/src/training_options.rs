@@ -1,8 +1,8 @@
 //! Flags as training options.
 
-use forebay::training::{DecayRule, TrainingOptions};
+use forebay::training::{DecayRule, Precision, TrainingOptions};
 
-use crate::arguments::{DecayKind, TrainingArguments};
+use crate::arguments::{DecayKind, PrecisionKind, TrainingArguments};
 use crate::failure::Failure;
 use crate::loss_options::{loss, term, LossFlags};
 use crate::optimizer_options::optimizer;
@@ -19,6 +19,14 @@ pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<Trai
     options.decay = arguments.decay.map(|rule| match rule {
         DecayKind::All => DecayRule::All,
         DecayKind::Matrices => DecayRule::MatricesOnly,
+    });
+    options.precision = arguments.precision.map(|kind| {
+        let mut precision = match kind {
+            PrecisionKind::Bf16 => Precision::bfloat16(),
+            PrecisionKind::F16 => Precision::float16(),
+        };
+        precision.float32.clone_from(&arguments.float32);
+        precision
     });
     options.freeze.clone_from(&arguments.freeze);
     options.seed = seed;

@@ -5,6 +5,7 @@ mod common;
 use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
 use forebay::data::npz;
 use forebay::Tensor;
+use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 
 fn losses(report: &serde_json::Value) -> Vec<f64> {
     report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
@@ -128,4 +129,35 @@ fn a_new_head_trains_and_its_last_checkpoints_stay() {
     ] {
         assert_says(&refused(flags), words);
     }
+}
+
+/// Sequences of five places become up to two labels, with and without the numbers of places that count.
+#[test]
+fn sequences_of_labels_are_learned_in_16_bits() {
+    let folder = Folder::new();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["N", "5", "4"])
+        .floats("w", &[4, 4], &[0.1, -0.2, 0.3, 0.0, 0.2, 0.1, -0.1, 0.3, 0.0, 0.2, 0.1, -0.3, 0.1, 0.0, 0.2, 0.1])
+        .node("MatMul", &["x", "w"], &["logits"])
+        .output("logits", FLOAT, &["N", "5", "4"]);
+    let model = folder.text("sequences.onnx");
+    std::fs::write(&model, graph.build()).unwrap();
+    let x = Tensor::from_f32(&[8, 5, 4], &(0..160).map(|i| ((i * 7 % 11) as f32 - 5.0) / 5.0).collect::<Vec<_>>());
+    let labels = Tensor::from_i64(
+        &[8, 2],
+        &(0..8).flat_map(|i| [1 + i % 3, if i % 2 == 0 { -1 } else { 2 }]).collect::<Vec<_>>(),
+    );
+    let lengths = Tensor::from_i64(&[8], &[5, 4, 5, 5, 3, 5, 4, 5]);
+    let data = folder.archive("sequences.npz", &[("x", &x), ("y", &labels), ("lengths", &lengths)]);
+    let common = ["train", &model, "--data", &data, "--batch-size", "4", "--steps", "12", "--loss", "ctc"];
+    let flags = ["--learning-rate", "0.5", "--label-length", "2", "--zero-infinity"];
+    for more in
+        [&["--precision", "bf16"][..], &["--precision", "f16", "--float32", "w"], &["--input-lengths", "lengths"]]
+    {
+        let found = losses(&json(&[common.as_slice(), &flags, more].concat()));
+        assert!(found[10] < 0.9 * found[0] && found.iter().all(|loss| loss.is_finite()), "{more:?}: {found:?}");
+    }
+    assert_says(&failure(2, &common), &["--label-length"]);
+    let wrong = [common.as_slice(), &["--label-length", "2", "--blank", "7"]].concat();
+    assert_says(&failure(1, &wrong), &["the blank 7 must be one of 4 classes"]);
 }

@@ -12,6 +12,7 @@ mod groups;
 mod layers;
 mod loss;
 mod losses;
+mod mixed;
 mod mode;
 mod open;
 mod optimizer;
@@ -41,6 +42,7 @@ use groups::group_of;
 pub use groups::ParameterGroup;
 pub use layers::layer_groups;
 pub use loss::{Ctc, Loss, Region, Shares};
+pub use mixed::Precision;
 pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 pub use optimizer::Optimizer;
 pub(crate) use pattern::matches;
@@ -103,6 +105,8 @@ pub struct TrainingOptions {
     pub gradient_norm: bool,
     /// Parameters that train with numbers of their own.
     pub groups: Vec<ParameterGroup>,
+    /// In which type products compute. `None`: as the model says.
+    pub precision: Option<Precision>,
     /// The decay of an exponential moving average of every parameter that trains, which is kept next to it: from 0 to below 1.
     pub average: Option<f32>,
     /// In how many parts a step goes through its batch, one after the other: their gradients add up. The graph that a step is made of has the
@@ -117,8 +121,15 @@ impl TrainingOptions {
     }
 
     /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`]; `update` is the number of its update,
-    /// from 1. Groups may have rates of their own, which take the place of the learning rate, before their factors.
-    pub fn hyperparameters(&self, learning_rate: f32, group_rates: &[Option<f32>], update: u64) -> Vec<Vec<f32>> {
+    /// from 1. Groups may have rates of their own, which take the place of the learning rate, before their factors. `loss_scale` is the power of
+    /// two that float16 gradients are scaled by.
+    pub fn hyperparameters(
+        &self,
+        learning_rate: f32,
+        group_rates: &[Option<f32>],
+        update: u64,
+        loss_scale: f32,
+    ) -> Vec<Vec<f32>> {
         let of = |rate: f32, decay: Option<f32>| {
             let optimizer = self.optimizer.clone().with_learning_rate(rate);
             match decay {
@@ -131,7 +142,13 @@ impl TrainingOptions {
         let mut all = vec![of(learning_rate, None)];
         all.extend(groups.map(|(number, group)| of(rate(number) * group.rate_factor, group.weight_decay)));
         all.extend(self.clipping.map(|clipping| vec![clipping.limit()]));
+        all.extend(self.scales_loss().then(|| vec![loss_scale]));
         all
+    }
+
+    /// Whether gradients are scaled by a factor that changes from step to step.
+    pub fn scales_loss(&self) -> bool {
+        self.precision.as_ref().is_some_and(Precision::scales_loss)
     }
 }
 
@@ -198,11 +215,18 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let outputs: BTreeSet<ValueId> = [prediction].into_iter().chain(others).collect();
     graph.outputs = outputs.into_iter().collect();
     graph.drop_dead_nodes();
+    mixed::narrow(&mut graph, options.precision.as_ref())?;
     let mut mode = mode::enter(&mut graph)?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     let candidates = candidates(&graph, &mode.statistics, options)?;
     let loss = accumulation::share(&mut graph, loss, options.accumulate);
-    let gradients = gradients(&mut graph, loss, &candidates)?;
+    let (scaled, factor) = mixed::scale(&mut graph, loss, options.precision.as_ref());
+    mode.factor = factor;
+    let backward = graph.nodes.len();
+    let gradients = gradients(&mut graph, scaled, &candidates)?;
+    if options.precision.is_some() {
+        mixed::widen_again(&mut graph, backward);
+    }
     let mut trained: Vec<(ValueId, ValueId)> =
         candidates.iter().zip(gradients).filter_map(|(&parameter, d)| Some((parameter, d?))).collect();
     if trained.is_empty() {
@@ -211,6 +235,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         return Err(ModelError::Request { reason });
     }
     let loss = accumulation::repeat(&mut graph, &mut mode, loss, &mut trained, options.accumulate)?;
+    mixed::unscale(&mut graph, &mut trained, factor);
     graph.outputs = vec![loss];
     if options.gradient_outputs {
         append_gradient_outputs(&mut graph, &trained);
@@ -220,6 +245,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let clipped = append_clipping(&mut graph, &mut trained, options.clipping, options.gradient_norm);
     let (optimizer_state, mut hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
     hyperparameters.extend(clipped.limit);
+    hyperparameters.extend(factor);
     let averages = append_averages(&mut graph, &trained, options.average)?;
     graph.drop_dead_nodes();
     Ok(TrainingGraph {
@@ -245,6 +271,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
 pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph, ModelError> {
     let mut graph = graph.clone();
     let prediction = prediction(&graph, options.loss_output.as_deref())?;
+    mixed::narrow(&mut graph, options.precision.as_ref())?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     graph.outputs = if loss == prediction { vec![loss] } else { vec![loss, prediction] };
     graph.drop_dead_nodes();

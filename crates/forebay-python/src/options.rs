@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::managed::Policy;
-use forebay::training::{DecayRule, Optimizer, TrainingOptions};
+use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
 use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, TrainerOptions};
 use pyo3::prelude::*;
 
@@ -59,6 +59,8 @@ pub struct Training {
     freeze: Vec<String>,
     seed: u64,
     on_nan: String,
+    precision: Option<String>,
+    float32: Vec<String>,
     recipe: Recipe,
 }
 
@@ -163,6 +165,13 @@ pub fn trainer_options(
     let rules = [("all", DecayRule::All), ("matrices", DecayRule::MatricesOnly)];
     let rule = |text: &str| choice(py, "rule of decay", text, &rules);
     training.decay = given.decay.as_deref().map(rule).transpose()?;
+    let kinds = [("bf16", 0), ("f16", 1)];
+    let kind = given.precision.as_deref().map(|text| choice(py, "precision", text, &kinds)).transpose()?;
+    training.precision = kind.map(|kind| {
+        let mut precision = if kind == 0 { Precision::bfloat16() } else { Precision::float16() };
+        precision.float32 = given.float32;
+        precision
+    });
     training.freeze = given.freeze;
     training.seed = given.seed;
     let mut options = TrainerOptions::new(training);

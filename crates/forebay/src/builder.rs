@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_model::training::{Clipping, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup};
+use forebay_model::training::{Clipping, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup, Precision};
 
 use crate::error::Error;
 use crate::model::Model;
@@ -190,6 +190,12 @@ impl TrainerBuilder {
     /// Adds the loss of one more output, times a weight: deep supervision, several tasks.
     pub fn term(mut self, term: LossTerm) -> Self {
         self.options.training.terms.push(term);
+        self
+    }
+
+    /// Computes products in 16 bits; parameters stay float32.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.options.training.precision = Some(precision);
         self
     }
 

@@ -112,7 +112,7 @@ impl Trainer {
         check_group_schedules(&group_schedules, options.groups.len())?;
         check_clipping(options.clipping)?;
         // What is skipped is found by the norm of the gradients.
-        options.gradient_norm |= on_nan == OnNan::Skip;
+        options.gradient_norm |= on_nan == OnNan::Skip || options.scales_loss();
         let first = model.clone().with_sizes(&sizes)?;
         let sizes = Sizes::of_batch(batch_size);
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
@@ -236,7 +236,8 @@ impl Trainer {
         let update = step - self.progress.skipped;
         let rate_of = |number| Some(self.group_schedules.get(&number)?.rate_after(base, step, 0));
         let group_rates: Vec<Option<f32>> = (0..self.options.groups.len()).map(rate_of).collect();
-        let hyperparameters = self.options.hyperparameters(learning_rate, &group_rates, update);
+        let (scales, scale) = (self.options.scales_loss(), self.progress.loss_scale);
+        let hyperparameters = self.options.hyperparameters(learning_rate, &group_rates, update, scale.factor);
         let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
@@ -244,7 +245,7 @@ impl Trainer {
         feed(runner, fed)?;
         let (mut loss, mut gradient_norm) = (f32::NAN, None);
         let updates = |loss: f32, norm: Option<f32>| {
-            self.on_nan == OnNan::Continue || loss.is_finite() && norm.is_none_or(f32::is_finite)
+            self.on_nan == OnNan::Continue && !scales || loss.is_finite() && norm.is_none_or(f32::is_finite)
         };
         let times = runner.run_in_phases(&mut |read_output| {
             loss = scalar(&read_output(&plan.loss)?);
@@ -252,7 +253,9 @@ impl Trainer {
             Ok(if updates(loss, gradient_norm) { Decision::Continue } else { Decision::Stop })
         })?;
         let skipped = !updates(loss, gradient_norm);
-        if skipped && self.on_nan == OnNan::Stop {
+        // Scaled gradients may only be too large.
+        let is_scaled = scales && loss.is_finite() && scale.may_shrink();
+        if skipped && self.on_nan == OnNan::Stop && !is_scaled {
             return Err(match ignored_label {
                 Some(ignore_index) => Error::NothingCounts { step, ignore_index },
                 None if !loss.is_finite() => Error::NanLoss { step, loss },
@@ -261,6 +264,9 @@ impl Trainer {
         }
         self.step_count = step;
         self.progress.skipped += u64::from(skipped);
+        if scales {
+            self.progress.loss_scale.observe(!skipped);
+        }
         // A step without its updates says nothing about how long the others take.
         let replan = if skipped { None } else { self.engine.watch(&mut plan.compiled, times)? };
         let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times.into();
@@ -270,6 +276,7 @@ impl Trainer {
             learning_rate,
             gradient_norm,
             skipped,
+            loss_scale: scales.then_some(scale.factor),
             seconds,
             stall_seconds,
             late_copies,

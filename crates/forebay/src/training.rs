@@ -10,7 +10,7 @@
 
 pub use forebay_model::adapters::LoraOptions;
 pub use forebay_model::training::{
-    Clipping, Ctc, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup, Region, Shares, TrainingOptions,
+    Clipping, Ctc, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup, Precision, Region, Shares, TrainingOptions,
 };
 
 pub use crate::schedule::{Curve, Plateau, Schedule};

@@ -29,6 +29,7 @@ fn options(optimizer: Optimizer) -> TrainingOptions {
         clipping: None,
         gradient_norm: false,
         groups: vec![],
+        precision: None,
         average: None,
         accumulate: 0,
     }
