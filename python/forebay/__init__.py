@@ -20,8 +20,10 @@ from typing import List
 
 from . import _forebay, managed
 from ._fit import Evaluation, History, StepReport
+from ._head import with_head
 from ._lora import LoRA, with_adapters
 from ._losses import (
+    CTC,
     BinaryCrossEntropy,
     BinaryFocal,
     CosineEmbedding,
@@ -30,6 +32,7 @@ from ._losses import (
     Focal,
     Huber,
     KLDivergence,
+    LossTerm,
     MeanAbsoluteError,
     MeanSquaredError,
     OutputLoss,
@@ -100,6 +103,7 @@ __all__ = [
     "AdamW",
     "BinaryCrossEntropy",
     "BinaryFocal",
+    "CTC",
     "Context",
     "CosineEmbedding",
     "DeviceLost",
@@ -116,6 +120,7 @@ __all__ = [
     "InvalidArgument",
     "KLDivergence",
     "LoRA",
+    "LossTerm",
     "LAMB",
     "Lion",
     "Machine",
@@ -164,5 +169,6 @@ __all__ = [
     "synchronize",
     "where",
     "with_adapters",
+    "with_head",
     "zeros",
 ]

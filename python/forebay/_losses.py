@@ -171,6 +171,28 @@ class Tversky(Dice):
 
 
 @dataclass(frozen=True)
+class CTC:
+    """Connectionist temporal classification, as PyTorch's ``CTCLoss`` with its mean: the output is logits or log probabilities ``[samples,
+    positions, classes]``; labels are classes ``[samples, label_length]``, with -1 behind the last one of a sample.
+
+    >>> import forebay
+    >>> forebay.CTC(label_length=16, zero_infinity=True).blank
+    0
+    """
+
+    #: How many labels a sample may have.
+    label_length: int
+    #: The class of places without a label.
+    blank: int = 0
+    #: Whether positions are the first axis of the output and samples the second.
+    time_first: bool = False
+    #: The input of a batch with the numbers of positions that count. None: all of them.
+    lengths: Optional[str] = None
+    #: Whether labels that do not fit into their positions cost nothing, instead of infinitely much.
+    zero_infinity: bool = False
+
+
+@dataclass(frozen=True)
 class OutputLoss:
     """The model's output itself, of one element: the model computes its loss, from one of its inputs as labels."""
 
@@ -190,6 +212,7 @@ Loss: TypeAlias = Union[
     Focal,
     BinaryFocal,
     Dice,
+    CTC,
     OutputLoss,
 ]
 
@@ -208,8 +231,29 @@ KINDS = (
     Dice,
     DiceCrossEntropy,
     Tversky,
+    CTC,
     OutputLoss,
 )
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """The loss of one more output, which a trainer adds to its first: deep supervision, several tasks.
+
+    >>> import forebay
+    >>> forebay.LossTerm("depth", "huber", weight=0.5, labels="metres").weight
+    0.5
+    """
+
+    #: The name of the output.
+    output: str
+    #: What is minimised there; ``"output"``: the output itself, of one element.
+    loss: Union[str, Loss]
+    #: Its factor.
+    weight: float = 1.0
+    #: The input of a batch with its labels. None: those of the first loss; where the output has fewer places, those of the nearest.
+    labels: Optional[str] = None
+
 
 _NAMED: Dict[str, Loss] = {
     "softmax_cross_entropy": SoftmaxCrossEntropy(),
@@ -243,6 +287,12 @@ def loss_named(loss: Union[str, Loss]) -> Loss:
     return found
 
 
+def term_given(term: LossTerm) -> Dict[str, Any]:
+    """One more loss as the native module takes it."""
+    loss = loss_given(loss_named(term.loss))
+    return {"output": term.output, "loss": loss, "weight": term.weight, "labels": term.labels}
+
+
 def loss_given(loss: Loss) -> Dict[str, Any]:
     """A loss as the native module takes it: with all that any loss takes."""
     given: Dict[str, Any] = {
@@ -269,6 +319,11 @@ def loss_given(loss: Loss) -> Dict[str, Any]:
         "smooth": 1e-5,
         "dice_weight": 1.0,
         "cross_entropy_weight": 1.0,
+        "label_length": 1,
+        "blank": 0,
+        "time_first": False,
+        "lengths": None,
+        "zero_infinity": False,
     }
     given.update(asdict(loss))
     for key in ("class_weights", "positive_weights"):

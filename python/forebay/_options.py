@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
-from ._losses import Loss, loss_given
+from ._losses import Loss, LossTerm, loss_given, term_given
 from ._optimizers import Optimizer, optimizer_given
 from .errors import InvalidArgument
 
@@ -112,10 +112,14 @@ def training(
     optimizer: Optimizer,
     *,
     loss_output: Optional[str] = None,
+    loss_weight: Optional[float] = None,
+    terms: Sequence[LossTerm] = (),
     decay: Optional[str] = None,
     freeze: Union[str, Sequence[str]] = (),
     seed: int = 0,
     on_nan: str = "stop",
+    precision: Optional[str] = None,
+    float32: Union[str, Sequence[str]] = (),
     recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
     """Options of training as the native module takes them."""
@@ -123,10 +127,14 @@ def training(
     return {
         "loss": loss_given(loss),
         "loss_output": loss_output,
+        "loss_weight": loss_weight,
+        "terms": [term_given(term) for term in terms],
         "optimizer": optimizer_given(optimizer),
         "decay": decay,
         "freeze": patterns,
         "seed": seed,
         "on_nan": on_nan,
+        "precision": precision,
+        "float32": [float32] if isinstance(float32, str) else list(float32),
         "recipe": _recipe.recipe() if recipe is None else recipe,
     }

@@ -70,6 +70,8 @@ class ParameterGroup:
     weight_decay: Optional[float] = None
     #: Whether they stay as they are.
     frozen: bool = False
+    #: How their learning rate changes, instead of that of all others; not ``"plateau"``.
+    schedule: Optional[Schedule] = None
 
 
 def recipe(
@@ -81,19 +83,34 @@ def recipe(
     groups: Sequence[ParameterGroup] = (),
     accumulate: int = 1,
     average: Optional[float] = None,
+    layer_decay: Optional[float] = None,
 ) -> Dict[str, Any]:
     """A recipe as the native module takes it."""
     limits = {"value": clip_value, "norm": clip_norm, "global_norm": clip_global_norm}
     given = [(kind, limit) for kind, limit in limits.items() if limit is not None]
     if len(given) > 1:
         raise InvalidArgument("give one of clip_value, clip_norm and clip_global_norm")
-    curve = asdict(schedule or Schedule())
-    curve["milestones"], curve["table"] = list(curve["milestones"]), [tuple(row) for row in curve["table"]]
     return {
-        "schedule": curve,
+        "schedule": _given(schedule or Schedule()),
         "clipping": given[0] if given else None,
         "gradient_norm": gradient_norm,
-        "groups": [(group.pattern, group.rate_factor, group.weight_decay, group.frozen) for group in groups],
+        "groups": [
+            (
+                group.pattern,
+                group.rate_factor,
+                group.weight_decay,
+                group.frozen,
+                None if group.schedule is None else _given(group.schedule),
+            )
+            for group in groups
+        ],
         "accumulate": accumulate,
         "average": average,
+        "layer_decay": layer_decay,
     }
+
+
+def _given(schedule: Schedule) -> Dict[str, Any]:
+    curve = asdict(schedule)
+    curve["milestones"], curve["table"] = list(curve["milestones"]), [tuple(row) for row in curve["table"]]
+    return curve

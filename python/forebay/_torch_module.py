@@ -18,6 +18,7 @@ from . import _forebay, _options
 from ._arrays import from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
+from ._torch_embeddings import padding_rows_stay
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
     # what wraps it is not.
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.PRESERVE
     try:
-        with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), torch.no_grad():
+        with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(flat, True), torch.no_grad():
             warnings.simplefilter("ignore")
             flat.train()
             flat.module.train(training)

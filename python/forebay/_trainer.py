@@ -12,7 +12,7 @@ from ._arrays import Native, all_from_native, from_native, labels_to_native, to_
 from ._feed import read_ahead, split_batch
 from ._fit import Callback, Evaluation, Fit, FitSettings, History, StepReport
 from ._lora import LoRA, with_adapters
-from ._losses import Loss, loss_given, loss_named
+from ._losses import Loss, LossTerm, loss_given, loss_named
 from ._model import Model, ModelLike, TensorInfo, as_model, infos, native_model
 from ._optimizers import Optimizer, optimizer_given, optimizer_named
 from ._options import EngineOptions, PathLike, Size
@@ -47,17 +47,24 @@ class Trainer:
         batch_size: The batch size, where the model leaves it open or another one is wanted.
         sizes: Other sizes that the model leaves open, by symbol or as ``input[dimension]``.
         loss_output: The output that the loss takes, where the model has several.
+        loss_weight: The factor of that loss next to others; 1 where not given.
+        terms: Losses of other outputs, which are added, each a :class:`forebay.LossTerm`.
         decay: Which parameters decay: ``"all"`` or ``"matrices"``; matrices only for AdamW, else all, where not given.
         freeze: Patterns (``*``, ``?``) over names of parameters that do not train.
         seed: The seed of dropout.
         on_nan: What happens when the loss is not finite: ``"stop"`` (the step fails, with :class:`forebay.NotFinite`),
             ``"continue"``, or ``"skip"`` (the update is left out; looks at the gradients, too).
+        precision: ``"bf16"`` or ``"f16"``: products, convolutions and what follows them compute in 16 bits; parameters, normalisations and the
+            loss stay float32. Gradients of ``"f16"`` are scaled; a step in which they are not finite updates nothing.
+        float32: Patterns over names of nodes, outputs and weights that stay float32 then.
         schedule: How the learning rate changes from step to step, a :class:`forebay.Schedule`.
         clip_value: Limits each element of a gradient to this number and its negative.
         clip_norm: Scales a parameter's gradient down whose norm exceeds this number.
         clip_global_norm: Scales all gradients down where their common norm exceeds this number.
         gradient_norm: Whether each step reports that norm, also where nothing needs it.
         groups: Parameters that train with numbers of their own, each a :class:`forebay.ParameterGroup`.
+        layer_decay: A factor by which the learning rate falls from layer to layer, from the last towards the inputs. Layers are what names
+            number, as in ``blocks.3.attn.weight``; parameters of ``groups`` have what those say.
         accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other.
         average: The decay of an exponential moving average of the parameters: see :meth:`save_average`.
         lora: Low-rank adapters that train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
@@ -87,16 +94,21 @@ class Trainer:
         batch_size: Optional[int] = None,
         sizes: Optional[Mapping[str, int]] = None,
         loss_output: Optional[str] = None,
+        loss_weight: Optional[float] = None,
+        terms: Sequence[LossTerm] = (),
         decay: Optional[str] = None,
         freeze: Union[str, Sequence[str]] = (),
         seed: int = 0,
         on_nan: str = "stop",
+        precision: Optional[str] = None,
+        float32: Union[str, Sequence[str]] = (),
         schedule: Optional[Schedule] = None,
         clip_value: Optional[float] = None,
         clip_norm: Optional[float] = None,
         clip_global_norm: Optional[float] = None,
         gradient_norm: bool = False,
         groups: Sequence[ParameterGroup] = (),
+        layer_decay: Optional[float] = None,
         accumulate: int = 1,
         average: Optional[float] = None,
         lora: Optional[LoRA] = None,
@@ -113,12 +125,24 @@ class Trainer:
                 self._loss,
                 self._optimizer,
                 loss_output=loss_output,
+                loss_weight=loss_weight,
+                terms=terms,
                 decay=decay,
                 freeze=freeze,
                 seed=seed,
                 on_nan=on_nan,
+                precision=precision,
+                float32=float32,
                 recipe=recipe(
-                    schedule, clip_value, clip_norm, clip_global_norm, gradient_norm, groups, accumulate, average
+                    schedule,
+                    clip_value,
+                    clip_norm,
+                    clip_global_norm,
+                    gradient_norm,
+                    groups,
+                    accumulate,
+                    average,
+                    layer_decay,
                 ),
             ),
         )

@@ -20,6 +20,7 @@ from . import _losses, _plan
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, optimizer_named
 from ._options import EngineOptions, Size
+from ._torch_embeddings import padding_rows_stay
 from ._torch_module import CompiledModule, compile, refuse_mixed_modes
 from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
@@ -476,7 +477,7 @@ class _Export:
         modes = [(each, each.training) for each in module.modules()]
         kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         try:
-            with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]):
+            with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(module):
                 warnings.simplefilter("ignore")
                 module.train()
                 _untyped.onnx.export(

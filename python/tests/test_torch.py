@@ -234,3 +234,21 @@ def test_tensors_go_in(digits: str) -> None:
     session = forebay.Session(digits)
     assert np.array_equal(session.run(x)["logits"], session.run(x.detach().numpy())["logits"])
     assert np.array_equal(session.run(x.transpose(2, 3))["logits"], session.run(x.detach().numpy().swapaxes(2, 3))["logits"])
+
+
+@pytest.mark.parametrize("row", [0.0, 0.5])
+def test_padding_rows_have_no_gradient(row: float) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(9, 6, padding_idx=2), nn.Flatten(), nn.Linear(30, 4))
+    with torch.no_grad():
+        module[0].weight[2] = row
+    theirs = copy.deepcopy(module)
+    ids, labels = torch.tensor([[1, 2, 2, 3, 2], [2, 4, 5, 6, 2]]), torch.tensor([1, 3])
+    trainer = forebay.torch.Trainer(module, ids, optimizer=forebay.SGD(0.5))
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.5)
+    for _ in range(3):
+        expected = torch_step(theirs, optimizer, ids, labels, nn.functional.cross_entropy)
+        assert abs(trainer.step(ids, labels).loss - expected) < 1e-5
+    trainer.write_back()
+    close(module.state_dict(), theirs.state_dict())
+    assert "forward" not in module[0].__dict__

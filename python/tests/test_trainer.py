@@ -429,3 +429,29 @@ def test_recipes(digits: str, batch: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(forebay.InvalidArgument, match=words):
             trainer(digits, **options)
+
+
+def test_a_new_head_with_several_losses(digits: str, batch: Any) -> None:
+    x, labels = batch
+    thirds = labels.astype(np.int64) % 3
+    scores = np.eye(3, dtype=np.float32)[thirds]
+    model = forebay.with_head(digits, "/fc/Gemm", classes=3, seed=1)
+    trainer = forebay.Trainer(
+        model,
+        optimizer=forebay.SGD(0.1),
+        batch_size=50,
+        terms=[forebay.LossTerm("logits", "mse", weight=0.5, labels="scores")],
+        loss_weight=0.5,
+        layer_decay=0.8,
+        groups=[forebay.ParameterGroup("fc.*", schedule=forebay.Schedule("step", steps=2, gamma=0.5))],
+        precision="bf16",
+        float32="fc.*",
+    )
+    assert [info.name for info in trainer.inputs] == ["x", "scores"]
+    losses = [trainer.step({"x": x, "scores": scores}, thirds).loss for _ in range(8)]
+    assert losses[-1] < losses[0]
+    assert trainer.parameters()["fc.weight"].shape == (3, 64)
+    with pytest.raises(forebay.Error, match="no layer 'head'"):
+        forebay.with_head(digits, "head", classes=3)
+    with pytest.raises(forebay.InvalidArgument, match="not for a group"):
+        forebay.Trainer(digits, groups=[forebay.ParameterGroup("fc.*", schedule=forebay.Schedule("plateau"))], batch_size=8)

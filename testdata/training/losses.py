@@ -178,7 +178,29 @@ def regions():
     case("tversky_targets", numbers(*plane), targets(plane), TverskyLoss(sigmoid=True, alpha=0.2, beta=0.8))
 
 
-for make in [cross_entropies, focals, regressions, binaries, divergences, cosines, regions]:
+def sequences():
+    """Logits [samples, positions, classes]; the last case has the positions first, as PyTorch has it. -1 stands behind the labels."""
+    # Two labels in a row, as many labels as there can be, and none at all.
+    rows = [[1, 3, 3, 2], [2, -1, -1, -1], [4, 1, 2, 3], [-1, -1, -1, -1]]
+    impossible = [[1, 1, 1, 1], [2, 1, -1, -1], [3, -1, -1, -1], [4, 4, -1, -1]]
+    for name, labels, positions, lengths, blank, zero_infinity, time_first in [
+        ("ctc", rows, 7, None, 0, False, False),
+        ("ctc_peaked", rows, 12, None, 0, False, False),
+        ("ctc_lengths", rows, 8, [8, 2, 5, 1], 0, False, False),
+        ("ctc_impossible", impossible, 5, None, 0, True, False),
+        ("ctc_blank_last_time_first", [[0, 0, 2, 1], [3, -1, -1, -1], [2, 1, 0, -1], [1, 2, -1, -1]], 9, None, 5, False, True),
+    ]:
+        labels = torch.tensor(labels)
+        loss = nn.CTCLoss(blank=blank, zero_infinity=zero_infinity)
+        ends = torch.tensor([positions] * 4 if lengths is None else lengths)
+        first = lambda x: x if time_first else x.transpose(0, 1)
+        of = lambda x, y: loss(F.log_softmax(first(x), 2), y.clamp_min(0), ends, (y >= 0).sum(1))
+        shape = (positions, 4, 6) if time_first else (4, positions, 6)
+        case(name, numbers(*shape, scale=12.0 if name == "ctc_peaked" else 2.0), labels, of)
+        CASES[-1]["lengths"] = lengths
+
+
+for make in [cross_entropies, focals, regressions, binaries, divergences, cosines, regions, sequences]:
     make()
 made_with = f"PyTorch {torch.__version__.split('+')[0]} in float64, and MONAI for regions"
 lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in CASES)

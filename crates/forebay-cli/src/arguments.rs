@@ -11,6 +11,7 @@ use crate::device_arguments::positive_count;
 pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind};
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
+use crate::head_arguments::HeadArguments;
 use crate::heap_arguments::{byte_count, HeapArguments};
 use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
@@ -166,6 +167,15 @@ pub enum DecayKind {
     Matrices,
 }
 
+/// In which type products compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionKind {
+    /// bfloat16
+    Bf16,
+    /// float16, with gradients scaled so that small ones are not 0
+    F16,
+}
+
 /// How to train: shared by `train` and `plan --train`.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Training")]
@@ -185,6 +195,14 @@ pub struct TrainingArguments {
     /// A label that does not count
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub ignore_index: Option<i64>,
+    /// Add the loss of one more output, which may be given several times: OUTPUT LOSS, and if need be weight=X, labels=NAME (the input or array
+    /// with its labels; those of --loss where not given, and the nearest places where they are more) and flags of that loss without
+    /// dashes, as 'depth huber weight=0.5 labels=metres delta=0.2'
+    #[arg(long, value_name = "WORDS")]
+    pub also_loss: Vec<String>,
+    /// The factor of --loss next to those [default: 1]
+    #[arg(long, value_name = "X", value_parser = not_negative, requires = "also_loss")]
+    pub loss_weight: Option<f32>,
     /// How parameters follow their gradients
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
@@ -219,6 +237,12 @@ pub struct TrainingArguments {
     /// What single losses take.
     #[command(flatten)]
     pub of_loss: LossArguments,
+    /// Compute products, convolutions and what follows them in 16 bits; parameters, normalisations and the loss stay float32
+    #[arg(long, value_enum)]
+    pub precision: Option<PrecisionKind>,
+    /// Of --precision: leave nodes as they are whose name, output or weight matches (* and ? are wildcards); may be given several times
+    #[arg(long, value_name = "PATTERN", requires = "precision")]
+    pub float32: Vec<String>,
     /// Do not train parameters whose names match (* and ? are wildcards); may be given several times
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
@@ -232,6 +256,9 @@ pub struct TrainingArguments {
     /// What becomes of gradients.
     #[command(flatten)]
     pub gradients: GradientArguments,
+    /// Another head.
+    #[command(flatten)]
+    pub head: HeadArguments,
     /// Adapters that train instead of weights.
     #[command(flatten)]
     pub adapters: LoraArguments,
@@ -347,6 +374,9 @@ pub struct TrainArguments {
     /// Also write one after every N steps
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
     pub checkpoint_every: Option<u64>,
+    /// Keep the last N of them, as well: each in a folder step-... of its own inside
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
+    pub keep_checkpoints: Option<u64>,
     /// Go on from a checkpoint, bit for bit, also under another budget
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,

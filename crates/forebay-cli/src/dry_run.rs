@@ -30,6 +30,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let per_epoch = sampler.steps_per_epoch();
     let steps = opening::steps(arguments, per_epoch)?;
     arguments.schedule.schedule(steps)?;
+    arguments.training.gradients.schedules(steps)?;
     feeding::augment(&mut data, &arguments.reading.augment, shuffle);
     // The first samples are read as training would.
     let mut loader = feeding::loader(data, sampler, trainer, arguments)?;

@@ -13,7 +13,7 @@ use crate::output;
 pub fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     output::check_writable(&arguments.save)?;
     let checkpoint = Checkpoint::read(&arguments.checkpoint)?;
-    let model = arguments.adapters.adapt(Model::from_file(&arguments.model)?)?;
+    let model = arguments.adapters.adapt(arguments.head.replace(Model::from_file(&arguments.model)?)?)?;
     checkpoint.export(&model, &arguments.save).map_err(|error| match error {
         Error::Checkpoint { .. } => Failure::from(error).at(&format!("{} does not fit", arguments.model.display())),
         _ => error.into(),

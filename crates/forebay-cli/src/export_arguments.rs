@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::head_arguments::HeadArguments;
 use crate::lora_arguments::LoraArguments;
 
 /// `forebay export`.
@@ -26,6 +27,9 @@ pub struct ExportArguments {
     /// Write the trained model
     #[arg(long, value_name = "FILE.onnx")]
     pub save: PathBuf,
+    /// The head that was trained: the flags of `train`.
+    #[command(flatten)]
+    pub head: HeadArguments,
     /// The adapters that were trained: the flags of `train`.
     #[command(flatten)]
     pub adapters: LoraArguments,

@@ -1,9 +1,14 @@
 //! The flags that say what becomes of gradients before and in the optimizer: limits, and groups of parameters.
 
-use clap::Args;
-use forebay::training::{Clipping, ParameterGroup, TrainingOptions};
+use std::collections::BTreeMap;
+
+use clap::{Args, Parser};
+use forebay::training::{Clipping, Curve, ParameterGroup, Schedule, TrainingOptions};
+use forebay::Model;
 
 use crate::device_arguments::positive_count;
+use crate::failure::Failure;
+use crate::schedule_arguments::ScheduleArguments;
 
 /// Limits of gradients, and groups of parameters.
 #[derive(Args, Clone, Debug, Default)]
@@ -29,9 +34,29 @@ pub struct GradientArguments {
     #[arg(long, value_name = "DECAY", value_parser = decay)]
     pub ema: Option<f32>,
     /// Train parameters whose names match with numbers of their own: lr (a factor of the learning rate), decay (instead of
-    /// --weight-decay), freeze; may be given several times, a parameter belongs to the first that matches
-    #[arg(long, value_name = "PATTERN:lr=X,decay=X,freeze", value_parser = group)]
-    pub group: Vec<ParameterGroup>,
+    /// --weight-decay), freeze, schedule (one of their own, with its flags without dashes: schedule=step,step-size=30,gamma=0.5; lists
+    /// have slashes, milestones=30/60); may be given several times, a parameter belongs to the first that matches
+    #[arg(long, value_name = "PATTERN:lr=X,decay=X,freeze,schedule=CURVE", value_parser = group)]
+    pub group: Vec<Group>,
+    /// Have the learning rate fall by this factor from layer to layer, from the last towards the inputs; layers are what names number, as
+    /// blocks.3.attn.weight does. Parameters of a --group have what that says
+    #[arg(long, value_name = "X", value_parser = layer_decay)]
+    pub layer_decay: Option<f32>,
+}
+
+/// A group of parameters, and its schedule.
+#[derive(Clone, Debug)]
+pub struct Group {
+    group: ParameterGroup,
+    schedule: Option<ScheduleArguments>,
+}
+
+/// The flags of a group's schedule.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct GroupSchedule {
+    #[command(flatten)]
+    schedule: ScheduleArguments,
 }
 
 impl GradientArguments {
@@ -40,9 +65,30 @@ impl GradientArguments {
         let by_norm = self.clip_norm.map(Clipping::Norm).or(self.clip_global_norm.map(Clipping::GlobalNorm));
         options.clipping = self.clip_value.map(Clipping::Value).or(by_norm);
         options.gradient_norm = self.gradient_norm;
-        options.groups.clone_from(&self.group);
+        options.groups = self.group.iter().map(|group| group.group.clone()).collect();
         options.accumulate = self.parts();
         options.average = self.ema;
+    }
+
+    /// Adds the groups of a learning rate that falls from layer to layer, behind the others.
+    ///
+    /// # Errors
+    /// Names that number no layers.
+    pub fn add_layers(&self, model: &Model, options: &mut TrainingOptions) -> Result<(), Failure> {
+        let Some(decay) = self.layer_decay else { return Ok(()) };
+        let groups = model.layer_groups(decay).map_err(|error| Failure::Usage(format!("--layer-decay: {error}")))?;
+        options.groups.extend(groups);
+        Ok(())
+    }
+
+    /// The schedules of groups, by their places, of a run of `steps` steps.
+    ///
+    /// # Errors
+    /// Flags that do not belong to a schedule, or whose numbers have no meaning.
+    pub fn schedules(&self, steps: u64) -> Result<BTreeMap<usize, Schedule>, Failure> {
+        let groups = self.group.iter().enumerate();
+        let given = groups.filter_map(|(place, group)| Some((place, group.schedule.as_ref()?)));
+        given.map(|(place, schedule)| Ok((place, schedule.schedule(steps)?))).collect()
     }
 
     /// In how many parts a step goes through its batch.
@@ -67,14 +113,23 @@ fn limit(text: &str) -> Result<f32, String> {
     }
 }
 
-/// PATTERN:lr=X,decay=X,freeze.
-fn group(text: &str) -> Result<ParameterGroup, String> {
+fn layer_decay(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
+        Ok(_) => Err("a number above 0 and at most 1 is needed".to_owned()),
+        Err(_) => Err("not a number".to_owned()),
+    }
+}
+
+/// PATTERN:lr=X,decay=X,freeze,schedule=CURVE and flags of the schedule.
+fn group(text: &str) -> Result<Group, String> {
     // Names may hold `:`, settings do not.
     let (pattern, settings) = text
         .rsplit_once(':')
         .filter(|(pattern, _)| !pattern.is_empty())
-        .ok_or("write PATTERN:SETTING, with the settings lr=X (a factor of the learning rate), decay=X and freeze")?;
+        .ok_or("write PATTERN:SETTING, with the settings lr=X (a factor of the learning rate), decay=X, freeze and schedule=CURVE")?;
     let mut group = ParameterGroup::new(pattern);
+    let mut flags = Vec::new();
     for setting in settings.split(',') {
         let number = |text: &str| match text.parse::<f32>() {
             Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
@@ -84,10 +139,27 @@ fn group(text: &str) -> Result<ParameterGroup, String> {
             Some(("lr", factor)) => group.rate_factor = number(factor)?,
             Some(("decay", decay)) => group.weight_decay = Some(number(decay)?),
             None if setting == "freeze" => group.is_frozen = true,
-            _ => return Err(format!("there is no setting '{setting}'; there are lr=X, decay=X and freeze")),
+            // A table is a file, which belongs to the run.
+            Some((key, value)) if !flags.is_empty() || key == "schedule" => {
+                flags.push(format!("--{key}={}", value.replace('/', ",")));
+            }
+            _ => {
+                return Err(format!(
+                    "there is no setting '{setting}'; there are lr=X, decay=X, freeze and schedule=CURVE"
+                ))
+            }
         }
     }
-    Ok(group)
+    if flags.is_empty() {
+        return Ok(Group { group, schedule: None });
+    }
+    let words = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+    let schedule = GroupSchedule::try_parse_from(flags).map_err(words)?.schedule;
+    let curve = schedule.schedule(1).map_err(|failure| failure.to_string())?.curve;
+    if matches!(curve, Curve::Plateau(_)) {
+        return Err("a schedule that follows losses is for all parameters, not for a group".to_owned());
+    }
+    Ok(Group { group, schedule: Some(schedule) })
 }
 
 #[cfg(test)]
@@ -98,13 +170,20 @@ mod tests {
     fn groups_are_read() {
         let mut expected = ParameterGroup::new("a:b.*");
         (expected.rate_factor, expected.weight_decay) = (0.1, Some(0.0));
-        assert_eq!(group("a:b.*:lr=0.1,decay=0").unwrap(), expected);
-        assert!(group("fc.*:freeze").unwrap().is_frozen);
+        assert_eq!(group("a:b.*:lr=0.1,decay=0").unwrap().group, expected);
+        assert!(group("fc.*:freeze").unwrap().group.is_frozen);
+        let stepwise = group("a:lr=0.5,schedule=multi-step,milestones=3/6,gamma=0.5").unwrap();
+        assert_eq!(stepwise.group.rate_factor, 0.5);
+        let curve = Curve::MultiStep { milestones: vec![3, 6], gamma: 0.5 };
+        assert_eq!(stepwise.schedule.unwrap().schedule(10).unwrap(), Schedule::new(curve));
         for (text, words) in [
             ("fc.*", "write PATTERN:SETTING"),
             (":lr=1", "write PATTERN:SETTING"),
             ("a:momentum=0.9", "there is no setting 'momentum=0.9'"),
             ("a:", "there is no setting ''"),
+            ("a:gamma=0.5,schedule=step", "there is no setting 'gamma=0.5'"),
+            ("a:schedule=round", "invalid value 'round'"),
+            ("a:schedule=cosine,gamma=0.5", "--gamma has no meaning for --schedule cosine"),
             ("a:lr=-1", "'lr=-1': a finite number"),
             ("a:decay=inf", "'decay=inf': a finite number"),
         ] {

@@ -20,6 +20,8 @@ pub struct Keeper {
     started: SystemTime,
     /// The step of the checkpoint in the folder that was asked for, where this run knows it.
     kept: Option<u64>,
+    /// How many of the latest checkpoints stay.
+    last: Option<u64>,
 }
 
 impl Keeper {
@@ -42,7 +44,12 @@ impl Keeper {
                 output::complain(&words);
             }
         }
-        Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None })
+        Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None, last: None })
+    }
+
+    /// Has the latest checkpoints stay, each in a folder of its own.
+    pub fn keep_last(&mut self, count: Option<u64>) {
+        self.last = count;
     }
 
     /// The folder that was asked for.
@@ -79,6 +86,9 @@ impl Keeper {
         if let Some(folder) = &self.folder {
             write(folder)?;
             self.kept = Some(step);
+            if let Some(Err(error)) = self.last.map(|count| folder.keep_last(count)) {
+                output::complain(&format!("warning: {error}; the checkpoint itself is whole"));
+            }
         }
         Ok(())
     }
@@ -169,7 +179,7 @@ mod tests {
         let started = SystemTime::UNIX_EPOCH;
         checkpoint.write(&taken).unwrap();
         let elsewhere = vec![bad.clone(), taken, good.clone()];
-        let keeper = Keeper { folder: None, elsewhere: elsewhere.clone(), started, kept: None };
+        let keeper = Keeper { folder: None, elsewhere: elsewhere.clone(), started, kept: None, last: None };
         assert_eq!(keeper.rescue(|folder| folder.write(&checkpoint)).unwrap(), good);
         assert_eq!(Checkpoint::read(&good).unwrap().step, 3);
         let words = next_uses(&elsewhere).unwrap();

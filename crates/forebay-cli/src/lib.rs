@@ -36,6 +36,7 @@
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`text_arguments`] | the flags of text |
 //! | [`lora_arguments`] | the flags of low-rank adapters |
+//! | [`head_arguments`] | the flags of another head |
 //! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
 //! | [`numbers`] | numbers of flags |
 //! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
@@ -66,6 +67,7 @@ mod export_arguments;
 mod failure;
 mod feeding;
 mod gradient_arguments;
+mod head_arguments;
 mod heap_arguments;
 mod interrupt;
 mod keeping;

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::device_arguments::positive_count;
 use crate::numbers::{not_negative, number};
 
 /// What is minimised.
@@ -33,6 +34,8 @@ pub enum LossKind {
     DiceCe,
     /// Tversky over the classes along axis 1: --loss-alpha weighs what is wrongly predicted, --loss-beta what is missed
     Tversky,
+    /// Connectionist temporal classification: labels are sequences of classes, up to --label-length, with -1 behind the last one
+    Ctc,
     /// The model's output is the loss
     Output,
 }
@@ -103,6 +106,21 @@ pub struct LossArguments {
     /// Added above and below the line: of dice, dice-ce and tversky [default: 1e-5]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub smooth: Option<f32>,
+    /// How many labels a sample may have: of ctc
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub label_length: Option<u64>,
+    /// The class of places without a label: of ctc [default: 0]
+    #[arg(long, value_name = "N")]
+    pub blank: Option<u64>,
+    /// The output has positions first and samples second: of ctc
+    #[arg(long)]
+    pub time_first: bool,
+    /// The input or array with the numbers of positions that count: of ctc [default: all of them]
+    #[arg(long, value_name = "NAME")]
+    pub input_lengths: Option<String>,
+    /// Labels that do not fit into their positions cost nothing, instead of infinitely much: of ctc
+    #[arg(long)]
+    pub zero_infinity: bool,
     /// Factors of Dice and of cross-entropy: of dice-ce [default: 1,1]
     #[arg(long, value_name = "X,X", value_delimiter = ',', value_parser = not_negative)]
     pub parts: Vec<f32>,

@@ -1,19 +1,87 @@
 //! Flags as a loss.
 
-use clap::ValueEnum;
-use forebay::training::{Loss, Region, Shares};
+use clap::{Parser, ValueEnum};
+use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
 
 use crate::arguments::TrainingArguments;
 use crate::failure::Failure;
-use crate::loss_arguments::{ActivationKind, LossKind};
+use crate::loss_arguments::{ActivationKind, LossArguments, LossKind};
+use crate::numbers::not_negative;
+
+/// A loss and its flags.
+pub struct LossFlags<'a> {
+    loss: LossKind,
+    class_axis: Option<i64>,
+    ignore_index: Option<i64>,
+    label_input: Option<String>,
+    of_loss: &'a LossArguments,
+}
+
+impl LossFlags<'_> {
+    /// Those of the first loss.
+    pub fn of(arguments: &TrainingArguments) -> LossFlags<'_> {
+        LossFlags {
+            loss: arguments.loss,
+            class_axis: arguments.class_axis,
+            ignore_index: arguments.ignore_index,
+            label_input: arguments.label_input.clone(),
+            of_loss: &arguments.of_loss,
+        }
+    }
+}
+
+/// One more loss, as --also-loss has it.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct FurtherLoss {
+    output: String,
+    #[arg(value_enum)]
+    loss: LossKind,
+    #[arg(long, value_parser = not_negative, default_value_t = 1.0)]
+    weight: f32,
+    #[arg(long)]
+    labels: Option<String>,
+    #[arg(long, allow_negative_numbers = true)]
+    class_axis: Option<i64>,
+    #[arg(long, allow_negative_numbers = true)]
+    ignore_index: Option<i64>,
+    #[command(flatten)]
+    of_loss: LossArguments,
+}
+
+/// The loss of one more output, from words such as `depth huber weight=0.5 labels=metres`.
+///
+/// # Errors
+/// Words that are no loss, or flags that mean nothing for it.
+pub fn term(text: &str) -> Result<LossTerm, Failure> {
+    let refuse = |reason: String| Failure::Usage(format!("--also-loss '{text}': {reason}"));
+    let words = text.split_whitespace().enumerate();
+    let words = words.map(|(i, word)| if i < 2 { word.to_owned() } else { format!("--{word}") });
+    let line = |error: clap::Error| {
+        let words = error.to_string();
+        let words: Vec<&str> = words.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        let words = words.join(" ");
+        let words = words.trim_start_matches("error: ");
+        refuse(format!("{words} (write OUTPUT LOSS, then weight=X, labels=NAME and flags of the loss)"))
+    };
+    let found = FurtherLoss::try_parse_from(words).map_err(line)?;
+    let FurtherLoss { loss: kind, class_axis, ignore_index, ref of_loss, .. } = found;
+    if kind == LossKind::Output && found.labels.is_some() {
+        return Err(refuse("an output that is a loss has no labels".to_owned()));
+    }
+    let flags = LossFlags { loss: kind, class_axis, ignore_index, label_input: None, of_loss };
+    let mut term = LossTerm::new(&found.output, loss(&flags).map_err(|failure| refuse(failure.to_string()))?);
+    (term.weight, term.labels) = (found.weight, found.labels.clone());
+    Ok(term)
+}
 
 /// The loss that the flags name.
 ///
 /// # Errors
 /// Flags that mean nothing for it, or numbers out of range.
-pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
+pub fn loss(arguments: &LossFlags) -> Result<Loss, Failure> {
     refuse_foreign(arguments)?;
-    let given = &arguments.of_loss;
+    let given = arguments.of_loss;
     let (class_axis, ignore_index) = (arguments.class_axis, arguments.ignore_index);
     let class_weights = given.class_weights.clone();
     Ok(match arguments.loss {
@@ -57,12 +125,23 @@ pub fn loss(arguments: &TrainingArguments) -> Result<Loss, Failure> {
             alpha: given.loss_alpha.unwrap_or(0.5),
             beta: given.loss_beta.unwrap_or(0.5),
         },
+        LossKind::Ctc => {
+            let Some(label_length) = given.label_length else {
+                let reason = "--loss ctc needs --label-length, the most labels that a sample has".to_owned();
+                return Err(Failure::Usage(reason));
+            };
+            let mut options = Ctc::new(label_length);
+            options.blank = given.blank.unwrap_or(0);
+            options.lengths.clone_from(&given.input_lengths);
+            (options.time_first, options.zero_infinity) = (given.time_first, given.zero_infinity);
+            Loss::Ctc(options)
+        }
         LossKind::Output => Loss::Output { labels: arguments.label_input.clone() },
     })
 }
 
-fn region(arguments: &TrainingArguments) -> Region {
-    let given = &arguments.of_loss;
+fn region(arguments: &LossFlags) -> Region {
+    let given = arguments.of_loss;
     let mut region = Region::default();
     region.shares = match given.activation {
         Some(ActivationKind::Softmax) => Shares::Softmax,
@@ -84,13 +163,13 @@ fn region(arguments: &TrainingArguments) -> Region {
 }
 
 /// Refuses flags that mean nothing for the loss.
-fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
+fn refuse_foreign(arguments: &LossFlags) -> Result<(), Failure> {
     use LossKind::{
-        Bce, BinaryFocal, Cosine, Dice, DiceCe, Focal, Huber, Kl, Output, SmoothL1, SoftmaxCrossEntropy, Tversky,
+        Bce, BinaryFocal, Cosine, Ctc, Dice, DiceCe, Focal, Huber, Kl, Output, SmoothL1, SoftmaxCrossEntropy, Tversky,
     };
-    let given = &arguments.of_loss;
+    let given = arguments.of_loss;
     let regions: &[LossKind] = &[Dice, DiceCe, Tversky];
-    let flags: [(bool, &str, &[LossKind]); 21] = [
+    let flags: [(bool, &str, &[LossKind]); 26] = [
         (arguments.label_input.is_some(), "--label-input", &[Output]),
         (arguments.class_axis.is_some(), "--class-axis", &[SoftmaxCrossEntropy, Focal, Bce, Kl, Cosine]),
         (arguments.ignore_index.is_some(), "--ignore-index", &[SoftmaxCrossEntropy, Focal, Dice, DiceCe, Tversky]),
@@ -112,6 +191,11 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
         (given.squared, "--squared", &[Dice, DiceCe]),
         (given.smooth.is_some(), "--smooth", regions),
         (!given.parts.is_empty(), "--parts", &[DiceCe]),
+        (given.label_length.is_some(), "--label-length", &[Ctc]),
+        (given.blank.is_some(), "--blank", &[Ctc]),
+        (given.time_first, "--time-first", &[Ctc]),
+        (given.input_lengths.is_some(), "--input-lengths", &[Ctc]),
+        (given.zero_infinity, "--zero-infinity", &[Ctc]),
     ];
     let name = |kind: &LossKind| kind.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
     match flags.iter().find(|(is_given, _, kinds)| *is_given && !kinds.contains(&arguments.loss)) {
@@ -121,5 +205,32 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
             Err(Failure::Usage(format!("{flag} has no meaning for --loss {loss}; it is a flag of {kinds}")))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_losses_are_read() {
+        let depth = term("depth huber weight=0.5 labels=metres delta=0.2").unwrap();
+        let mut expected = LossTerm::new("depth", Loss::Huber { delta: 0.2 });
+        (expected.weight, expected.labels) = (0.5, Some("metres".to_owned()));
+        assert_eq!(depth, expected);
+        let auxiliary = term("aux softmax-cross-entropy class-axis=-1 ignore-index=-100").unwrap();
+        let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(-1), ignore_index: Some(-100) };
+        assert_eq!(auxiliary, LossTerm::new("aux", loss));
+        for (text, words) in [
+            ("depth", "write OUTPUT LOSS"),
+            ("depth metre", "invalid value 'metre'"),
+            ("depth mse delta=1", "--delta has no meaning for --loss mse"),
+            ("depth mse weight=-1", "weight"),
+            ("balance output labels=y", "has no labels"),
+        ] {
+            let error = term(text).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{text}");
+            assert!(error.to_string().contains(words), "{text}: {error}");
+        }
     }
 }

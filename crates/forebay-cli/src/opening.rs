@@ -73,7 +73,9 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         OnNanKind::Continue => OnNan::Continue,
         OnNanKind::Skip => OnNan::Skip,
     };
-    let model = arguments.training.adapters.adapt(Model::from_file(&arguments.model)?)?;
+    let model = arguments.training.head.replace(Model::from_file(&arguments.model)?)?;
+    let model = arguments.training.adapters.adapt(model)?;
+    arguments.training.gradients.add_layers(&model, &mut options.training)?;
     // What flags say counts before what the data has.
     options.sizes = feeding::sizes_of_data(arguments, &model)?;
     options.sizes.extend(arguments.training.size.iter().cloned());

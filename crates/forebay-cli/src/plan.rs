@@ -46,7 +46,8 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.engine = engine;
         options.batch_size = arguments.training.batch_size;
         options.sizes = arguments.training.size.iter().cloned().collect();
-        let model = arguments.training.adapters.adapt(model)?;
+        let model = arguments.training.adapters.adapt(arguments.training.head.replace(model)?)?;
+        arguments.training.gradients.add_layers(&model, &mut options.training)?;
         let mut scaling = None;
         if let Some(processes) = arguments.ranks {
             let device = &mut options.engine.device;

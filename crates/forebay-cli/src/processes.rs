@@ -25,7 +25,7 @@ const FAILURE_BYTES: usize = 1024;
 const LOOKED_AT_BYTES: u64 = 64 << 20;
 
 /// Keys of a run's configuration that may differ from process to process: no result depends on them.
-const OWN_KEYS: [&str; 29] = [
+const OWN_KEYS: [&str; 32] = [
     "best-checkpoint",
     "check",
     "checkpoint",
@@ -36,8 +36,10 @@ const OWN_KEYS: [&str; 29] = [
     "device-memory",
     "device-memory-file",
     "heap-size",
+    "histograms-every",
     "host-memory",
     "json",
+    "keep-checkpoints",
     "log",
     "memory",
     "memory-limit",
@@ -50,6 +52,7 @@ const OWN_KEYS: [&str; 29] = [
     "save-adapters",
     "save-costs",
     "save-ema",
+    "show-predictions",
     "simulate-device",
     "spill-dir",
     "tensorboard",

@@ -26,7 +26,7 @@ pub struct Records {
 impl Records {
     /// No records.
     pub fn none() -> Records {
-        Records { log: None, events: None, lines: None }
+        Records { log: None, events: None, lines: None, histograms_every: None, predictions: None }
     }
 
     /// Begins the records that the flags ask for, of a run that goes on from step `done`, with these metrics of validations.

@@ -110,18 +110,19 @@ fn train_with(arguments: &TrainArguments, processes: &Processes) -> Result<(), F
 
 /// Opens everything, and finds what could not be written at the end.
 fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(Run<'a>, Keeper), Failure> {
-    let keeper = match processes.is_first() {
+    let mut keeper = match processes.is_first() {
         true => {
             check_outputs(arguments)?;
             Keeper::new(arguments.checkpoint.as_deref(), arguments.save.as_deref())?
         }
         false => Keeper::new(None, None)?,
     };
+    keeper.keep_last(arguments.keep_checkpoints);
     interrupt::listen()?;
     Ok((Run::start(arguments, processes.clone())?, keeper))
 }
 
-/// Says which initializers are taken for constants.
+/// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
 ///
 /// # Errors
 /// Those of the model.
@@ -132,6 +133,17 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
         output::complain(&format!(
             "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
             shown.join(", "),
+            if more { ", ..." } else { "" }
+        ));
+    }
+    let altered = model.altered_parameters();
+    if !altered.is_empty() {
+        let (shown, more) = (altered.iter().take(3).map(|name| format!("'{name}'")), altered.len() > 3);
+        output::complain(&format!(
+            "note: PyTorch's exporter computed with {} of the module's parameters: {}{}; they train otherwise than in the module; \
+             export with torch.onnx.export(..., optimize=False) to train them as they are",
+            altered.len(),
+            shown.collect::<Vec<_>>().join(", "),
             if more { ", ..." } else { "" }
         ));
     }
@@ -293,6 +305,10 @@ impl<'a> Run<'a> {
     fn set_schedule(&mut self, steps: u64) -> Result<(), Failure> {
         let schedule = self.arguments.schedule.schedule(steps)?;
         self.options.schedule = schedule.clone();
+        for (group, schedule) in self.arguments.training.gradients.schedules(steps)? {
+            self.options.group_schedules.insert(group, schedule.clone());
+            self.trainer.set_group_schedule(group, schedule)?;
+        }
         Ok(self.trainer.set_schedule(schedule)?)
     }
 

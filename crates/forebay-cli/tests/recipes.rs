@@ -5,6 +5,7 @@ mod common;
 use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
 use forebay::data::npz;
 use forebay::Tensor;
+use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 
 fn losses(report: &serde_json::Value) -> Vec<f64> {
     report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()
@@ -80,4 +81,83 @@ fn flags_that_mean_nothing_are_refused() {
     }
     let weights = failure(1, &["train", &model, "--data", &data, "--batch-size", "50", "--class-weights", "1,2"]);
     assert_says(&weights, &["2 weights were given for 10 classes", "--class-weights"]);
+}
+
+/// The digits network with three classes instead of ten, trained with falling rates and the losses of one output twice; every checkpoint of the
+/// last two steps, and the models that they hold.
+#[test]
+fn a_new_head_trains_and_its_last_checkpoints_stay() {
+    let folder = Folder::new();
+    let mut archive = npz::Archive::open(digits_data().as_ref()).unwrap();
+    let (x, y) = (archive.read("x").unwrap(), archive.read("y").unwrap().to_i64().unwrap());
+    let thirds: Vec<i64> = y.iter().map(|label| label % 3).collect();
+    let labels = Tensor::from_i64(&[y.len() as u64], &thirds);
+    let scores: Vec<f32> =
+        thirds.iter().flat_map(|&third| (0..3).map(move |i| f32::from(u8::from(i == third)))).collect();
+    let scores = Tensor::from_f32(&[y.len() as u64, 3], &scores);
+    let data = folder.archive("thirds.npz", &[("x", &x), ("y", &labels), ("scores", &scores)]);
+    let (model, run, saved, exported) =
+        (digits_model(), folder.text("run"), folder.text("saved.onnx"), folder.text("exported.onnx"));
+    let head = ["--replace", "/fc/Gemm", "--classes", "3", "--replace-seed", "5"];
+    let common = ["train", &model, "--data", &data, "--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
+    let more = ["--also-loss", "logits mse weight=0.5 labels=scores", "--loss-weight", "0.5", "--layer-decay", "0.8"];
+    let groups = ["--group", "fc.*:lr=2,schedule=step,step-size=3,gamma=0.5", "--learning-rate", "0.05"];
+    let kept =
+        ["--steps", "6", "--checkpoint", &run, "--checkpoint-every", "2", "--keep-checkpoints", "2", "--save", &saved];
+    let report = json(&[common.as_slice(), &head, &more, &groups, &kept].concat());
+    let found = losses(&report);
+    assert!(found[5] < found[0], "{found:?}");
+    let last = format!("{run}/step-00000006");
+    assert!(!std::path::Path::new(&format!("{run}/step-00000002")).exists());
+    assert!(std::path::Path::new(&format!("{run}/step-00000004/config.toml")).exists());
+    success(&[&["export", &last, "--model", &model, "--save", &exported][..], &head].concat());
+    assert_eq!(std::fs::read(&saved).unwrap(), std::fs::read(&exported).unwrap());
+    assert_says(&failure(1, &["export", &last, "--model", &model, "--save", &exported]), &["does not fit", "fc."]);
+    // Going on from the one before gives the same last step, bit for bit.
+    let before = format!("{run}/step-00000004");
+    let again = [common.as_slice(), &head, &more, &groups, &["--steps", "6", "--resume", &before]].concat();
+    assert_eq!(losses(&json(&again)), found[4..]);
+
+    let refused = |flags: &[&str]| failure(2, &[&["train", &model, "--data", &data], flags].concat());
+    for (flags, words) in [
+        (&["--replace", "head", "--classes", "3"][..], &["--replace", "no layer 'head'", "/fc/Gemm"][..]),
+        (&["--replace", "/fc/Gemm"], &["--classes"]),
+        (&["--also-loss", "logits mse delta=1"], &["--also-loss 'logits mse delta=1'", "--delta has no meaning"]),
+        (&["--layer-decay", "2"], &["--layer-decay", "at most 1"]),
+        (&["--group", "fc.*:schedule=plateau"], &["not for a group"]),
+        (&["--keep-checkpoints", "2"], &["--checkpoint"]),
+    ] {
+        assert_says(&refused(flags), words);
+    }
+}
+
+/// Sequences of five places become up to two labels, with and without the numbers of places that count.
+#[test]
+fn sequences_of_labels_are_learned_in_16_bits() {
+    let folder = Folder::new();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["N", "5", "4"])
+        .floats("w", &[4, 4], &[0.1, -0.2, 0.3, 0.0, 0.2, 0.1, -0.1, 0.3, 0.0, 0.2, 0.1, -0.3, 0.1, 0.0, 0.2, 0.1])
+        .node("MatMul", &["x", "w"], &["logits"])
+        .output("logits", FLOAT, &["N", "5", "4"]);
+    let model = folder.text("sequences.onnx");
+    std::fs::write(&model, graph.build()).unwrap();
+    let x = Tensor::from_f32(&[8, 5, 4], &(0..160).map(|i| ((i * 7 % 11) as f32 - 5.0) / 5.0).collect::<Vec<_>>());
+    let labels = Tensor::from_i64(
+        &[8, 2],
+        &(0..8).flat_map(|i| [1 + i % 3, if i % 2 == 0 { -1 } else { 2 }]).collect::<Vec<_>>(),
+    );
+    let lengths = Tensor::from_i64(&[8], &[5, 4, 5, 5, 3, 5, 4, 5]);
+    let data = folder.archive("sequences.npz", &[("x", &x), ("y", &labels), ("lengths", &lengths)]);
+    let common = ["train", &model, "--data", &data, "--batch-size", "4", "--steps", "12", "--loss", "ctc"];
+    let flags = ["--learning-rate", "0.5", "--label-length", "2", "--zero-infinity"];
+    for more in
+        [&["--precision", "bf16"][..], &["--precision", "f16", "--float32", "w"], &["--input-lengths", "lengths"]]
+    {
+        let found = losses(&json(&[common.as_slice(), &flags, more].concat()));
+        assert!(found[10] < 0.9 * found[0] && found.iter().all(|loss| loss.is_finite()), "{more:?}: {found:?}");
+    }
+    assert_says(&failure(2, &common), &["--label-length"]);
+    let wrong = [common.as_slice(), &["--label-length", "2", "--blank", "7"]].concat();
+    assert_says(&failure(1, &wrong), &["the blank 7 must be one of 4 classes"]);
 }

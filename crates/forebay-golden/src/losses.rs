@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay::training::{Loss, Optimizer, Region, Shares, TrainingOptions};
+use forebay::training::{Ctc, Loss, Optimizer, Region, Shares, TrainingOptions};
 use forebay::{EngineOptions, Model, Tensor};
 use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 use serde_json::Value;
@@ -26,6 +26,12 @@ fn region(change: impl FnOnce(&mut Region)) -> Region {
     let mut region = Region::default();
     change(&mut region);
     region
+}
+
+fn sequences(change: impl FnOnce(&mut Ctc)) -> Ctc {
+    let mut options = Ctc::new(4);
+    change(&mut options);
+    options
 }
 
 fn targets(region: &mut Region) {
@@ -111,6 +117,10 @@ fn loss(name: &str) -> Loss {
             beta: 0.1,
         },
         "tversky_targets" => Loss::Tversky { region: region(targets), alpha: 0.2, beta: 0.8 },
+        "ctc" | "ctc_peaked" => Loss::Ctc(Ctc::new(4)),
+        "ctc_lengths" => Loss::Ctc(sequences(|ctc| ctc.lengths = Some("lengths".to_string()))),
+        "ctc_impossible" => Loss::Ctc(sequences(|ctc| ctc.zero_infinity = true)),
+        "ctc_blank_last_time_first" => Loss::Ctc(sequences(|ctc| (ctc.blank, ctc.time_first) = (5, true))),
         other => panic!("the table has a case '{other}': say which loss it is of"),
     }
 }
@@ -163,7 +173,11 @@ impl LossCase {
         options.loss_output = Some("prediction".to_string());
         let mut trainer = crate::trainer(self.model(), options, engine);
         let x = Tensor::from_f32(&self.sizes("shape"), &self.numbers("prediction"));
-        let batch = BTreeMap::from([("x".to_string(), x)]);
+        let mut batch = BTreeMap::from([("x".to_string(), x)]);
+        if let Some(lengths) = self.row.get("lengths").and_then(Value::as_array) {
+            let lengths: Vec<i64> = lengths.iter().map(|length| length.as_i64().unwrap()).collect();
+            batch.insert("lengths".to_string(), Tensor::from_i64(&[lengths.len() as u64], &lengths));
+        }
         let evaluated = trainer.evaluate(batch.clone(), self.labels()).unwrap().loss;
         let found = trainer.step(batch, self.labels()).unwrap().loss;
         let expected = self.row["loss"].as_f64().unwrap() as f32;

@@ -6,16 +6,20 @@
 mod accumulation;
 mod averages;
 mod clipping;
+mod ctc;
 mod formula;
 mod groups;
+mod layers;
 mod loss;
 mod losses;
+mod mixed;
 mod mode;
 mod open;
 mod optimizer;
 mod pattern;
 mod regions;
 mod term;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -36,10 +40,14 @@ use clipping::append_clipping;
 pub use clipping::Clipping;
 use groups::group_of;
 pub use groups::ParameterGroup;
-pub use loss::{Loss, Region, Shares};
+pub use layers::layer_groups;
+pub use loss::{Ctc, Loss, Region, Shares};
+pub use mixed::Precision;
 pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 pub use optimizer::Optimizer;
 pub(crate) use pattern::matches;
+use terms::LabelSource;
+pub use terms::LossTerm;
 
 /// Names of inputs that take labels, where none is given.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
@@ -77,6 +85,10 @@ pub struct TrainingOptions {
     pub loss: Loss,
     /// Name of the graph output that the loss takes. `None`: the only output.
     pub loss_output: Option<String>,
+    /// The factor of that loss, where there are more. `None`: 1.
+    pub loss_weight: Option<f32>,
+    /// Losses of other outputs, which are added to it.
+    pub terms: Vec<LossTerm>,
     /// How parameters follow their gradients.
     pub optimizer: Optimizer,
     /// Which parameters decay. `None`: matrices only for decoupled decay (AdamW), else all.
@@ -93,6 +105,8 @@ pub struct TrainingOptions {
     pub gradient_norm: bool,
     /// Parameters that train with numbers of their own.
     pub groups: Vec<ParameterGroup>,
+    /// In which type products compute. `None`: as the model says.
+    pub precision: Option<Precision>,
     /// The decay of an exponential moving average of every parameter that trains, which is kept next to it: from 0 to below 1.
     pub average: Option<f32>,
     /// In how many parts a step goes through its batch, one after the other: their gradients add up. The graph that a step is made of has the
@@ -107,20 +121,34 @@ impl TrainingOptions {
     }
 
     /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`]; `update` is the number of its update,
-    /// from 1.
-    pub fn hyperparameters(&self, learning_rate: f32, update: u64) -> Vec<Vec<f32>> {
-        let of = |factor: f32, decay: Option<f32>| {
-            let optimizer = self.optimizer.clone().with_learning_rate(learning_rate * factor);
+    /// from 1. Groups may have rates of their own, which take the place of the learning rate, before their factors. `loss_scale` is the power of
+    /// two that float16 gradients are scaled by.
+    pub fn hyperparameters(
+        &self,
+        learning_rate: f32,
+        group_rates: &[Option<f32>],
+        update: u64,
+        loss_scale: f32,
+    ) -> Vec<Vec<f32>> {
+        let of = |rate: f32, decay: Option<f32>| {
+            let optimizer = self.optimizer.clone().with_learning_rate(rate);
             match decay {
                 Some(decay) => optimizer.with_weight_decay(decay).hyperparameters_of_step(update),
                 None => optimizer.hyperparameters_of_step(update),
             }
         };
-        let groups = self.groups.iter().filter(|group| !group.is_frozen);
-        let mut all = vec![of(1.0, None)];
-        all.extend(groups.map(|group| of(group.rate_factor, group.weight_decay)));
+        let groups = self.groups.iter().enumerate().filter(|(_, group)| !group.is_frozen);
+        let rate = |number: usize| group_rates.get(number).copied().flatten().unwrap_or(learning_rate);
+        let mut all = vec![of(learning_rate, None)];
+        all.extend(groups.map(|(number, group)| of(rate(number) * group.rate_factor, group.weight_decay)));
         all.extend(self.clipping.map(|clipping| vec![clipping.limit()]));
+        all.extend(self.scales_loss().then(|| vec![loss_scale]));
         all
+    }
+
+    /// Whether gradients are scaled by a factor that changes from step to step.
+    pub fn scales_loss(&self) -> bool {
+        self.precision.as_ref().is_some_and(Precision::scales_loss)
     }
 }
 
@@ -135,6 +163,8 @@ pub struct TrainingGraph {
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
+    /// By further loss: what it compares, and with which labels; none for what is a loss already.
+    pub terms: Vec<Option<(ValueId, ValueId)>>,
     /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Only where Adam or dropout need it.
     pub step: Option<ValueId>,
     /// Graph inputs, float32: [`TrainingOptions::hyperparameters`]. Those of the optimizer, then those of each group that trains, then the
@@ -163,6 +193,8 @@ pub struct LossGraph {
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
+    /// By further loss: what it compares, and with which labels; none for what is a loss already.
+    pub terms: Vec<Option<(ValueId, ValueId)>>,
 }
 
 /// Makes the training step of a graph in evaluation form whose values all have types.
@@ -176,14 +208,25 @@ pub struct LossGraph {
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
     let mut graph = graph.clone();
     let prediction = prediction(&graph, options.loss_output.as_deref())?;
-    let other = options.loss.other_output().map(|name| self::prediction(&graph, Some(name))).transpose()?;
-    graph.outputs = [prediction].into_iter().chain(other).collect();
+    let losses = [&options.loss].into_iter().chain(options.terms.iter().map(|term| &term.loss));
+    let mut names: Vec<&str> = losses.filter_map(|loss| loss.other_output()).collect();
+    names.extend(options.terms.iter().map(|term| &*term.output));
+    let others = names.into_iter().map(|name| self::prediction(&graph, Some(name))).collect::<Result<Vec<_>, _>>()?;
+    let outputs: BTreeSet<ValueId> = [prediction].into_iter().chain(others).collect();
+    graph.outputs = outputs.into_iter().collect();
     graph.drop_dead_nodes();
+    mixed::narrow(&mut graph, options.precision.as_ref())?;
     let mut mode = mode::enter(&mut graph)?;
-    let (loss, labels) = append_loss(&mut graph, prediction, &options.loss)?;
+    let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     let candidates = candidates(&graph, &mode.statistics, options)?;
     let loss = accumulation::share(&mut graph, loss, options.accumulate);
-    let gradients = gradients(&mut graph, loss, &candidates)?;
+    let (scaled, factor) = mixed::scale(&mut graph, loss, options.precision.as_ref());
+    mode.factor = factor;
+    let backward = graph.nodes.len();
+    let gradients = gradients(&mut graph, scaled, &candidates)?;
+    if options.precision.is_some() {
+        mixed::widen_again(&mut graph, backward);
+    }
     let mut trained: Vec<(ValueId, ValueId)> =
         candidates.iter().zip(gradients).filter_map(|(&parameter, d)| Some((parameter, d?))).collect();
     if trained.is_empty() {
@@ -192,6 +235,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         return Err(ModelError::Request { reason });
     }
     let loss = accumulation::repeat(&mut graph, &mut mode, loss, &mut trained, options.accumulate)?;
+    mixed::unscale(&mut graph, &mut trained, factor);
     graph.outputs = vec![loss];
     if options.gradient_outputs {
         append_gradient_outputs(&mut graph, &trained);
@@ -201,6 +245,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     let clipped = append_clipping(&mut graph, &mut trained, options.clipping, options.gradient_norm);
     let (optimizer_state, mut hyperparameters) = append_optimizer(&mut graph, &mut mode, &trained, options);
     hyperparameters.extend(clipped.limit);
+    hyperparameters.extend(factor);
     let averages = append_averages(&mut graph, &trained, options.average)?;
     graph.drop_dead_nodes();
     Ok(TrainingGraph {
@@ -208,6 +253,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         loss,
         prediction,
         labels,
+        terms,
         step: mode.step,
         hyperparameters,
         gradient_norm: clipped.norm,
@@ -218,17 +264,48 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     })
 }
 
-/// Adds the loss to a graph in evaluation form, for validation.
+/// Adds the losses that the options name to a graph in evaluation form, for validation.
 ///
 /// # Errors
 /// A loss that does not fit the graph's outputs.
-pub fn loss_graph(graph: &Graph, loss: &Loss, loss_output: Option<&str>) -> Result<LossGraph, ModelError> {
+pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph, ModelError> {
     let mut graph = graph.clone();
-    let prediction = prediction(&graph, loss_output)?;
-    let (loss, labels) = append_loss(&mut graph, prediction, loss)?;
+    let prediction = prediction(&graph, options.loss_output.as_deref())?;
+    mixed::narrow(&mut graph, options.precision.as_ref())?;
+    let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     graph.outputs = if loss == prediction { vec![loss] } else { vec![loss, prediction] };
     graph.drop_dead_nodes();
-    Ok(LossGraph { graph, loss, prediction, labels })
+    Ok(LossGraph { graph, loss, prediction, labels, terms })
+}
+
+/// What is minimised, the labels of the first loss, and those of the others.
+struct Losses {
+    loss: ValueId,
+    labels: ValueId,
+    terms: Vec<Option<(ValueId, ValueId)>>,
+}
+
+/// Adds the loss and the further ones, and the inputs of their labels.
+fn append_losses(graph: &mut Graph, prediction: ValueId, options: &TrainingOptions) -> Result<Losses, ModelError> {
+    let (loss, labels) = append_loss(graph, prediction, &options.loss, LabelSource::New)?;
+    if options.terms.is_empty() && options.loss_weight.is_none() {
+        return Ok(Losses { loss, labels, terms: Vec::new() });
+    }
+    let mut parts = vec![(loss, options.loss_weight.unwrap_or(1.0))];
+    let mut terms = Vec::new();
+    for LossTerm { output, loss, weight, labels: name } in &options.terms {
+        let prediction = self::prediction(graph, Some(output))?;
+        if matches!(loss, Loss::Output { .. }) {
+            parts.push((own_scalar(graph, prediction)?, *weight));
+            terms.push(None);
+            continue;
+        }
+        let source = name.as_deref().map_or(LabelSource::Of(labels), LabelSource::Named);
+        let (value, labels) = append_loss(graph, prediction, loss, source)?;
+        parts.push((value, *weight));
+        terms.push(Some((prediction, labels)));
+    }
+    Ok(Losses { loss: terms::sum(graph, &parts)?, labels, terms })
 }
 
 /// The output that the loss takes.
@@ -247,7 +324,12 @@ fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> 
 }
 
 /// Adds the labels' input and the loss; both.
-fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(ValueId, ValueId), ModelError> {
+fn append_loss(
+    graph: &mut Graph,
+    prediction: ValueId,
+    loss: &Loss,
+    source: LabelSource,
+) -> Result<(ValueId, ValueId), ModelError> {
     let name = graph.value(prediction).name.clone();
     let request = |reason: String| ModelError::Request { reason };
     let ty = graph.ty(prediction).cloned().ok_or_else(|| request(format!("the type of '{name}' is not known")))?;
@@ -255,7 +337,7 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
         return Err(request(format!("a loss takes float32 numbers, but output '{name}' is {ty}")));
     }
     let (kernel, labels) = match loss {
-        Loss::Output { labels } => return own_loss(graph, prediction, &ty, labels.as_deref()),
+        Loss::Output { labels } => return own_loss(graph, prediction, labels.as_deref()),
         Loss::MeanSquaredError => (Kernel::MeanSquaredError, ty.clone()),
         &Loss::SoftmaxCrossEntropy { class_axis, ignore_index } => {
             let axis = term::axis_of(class_axis, &ty, &name)?;
@@ -263,10 +345,10 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
         }
         other => {
             let pair = other.other_output().map(|name| self::prediction(graph, Some(name))).transpose()?;
-            return losses::append(graph, prediction, pair, other);
+            return losses::append(graph, prediction, pair, other, source);
         }
     };
-    let input = losses::labels_input(graph, &labels);
+    let input = source.labels(graph, &labels)?;
     let output = graph.add_value("loss", Some(TensorType::new(DataType::Float32, &[])));
     graph.nodes.push(Node {
         name: "loss".to_string(),
@@ -278,17 +360,8 @@ fn append_loss(graph: &mut Graph, prediction: ValueId, loss: &Loss) -> Result<(V
 }
 
 /// The loss that a model computes itself, and the input that takes the labels.
-fn own_loss(
-    graph: &mut Graph,
-    output: ValueId,
-    ty: &TensorType,
-    labels: Option<&str>,
-) -> Result<(ValueId, ValueId), ModelError> {
+fn own_loss(graph: &mut Graph, output: ValueId, labels: Option<&str>) -> Result<(ValueId, ValueId), ModelError> {
     let request = |reason: String| ModelError::Request { reason };
-    let name = graph.value(output).name.clone();
-    if ty.count() != 1 {
-        return Err(request(format!("output '{name}' ({ty}) is no loss: it must have one element")));
-    }
     let input = |name: &str| graph.inputs.iter().copied().find(|&id| graph.value(id).name == name);
     let found = match labels {
         Some(name) => input(name),
@@ -302,8 +375,19 @@ fn own_loss(
             inputs.join(", ")
         ))
     })?;
+    Ok((own_scalar(graph, output)?, labels))
+}
+
+/// An output of one float32 element, as a scalar.
+fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError> {
+    let (name, ty) = (graph.value(output).name.clone(), graph.ty(output).cloned());
+    let Some(ty) = ty.filter(|ty| ty.count() == 1 && ty.data_type == DataType::Float32) else {
+        let ty = graph.ty(output).map_or_else(|| "of no known type".to_string(), |ty| ty.to_string());
+        let reason = format!("output '{name}' ({ty}) is no loss: it must have one element of float32");
+        return Err(ModelError::Request { reason });
+    };
     if ty.shape.is_empty() {
-        return Ok((output, labels));
+        return Ok(output);
     }
     let loss = graph.add_value("loss", None);
     graph.nodes.push(Node {
@@ -313,7 +397,7 @@ fn own_loss(
         outputs: vec![Some(loss)],
     });
     infer_node(graph, graph.nodes.len() - 1)?;
-    Ok((loss, labels))
+    Ok(loss)
 }
 
 /// The initializers that may train.
@@ -324,7 +408,8 @@ fn candidates(
 ) -> Result<Vec<ValueId>, ModelError> {
     let weights = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id));
     let weights: Vec<ValueId> = weights.collect();
-    let groups = options.groups.iter().map(|group| (&group.pattern, "names no parameter of a group"));
+    let patterns = options.groups.iter().flat_map(|group| [&group.pattern].into_iter().chain(&group.more_patterns));
+    let groups = patterns.map(|pattern| (pattern, "names no parameter of a group"));
     let frozen = options.freeze.iter().map(|pattern| (pattern, "freezes nothing"));
     groups::check(&options.groups)?;
     for (pattern, what) in frozen.chain(groups) {

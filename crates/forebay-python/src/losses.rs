@@ -1,6 +1,6 @@
 //! Losses, which Python hands over with all that any loss takes.
 
-use forebay::training::{Loss, Region, Shares};
+use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
 use forebay::Error;
 use pyo3::prelude::*;
 
@@ -33,6 +33,11 @@ pub struct LossGiven {
     smooth: f32,
     dice_weight: f32,
     cross_entropy_weight: f32,
+    label_length: u64,
+    blank: u64,
+    time_first: bool,
+    lengths: Option<String>,
+    zero_infinity: bool,
 }
 
 impl LossGiven {
@@ -52,6 +57,28 @@ impl LossGiven {
         region.class_weights.clone_from(&self.class_weights);
         (region.smooth_numerator, region.smooth_denominator) = (self.smooth, self.smooth);
         Some(region)
+    }
+}
+
+/// The loss of one more output.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct TermGiven {
+    output: String,
+    loss: LossGiven,
+    weight: f32,
+    labels: Option<String>,
+}
+
+impl TermGiven {
+    /// As the library has it.
+    ///
+    /// # Errors
+    /// Those of [`loss`].
+    pub fn term(self, py: Python<'_>) -> PyResult<LossTerm> {
+        let mut term = LossTerm::new(self.output, loss(py, self.loss)?);
+        (term.weight, term.labels) = (self.weight, self.labels);
+        Ok(term)
     }
 }
 
@@ -93,6 +120,12 @@ pub fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
             cross_entropy_weight: given.cross_entropy_weight,
         },
         "Tversky" => Loss::Tversky { region, alpha: alpha.unwrap_or(0.5), beta },
+        "CTC" => {
+            let mut options = Ctc::new(given.label_length);
+            (options.blank, options.lengths) = (given.blank, given.lengths);
+            (options.time_first, options.zero_infinity) = (given.time_first, given.zero_infinity);
+            Loss::Ctc(options)
+        }
         "OutputLoss" => Loss::Output { labels: given.labels },
         other => return Err(exception(py, &Error::Option { reason: format!("there is no loss '{other}'") })),
     })

@@ -64,6 +64,11 @@ impl Model {
         obeying_signals(py, f64::INFINITY, move || model.with_adapters(&options)).map(Model)
     }
 
+    fn with_head(&self, py: Python<'_>, layer: String, classes: u64, seed: u64) -> PyResult<Model> {
+        let model = self.0.clone();
+        obeying_signals(py, f64::INFINITY, move || model.with_head(&layer, classes, seed)).map(Model)
+    }
+
     fn inputs(&self) -> Vec<Described> {
         described(&self.0.inputs())
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::managed::Policy;
-use forebay::training::{DecayRule, Optimizer, TrainingOptions};
+use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
 use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, TrainerOptions};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::losses::{loss, LossGiven};
+use crate::losses::{loss, LossGiven, TermGiven};
 use crate::recipe::Recipe;
 
 /// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
@@ -52,11 +52,15 @@ pub struct Sizes {
 pub struct Training {
     loss: LossGiven,
     loss_output: Option<String>,
+    loss_weight: Option<f32>,
+    terms: Vec<TermGiven>,
     optimizer: OptimizerGiven,
     decay: Option<String>,
     freeze: Vec<String>,
     seed: u64,
     on_nan: String,
+    precision: Option<String>,
+    float32: Vec<String>,
     recipe: Recipe,
 }
 
@@ -147,17 +151,31 @@ pub fn session_options(py: Python<'_>, engine: Engine, sizes: Sizes) -> PyResult
 ///
 /// # Errors
 /// Options that have no meaning.
-pub fn trainer_options(py: Python<'_>, engine: Engine, sizes: Sizes, given: Training) -> PyResult<TrainerOptions> {
+pub fn trainer_options(
+    py: Python<'_>,
+    model: &forebay::Model,
+    engine: Engine,
+    sizes: Sizes,
+    given: Training,
+) -> PyResult<TrainerOptions> {
     let mut training = TrainingOptions::new(loss(py, given.loss)?, optimizer(py, &given.optimizer)?);
     training.loss_output = given.loss_output;
+    training.loss_weight = given.loss_weight;
+    training.terms = given.terms.into_iter().map(|term| term.term(py)).collect::<PyResult<_>>()?;
     let rules = [("all", DecayRule::All), ("matrices", DecayRule::MatricesOnly)];
     let rule = |text: &str| choice(py, "rule of decay", text, &rules);
     training.decay = given.decay.as_deref().map(rule).transpose()?;
+    let kinds = [("bf16", 0), ("f16", 1)];
+    let kind = given.precision.as_deref().map(|text| choice(py, "precision", text, &kinds)).transpose()?;
+    training.precision = kind.map(|kind| {
+        let mut precision = if kind == 0 { Precision::bfloat16() } else { Precision::float16() };
+        precision.float32 = given.float32;
+        precision
+    });
     training.freeze = given.freeze;
     training.seed = given.seed;
-    let schedule = given.recipe.apply(py, &mut training)?;
     let mut options = TrainerOptions::new(training);
-    options.schedule = schedule;
+    given.recipe.apply(py, model, &mut options)?;
     options.engine = engine_options(py, engine)?;
     (options.batch_size, options.sizes) = (sizes.batch_size, sizes.sizes);
     let answers = [("stop", OnNan::Stop), ("continue", OnNan::Continue), ("skip", OnNan::Skip)];

@@ -61,7 +61,7 @@ pub fn plan(
             }
         });
     };
-    let mut options = trainer_options(py, engine, sizes, training)?;
+    let mut options = trainer_options(py, &model, engine, sizes, training)?;
     // A plan does not depend on what is free at the moment.
     options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     obeying_signals(py, f64::INFINITY, move || {

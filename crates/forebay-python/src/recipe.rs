@@ -1,7 +1,7 @@
 //! Schedules, limits of gradients, groups of parameters: dictionaries with all their keys.
 
-use forebay::training::{Clipping, Curve, ParameterGroup, Plateau, Schedule, TrainingOptions};
-use forebay::Error;
+use forebay::training::{Clipping, Curve, ParameterGroup, Plateau, Schedule};
+use forebay::{Error, Model, TrainerOptions};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
@@ -13,10 +13,14 @@ pub struct Recipe {
     schedule: ScheduleGiven,
     clipping: Option<(String, f32)>,
     gradient_norm: bool,
-    groups: Vec<(String, f32, Option<f32>, bool)>,
+    groups: Vec<GroupGiven>,
     accumulate: u64,
     average: Option<f32>,
+    layer_decay: Option<f32>,
 }
+
+/// Pattern, factor of the rate, weight decay, whether they are frozen, a schedule of their own.
+type GroupGiven = (String, f32, Option<f32>, bool, Option<ScheduleGiven>);
 
 /// A schedule by the name of its curve, with all that any curve takes.
 #[derive(FromPyObject)]
@@ -41,25 +45,33 @@ struct ScheduleGiven {
 }
 
 impl Recipe {
-    /// Sets what the options say; gives the schedule.
+    /// Sets what the options say.
     ///
     /// # Errors
-    /// A name that there is not, or a number that is missing.
-    pub fn apply(self, py: Python<'_>, options: &mut TrainingOptions) -> PyResult<Schedule> {
+    /// A name that there is not, a number that is missing, or a model that has no layers.
+    pub fn apply(self, py: Python<'_>, model: &Model, all: &mut TrainerOptions) -> PyResult<()> {
+        let wrong = |reason| exception(py, &Error::Option { reason });
+        let options = &mut all.training;
         options.clipping = self.clipping.map(|(kind, limit)| match kind.as_str() {
             "value" => Clipping::Value(limit),
             "norm" => Clipping::Norm(limit),
             _ => Clipping::GlobalNorm(limit),
         });
         options.gradient_norm = self.gradient_norm;
-        let group = |(pattern, factor, decay, frozen): (String, f32, Option<f32>, bool)| {
+        for (place, (pattern, factor, decay, frozen, schedule)) in self.groups.into_iter().enumerate() {
             let mut group = ParameterGroup::new(pattern);
             (group.rate_factor, group.weight_decay, group.is_frozen) = (factor, decay, frozen);
-            group
-        };
-        options.groups = self.groups.into_iter().map(group).collect();
+            options.groups.push(group);
+            if let Some(schedule) = schedule {
+                all.group_schedules.insert(place, schedule.schedule().map_err(wrong)?);
+            }
+        }
+        if let Some(decay) = self.layer_decay {
+            options.groups.extend(model.layer_groups(decay).map_err(|error| exception(py, &error))?);
+        }
         (options.accumulate, options.average) = (self.accumulate, self.average);
-        self.schedule.schedule().map_err(|reason| exception(py, &Error::Option { reason }))
+        all.schedule = self.schedule.schedule().map_err(wrong)?;
+        Ok(())
     }
 }
 

@@ -75,7 +75,7 @@ impl Trainer {
 impl Trainer {
     #[new]
     fn new(py: Python<'_>, model: &Model, engine: Engine, sizes: Sizes, training: Training) -> PyResult<Trainer> {
-        let options = trainer_options(py, engine, sizes, training)?;
+        let options = trainer_options(py, &model.0, engine, sizes, training)?;
         let model = model.0.clone();
         let trainer = obeying_signals(py, f64::INFINITY, move || forebay::Trainer::new(model, options))?;
         Ok(Trainer {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_model::training::{Clipping, DecayRule, Loss, Optimizer, ParameterGroup};
+use forebay_model::training::{Clipping, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup, Precision};
 
 use crate::error::Error;
 use crate::model::Model;
@@ -178,6 +178,30 @@ impl TrainerBuilder {
     /// that matches.
     pub fn group(mut self, group: ParameterGroup) -> Self {
         self.options.training.groups.push(group);
+        self
+    }
+
+    /// The same for a group whose learning rate changes by a schedule of its own.
+    pub fn group_with_schedule(mut self, group: ParameterGroup, schedule: Schedule) -> Self {
+        self.options.group_schedules.insert(self.options.training.groups.len(), schedule);
+        self.group(group)
+    }
+
+    /// Adds the loss of one more output, times a weight: deep supervision, several tasks.
+    pub fn term(mut self, term: LossTerm) -> Self {
+        self.options.training.terms.push(term);
+        self
+    }
+
+    /// Computes products in 16 bits; parameters stay float32.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.options.training.precision = Some(precision);
+        self
+    }
+
+    /// The factor of the first loss, where there are more; it is 1 where not given.
+    pub fn loss_weight(mut self, weight: f32) -> Self {
+        self.options.training.loss_weight = Some(weight);
         self
     }
 

@@ -26,16 +26,26 @@ pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes
         None => labels,
     };
     tensor_info::check_tensor(info, &labels)?;
-    if let (Some(classes), Some(values)) = (classes, labels.integers()) {
-        let wrong = |value: i64| {
-            classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
-        };
-        if let Some((index, value)) = values.enumerate().find(|&(_, value)| wrong(value)) {
-            let position = tensor_info::position(index, labels.shape());
-            return Err(Error::Label { value, position, classes: classes.count });
-        }
-    }
+    classes.map_or(Ok(()), |classes| check_classes(&labels, classes))?;
     Ok(labels)
+}
+
+/// Whether labels are classes or ignored.
+///
+/// # Errors
+/// The first one that is neither.
+pub(crate) fn check_classes(labels: &Tensor, classes: Classes) -> Result<(), Error> {
+    let wrong = |value: i64| {
+        classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)
+    };
+    let mut values = labels.integers().into_iter().flatten().enumerate();
+    match values.find(|&(_, value)| wrong(value)) {
+        Some((index, value)) => {
+            let position = tensor_info::position(index, labels.shape());
+            Err(Error::Label { value, position, classes: classes.count })
+        }
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub(crate) struct LossPlan {
     /// The axis of the logits along which the classes lie.
     pub(crate) class_axis: Option<usize>,
     classes: Option<Classes>,
+    /// Inputs that are labels of further losses, and their classes.
+    further_classes: Vec<(String, Classes)>,
     /// Name of the input that takes the number of the step and the seed.
     step: Option<String>,
     /// Names of the inputs that take hyperparameters.
@@ -55,6 +57,7 @@ struct Landmarks {
     loss: ValueId,
     prediction: ValueId,
     labels: ValueId,
+    terms: Vec<Option<(ValueId, ValueId)>>,
     step: Option<ValueId>,
     hyperparameters: Vec<ValueId>,
     gradient_norm: Option<ValueId>,
@@ -73,13 +76,13 @@ impl LossPlan {
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
         let step = training_graph(&model.open_graph(sizes)?, options)?;
-        let TrainingGraph { loss, prediction, labels, hyperparameters, gradient_norm, .. } = step;
-        let landmarks = Landmarks { loss, prediction, labels, step: step.step, hyperparameters, gradient_norm };
+        let TrainingGraph { loss, prediction, labels, terms, hyperparameters, gradient_norm, .. } = step;
+        let landmarks = Landmarks { loss, prediction, labels, terms, step: step.step, hyperparameters, gradient_norm };
         let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
         let unshared = numbers.map(|&value| step.graph.value(value).name.clone()).collect();
         let parameters = step.parameters.into_iter().collect();
         let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(&unshared))?;
-        LossPlan::new(&step.graph, compiled, landmarks, &options.loss)
+        LossPlan::new(&step.graph, compiled, landmarks, options)
     }
 
     /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have.
@@ -92,15 +95,21 @@ impl LossPlan {
         sizes: &Sizes,
         machine: &LimitedDevice,
     ) -> Result<LossPlan, Error> {
-        let graph = loss_graph(&model.open_graph(sizes)?, &options.loss, options.loss_output.as_deref())?;
-        let LossGraph { loss, prediction, labels, .. } = graph;
+        let graph = loss_graph(&model.open_graph(sizes)?, options)?;
+        let LossGraph { loss, prediction, labels, terms, .. } = graph;
         let landmarks =
-            Landmarks { loss, prediction, labels, step: None, hyperparameters: Vec::new(), gradient_norm: None };
+            Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(&BTreeSet::new()))?;
-        LossPlan::new(&graph.graph, compiled, landmarks, &options.loss)
+        LossPlan::new(&graph.graph, compiled, landmarks, options)
     }
 
-    fn new(graph: &Graph, compiled: Compiled, landmarks: Landmarks, loss: &Loss) -> Result<LossPlan, Error> {
+    fn new(
+        graph: &Graph,
+        compiled: Compiled,
+        landmarks: Landmarks,
+        options: &TrainingOptions,
+    ) -> Result<LossPlan, Error> {
+        let loss = &options.loss;
         let name = |id: ValueId| graph.value(id).name.clone();
         let (labels_name, step) = (name(landmarks.labels), landmarks.step.map(name));
         let hyperparameters: Vec<String> = landmarks.hyperparameters.into_iter().map(name).collect();
@@ -113,6 +122,16 @@ impl LossPlan {
         let ty = graph.ty(landmarks.prediction).ok_or_else(|| missing("input"))?;
         let logits = TensorInfo { name: name(landmarks.prediction), data_type: ty.data_type, shape: ty.shape.clone() };
         let (class_axis, classes) = classes(loss, &logits);
+        let further = options.terms.iter().zip(&landmarks.terms).filter_map(|(term, values)| {
+            let (prediction, labels) = (*values)?;
+            let ty = graph.ty(prediction)?;
+            let logits = TensorInfo { name: String::new(), data_type: ty.data_type, shape: ty.shape.clone() };
+            // Labels of other places are those of the input all the same.
+            let input = graph.inputs.contains(&labels).then(|| name(labels));
+            let input = input.or_else(|| term.labels.clone()).unwrap_or_else(|| labels_name.clone());
+            Some((input, self::classes(&term.loss, &logits).1?))
+        });
+        let further_classes = further.collect();
         let has_own_labels = matches!(loss, Loss::Output { .. });
         let loss = name(landmarks.loss);
         Ok(LossPlan {
@@ -124,6 +143,7 @@ impl LossPlan {
             logits,
             class_axis,
             classes,
+            further_classes,
             step,
             hyperparameters,
             gradient_norm: landmarks.gradient_norm.map(name),
@@ -144,6 +164,9 @@ impl LossPlan {
         tensor_info::check_indices(&self.compiled.index_limits, &batch)?;
         let mut fed = batch;
         fed.insert(self.labels.name.clone(), labels::prepare(labels, &self.labels, self.classes)?);
+        for (name, classes) in &self.further_classes {
+            fed.get(name).map_or(Ok(()), |labels| labels::check_classes(labels, *classes))?;
+        }
         let Some(StepNumbers { update, seed, hyperparameters }) = numbers else { return Ok(fed) };
         if let Some(name) = &self.step {
             fed.insert(name.clone(), Tensor::from_i64(&[2], &[*update as i64, *seed as i64]));
@@ -187,6 +210,9 @@ pub(crate) fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (Training
 
 /// The class axis of the logits, from the front, and the classes along it.
 fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>) {
+    if let (Loss::Ctc(_), Some(&count)) = (loss, logits.shape.last()) {
+        return (None, Some(Classes { count, ignore_index: Some(-1) }));
+    }
     let Some(axis) = loss.class_axis() else { return (None, None) };
     let ignore_index = loss.ignore_index();
     let axis = if axis < 0 { axis + logits.shape.len() as i64 } else { axis };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use forebay_model::adapters::LoraOptions;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
+use forebay_model::training::{layer_groups, ParameterGroup};
 use forebay_model::{infer, onnx, recognize, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
@@ -82,6 +83,12 @@ impl Model {
         Ok(self.onnx.untrained_initializers()?)
     }
 
+    /// Names of parameters of the PyTorch module that do not train as they do in the module, because the exporter computed with them: the file
+    /// has copies of them, or other numbers instead. With `optimize=False`, `torch.onnx.export(..., dynamo=True)` leaves them as they are.
+    pub fn altered_parameters(&self) -> Vec<String> {
+        self.onnx.altered_parameters().to_vec()
+    }
+
     /// The model with these sizes where it leaves them open, by symbol or as `input[dimension]`.
     ///
     /// # Errors
@@ -114,6 +121,42 @@ impl Model {
     /// ```
     pub fn with_adapters(&self, options: &LoraOptions) -> Result<Model, Error> {
         Ok(Model { onnx: Arc::new(self.onnx.with_adapters(options)?) })
+    }
+
+    /// The model with another number of classes in a layer, for transfer learning: a Gemm, a MatMul or a convolution without groups, which is
+    /// named by its node, its output or its weight. Its weight and bias begin with random numbers of the seed, within the bounds of PyTorch's
+    /// layers; [`Trainer::save`](crate::Trainer::save) writes the model with this head.
+    ///
+    /// # Errors
+    /// No such layer, one whose weights something else uses, too, or no classes.
+    ///
+    /// ```
+    /// use forebay::{Model, Trainer};
+    ///
+    /// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// let trainer = Trainer::builder(&model.with_head("fc.weight", 3, 0)?).build()?;
+    /// assert_eq!(trainer.parameters()?["fc.weight"].shape()[0], 3);
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn with_head(&self, layer: &str, classes: u64, seed: u64) -> Result<Model, Error> {
+        Ok(Model { onnx: Arc::new(self.onnx.with_head(layer, classes, seed)?) })
+    }
+
+    /// Groups of parameters whose learning rates fall from layer to layer, by this factor, towards the inputs; for
+    /// [`TrainingOptions::groups`](crate::training::TrainingOptions::groups), behind others. Layers are what the names of the parameters number,
+    /// such as `blocks.3.attn.weight`; they are counted as `timm` does it.
+    ///
+    /// # Errors
+    /// A factor that is not above 0 and at most 1; names that number no layers.
+    ///
+    /// ```
+    /// let model = forebay::Model::from_file("../../testdata/golden/tiny-gpt/model.onnx")?;
+    /// let groups = model.layer_groups(0.5)?;
+    /// assert_eq!(groups.last().map(|group| group.rate_factor), Some(1.0));
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn layer_groups(&self, decay: f32) -> Result<Vec<ParameterGroup>, Error> {
+        Ok(layer_groups(&self.onnx.trainable_graph()?, decay)?)
     }
 
     /// The model as it was read.

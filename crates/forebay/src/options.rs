@@ -82,6 +82,9 @@ pub struct TrainerOptions {
     pub on_nan: OnNan,
     /// How the learning rate changes from step to step.
     pub schedule: Schedule,
+    /// The same for groups of parameters, by their places in [`TrainingOptions::groups`]; those that are not named here follow the schedule of
+    /// all. A group's factor is of its own rate then. Schedules that follow losses are for all parameters only.
+    pub group_schedules: BTreeMap<usize, Schedule>,
 }
 
 impl TrainerOptions {

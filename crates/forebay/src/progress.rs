@@ -12,4 +12,64 @@ pub(crate) struct Progress {
     pub(crate) plateau: PlateauState,
     /// Steps whose update was left out.
     pub(crate) skipped: u64,
+    /// The factor of float16 gradients.
+    pub(crate) loss_scale: LossScale,
+}
+
+/// The factor by which float16 gradients are scaled, as PyTorch's `GradScaler` has it: halved where they are not finite, doubled after many steps
+/// in which they were.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LossScale {
+    /// The factor, a power of two.
+    pub(crate) factor: f32,
+    /// Steps since it changed.
+    steps: u32,
+}
+
+impl Default for LossScale {
+    fn default() -> LossScale {
+        LossScale { factor: 65536.0, steps: 0 }
+    }
+}
+
+impl LossScale {
+    /// Steps after which it is doubled.
+    const GROWTH_STEPS: u32 = 2000;
+    /// Beyond that, a loss times it is no number of float32 sooner than gradients are none of float16.
+    const FACTOR_MAX: f32 = (1u64 << 40) as f32;
+    /// Below that, it is not the factor that makes gradients infinite.
+    const FACTOR_MIN: f32 = 1.0;
+
+    /// Learns whether the gradients of a step were finite.
+    pub(crate) fn observe(&mut self, is_finite: bool) {
+        self.steps = if is_finite { self.steps + 1 } else { 0 };
+        if !is_finite {
+            self.factor = (self.factor / 2.0).max(Self::FACTOR_MIN);
+        } else if self.steps == Self::GROWTH_STEPS {
+            (self.factor, self.steps) = ((self.factor * 2.0).min(Self::FACTOR_MAX), 0);
+        }
+    }
+
+    /// Whether a smaller factor may help.
+    pub(crate) fn may_shrink(&self) -> bool {
+        self.factor > Self::FACTOR_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_factor_shrinks_and_grows_as_that_of_pytorch() {
+        let mut scale = LossScale::default();
+        scale.observe(false);
+        assert_eq!(scale.factor, 32768.0);
+        (0..1999).for_each(|_| scale.observe(true));
+        assert_eq!(scale.factor, 32768.0);
+        scale.observe(true);
+        assert_eq!((scale.factor, scale.steps), (65536.0, 0));
+        (0..100).for_each(|_| scale.observe(false));
+        assert!(scale.factor == 1.0 && !scale.may_shrink());
+    }
 }

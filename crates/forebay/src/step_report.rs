@@ -35,6 +35,8 @@ pub struct StepReport {
     pub gradient_norm: Option<f32>,
     /// Whether the update was left out, because the loss or a gradient is not finite.
     pub skipped: bool,
+    /// The factor that gradients were scaled by, where they are of float16.
+    pub loss_scale: Option<f32>,
     /// Seconds from the first command to the last.
     pub seconds: f64,
     /// The part of them in which no kernel ran.

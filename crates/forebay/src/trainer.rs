@@ -35,7 +35,7 @@ use crate::schedule::{Curve, Schedule};
 use crate::session::{feed, RunTimes};
 use crate::step_report::{Evaluation, StepReport};
 use crate::tensor_info::{self, TensorInfo};
-use crate::training::check_clipping;
+use crate::training::{check_clipping, check_group_schedules};
 
 /// Shapes of a model's inputs, in their order.
 type Shapes = Vec<Vec<u64>>;
@@ -67,6 +67,8 @@ pub struct Trainer {
     model: Model,
     options: TrainingOptions,
     schedule: Schedule,
+    /// Schedules of groups of parameters, by their places.
+    group_schedules: BTreeMap<usize, Schedule>,
     on_nan: OnNan,
     engine: Engine,
     /// Plans of training steps by the shapes of the inputs.
@@ -105,11 +107,13 @@ impl Trainer {
     }
 
     fn on(model: Model, options: TrainerOptions, mut machine: LimitedDevice) -> Result<Trainer, Error> {
-        let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule } = options;
+        let TrainerOptions { training: mut options, engine, batch_size, sizes, on_nan, schedule, group_schedules } =
+            options;
         schedule.check()?;
+        check_group_schedules(&group_schedules, options.groups.len())?;
         check_clipping(options.clipping)?;
         // What is skipped is found by the norm of the gradients.
-        options.gradient_norm |= on_nan == OnNan::Skip;
+        options.gradient_norm |= on_nan == OnNan::Skip || options.scales_loss();
         let first = model.clone().with_sizes(&sizes)?;
         let sizes = Sizes::of_batch(batch_size);
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
@@ -127,6 +131,7 @@ impl Trainer {
             model,
             options,
             schedule,
+            group_schedules,
             on_nan,
             engine,
             training: BTreeMap::from([(main.clone(), plan)]),
@@ -230,7 +235,10 @@ impl Trainer {
         let base = self.options.optimizer.learning_rate();
         let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
         let update = step - self.progress.skipped;
-        let hyperparameters = self.options.hyperparameters(learning_rate, update);
+        let rate_of = |number| Some(self.group_schedules.get(&number)?.rate_after(base, step, 0));
+        let group_rates: Vec<Option<f32>> = (0..self.options.groups.len()).map(rate_of).collect();
+        let (scales, scale) = (self.options.scales_loss(), self.progress.loss_scale);
+        let hyperparameters = self.options.hyperparameters(learning_rate, &group_rates, update, scale.factor);
         let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
@@ -238,7 +246,7 @@ impl Trainer {
         feed(runner, plan.compiled.own_share(fed))?;
         let (mut loss, mut gradient_norm) = (f32::NAN, None);
         let updates = |loss: f32, norm: Option<f32>| {
-            self.on_nan == OnNan::Continue || loss.is_finite() && norm.is_none_or(f32::is_finite)
+            self.on_nan == OnNan::Continue && !scales || loss.is_finite() && norm.is_none_or(f32::is_finite)
         };
         let times = runner.run_in_phases(&mut |read_output| {
             loss = scalar(&read_output(&plan.loss)?);
@@ -246,7 +254,9 @@ impl Trainer {
             Ok(if updates(loss, gradient_norm) { Decision::Continue } else { Decision::Stop })
         })?;
         let skipped = !updates(loss, gradient_norm);
-        if skipped && self.on_nan == OnNan::Stop {
+        // Scaled gradients may only be too large.
+        let is_scaled = scales && loss.is_finite() && scale.may_shrink();
+        if skipped && self.on_nan == OnNan::Stop && !is_scaled {
             return Err(match ignored_label {
                 Some(ignore_index) => Error::NothingCounts { step, ignore_index },
                 None if !loss.is_finite() => Error::NanLoss { step, loss },
@@ -255,6 +265,9 @@ impl Trainer {
         }
         self.step_count = step;
         self.progress.skipped += u64::from(skipped);
+        if scales {
+            self.progress.loss_scale.observe(!skipped);
+        }
         // A step without its updates says nothing about how long the others take.
         let replan = if skipped { None } else { self.engine.watch(&mut plan.compiled, times)? };
         let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times.into();
@@ -264,6 +277,7 @@ impl Trainer {
             learning_rate,
             gradient_norm,
             skipped,
+            loss_scale: scales.then_some(scale.factor),
             seconds,
             stall_seconds,
             late_copies,
@@ -514,6 +528,17 @@ impl Trainer {
     pub fn set_schedule(&mut self, schedule: Schedule) -> Result<(), Error> {
         schedule.check()?;
         self.schedule = schedule;
+        Ok(())
+    }
+
+    /// Another schedule for a group of parameters, by its place, from the next step on.
+    ///
+    /// # Errors
+    /// [`Error::Option`] for a group that there is not, or numbers that have no meaning.
+    pub fn set_group_schedule(&mut self, group: usize, schedule: Schedule) -> Result<(), Error> {
+        let schedules = BTreeMap::from([(group, schedule)]);
+        check_group_schedules(&schedules, self.options.groups.len())?;
+        self.group_schedules.extend(schedules);
         Ok(())
     }
 

@@ -10,10 +10,12 @@
 
 pub use forebay_model::adapters::LoraOptions;
 pub use forebay_model::training::{
-    Clipping, DecayRule, Loss, Optimizer, ParameterGroup, Region, Shares, TrainingOptions,
+    Clipping, Ctc, DecayRule, Loss, LossTerm, Optimizer, ParameterGroup, Precision, Region, Shares, TrainingOptions,
 };
 
 pub use crate::schedule::{Curve, Plateau, Schedule};
+
+use std::collections::BTreeMap;
 
 use crate::error::Error;
 
@@ -25,4 +27,20 @@ pub(crate) fn check_clipping(clipping: Option<Clipping>) -> Result<(), Error> {
         }
         None => Ok(()),
     }
+}
+
+/// Whether schedules are of groups that there are, and have a meaning for them.
+pub(crate) fn check_group_schedules(schedules: &BTreeMap<usize, Schedule>, groups: usize) -> Result<(), Error> {
+    for (&group, schedule) in schedules {
+        schedule.check()?;
+        let reason = match schedule.curve {
+            _ if group >= groups => {
+                format!("there is no group {group} of parameters for a schedule, but {groups} groups")
+            }
+            Curve::Plateau(_) => "a schedule that follows losses is for all parameters, not for a group".to_string(),
+            _ => continue,
+        };
+        return Err(Error::Option { reason });
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
+use forebay::{Checkpoint, CheckpointFolder, Error, MemorySize, Tensor, Trainer};
 use forebay_golden::{host, recipe, trainer_on, trainer_options, Case};
 use serde_json::{json, Value};
 
@@ -164,4 +164,40 @@ fn costs_that_were_given_survive_a_checkpoint_with_another_seed() {
     assert_eq!(given.costs(), costs);
     given.restore(&checkpoint).unwrap();
     assert_eq!(given.costs(), costs, "a seed changes no duration");
+}
+
+#[test]
+fn the_last_checkpoints_stay_whole() {
+    let directory = directory("last");
+    let folder = CheckpointFolder::lock(&directory).unwrap();
+    assert!(folder.keep_last(2).is_err(), "there is none yet");
+    let write = |step: u64| {
+        let weight = Tensor::from_f32(&[2], &[step as f32, 1.0]);
+        let mut checkpoint = Checkpoint::new([("w".to_string(), weight)].into());
+        checkpoint.step = step;
+        folder.write(&checkpoint).unwrap();
+        folder.keep_last(2).unwrap();
+        checkpoint
+    };
+    // A folder of someone else's, and the order of writing instead of that of numbers.
+    std::fs::create_dir(directory.join("step-notes")).unwrap();
+    let written: Vec<Checkpoint> = [10, 5, 20].map(write).into();
+    let steps = || {
+        let names =
+            std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("step-")).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(steps(), ["step-00000005", "step-00000020", "step-notes"]);
+    for checkpoint in &written[1..] {
+        let kept = Checkpoint::read(directory.join(format!("step-{:08}", checkpoint.step))).unwrap();
+        let weight = |checkpoint: &Checkpoint| checkpoint.tensors().unwrap()["w"].clone();
+        assert_eq!((kept.step, weight(&kept)), (checkpoint.step, weight(checkpoint)));
+    }
+    assert_eq!(Checkpoint::read(&directory).unwrap().step, 20);
+    write(20);
+    assert_eq!(steps(), ["step-00000005", "step-00000020", "step-notes"], "the same step once more");
+    drop(folder);
+    std::fs::remove_dir_all(directory).unwrap();
 }

@@ -264,6 +264,25 @@ fn scalars_of_formulas_do_not_train() {
     assert_eq!(trained, ["network.logit_scale", "w"]);
 }
 
+/// PyTorch's older exporter: what has the name of an attribute of the module is one.
+#[test]
+fn scalars_at_the_top_of_a_module_train() {
+    let graph = GraphBuilder::new()
+        .producer("pytorch")
+        .input("x", FLOAT, &["4", "2"])
+        .floats("w", &[2, 3], &[0.5, -0.25, 0.75, 0.125, 0.3, -0.6])
+        .floats("logit_scale", &[], &[0.5])
+        .floats("onnx::Mul_3", &[], &[0.5])
+        .floats("val_3", &[], &[0.5])
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Mul", &["product", "logit_scale"], &["scaled"])
+        .node("Mul", &["scaled", "val_3"], &["halved"])
+        .node("Mul", &["halved", "onnx::Mul_3"], &["logits"])
+        .output("logits", FLOAT, &["4", "3"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    assert_eq!(model.untrained_initializers().unwrap(), ["onnx::Mul_3", "val_3"]);
+}
+
 #[test]
 fn weights_may_have_4_bits() {
     let graph = GraphBuilder::new()

@@ -14,11 +14,13 @@ use super::skeleton::LeftOut;
 /// Where a value's metadata say what it is in the module.
 const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
 /// Where a value's metadata name what it was computed from, while the model was exported.
-const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
+pub(super) const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
 /// Where the graph's metadata say which argument of the exported program is which attribute of the module.
 const SIGNATURE: &str = "pkg.torch.export.ExportedProgram.graph_signature";
 /// Where a node's metadata have the call that it was made of.
 const CALL: &str = "pkg.torch.onnx.fx_node";
+/// Where a node's metadata list the modules around its call, from the outermost to the call itself.
+const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 /// Where a node's metadata name the rules that changed it.
 const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
 /// Begins the name of the rules that leave out biases of zeros.
@@ -63,21 +65,21 @@ pub(super) fn restore_parameters(proto: &mut ModelProto, left_out: &mut LeftOut)
 }
 
 /// What metadata have under a key.
-fn entry<'a>(metadata: &'a [StringStringEntryProto], key: &str) -> Option<&'a str> {
+pub(super) fn entry<'a>(metadata: &'a [StringStringEntryProto], key: &str) -> Option<&'a str> {
     metadata.iter().find(|entry| entry.key() == key).map(StringStringEntryProto::value)
 }
 
 /// Arguments of the exported program that are attributes of the module.
-struct Signature {
+pub(super) struct Signature {
     /// By argument: the attribute, and its kind.
     attributes: BTreeMap<String, (String, String)>,
     /// Attributes that are parameters.
-    parameters: BTreeSet<String>,
+    pub(super) parameters: BTreeSet<String>,
 }
 
 impl Signature {
     /// Reads lines such as `p_layer_weight: PARAMETER target='layer.weight'`.
-    fn of(graph: &GraphProto) -> Signature {
+    pub(super) fn of(graph: &GraphProto) -> Signature {
         let text = entry(&graph.metadata_props, SIGNATURE).unwrap_or_default();
         let read = |line: &str| {
             let (argument, rest) = line.trim().split_once(": ")?;
@@ -94,6 +96,18 @@ impl Signature {
     /// Whether a list of quoted names has a parameter.
     fn is_parameter_in(&self, names: &str) -> bool {
         names.split(['\'', '"']).any(|name| self.parameters.contains(name))
+    }
+
+    /// Attributes that are no parameters.
+    pub(super) fn buffers(&self) -> BTreeSet<&str> {
+        let buffers = self.attributes.values().filter(|(_, kind)| kind == "BUFFER");
+        buffers.map(|(attribute, _)| &**attribute).collect()
+    }
+
+    /// The attribute of a name that is in the module of a scope.
+    fn attribute_in(&self, scope: &str, last: &str) -> Option<&(String, String)> {
+        let wanted = format!("{scope}.{last}");
+        self.attributes.values().find(|(attribute, _)| *attribute == wanted)
     }
 
     /// The attribute that an argument of a call is.
@@ -215,9 +229,16 @@ fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: 
             uses.entry(input).or_default().push((i, k));
         }
     }
+    let mut readers: BTreeMap<&str, Vec<&NodeProto>> = BTreeMap::new();
+    for node in &graph.node {
+        node.input.iter().for_each(|input| readers.entry(input).or_default().push(node));
+    }
     let mut changes = Vec::new();
     for (name, places) in uses.iter().filter(|(_, places)| places.len() > 1) {
-        let of = |&(i, k): &(usize, usize)| attributes_of_use(&graph.node[i], k, name, &own, signature);
+        let of = |&(i, k): &(usize, usize)| match attributes_of_use(&graph.node[i], k, name, &own, signature) {
+            none if none.is_empty() => attribute_by_scope(&graph.node[i], name, &readers, signature),
+            found => found,
+        };
         let keys: Vec<Vec<&(String, String)>> = places.iter().map(of).collect();
         let is_own = |key: &&Vec<&(String, String)>| key.iter().any(|(attribute, _)| attribute == *name);
         let home = keys.iter().find(is_own).or(keys.iter().find(|key| !key.is_empty())).cloned().unwrap_or_default();
@@ -277,6 +298,26 @@ fn attributes_of_use<'a>(
     } else {
         alike
     }
+}
+
+/// The attribute that a node of no call reads: a rule that rewrote nodes made it, so it belongs to the module of the calls that read its
+/// results.
+fn attribute_by_scope<'a>(
+    node: &NodeProto,
+    name: &str,
+    readers: &BTreeMap<&str, Vec<&NodeProto>>,
+    signature: &'a Signature,
+) -> Vec<&'a (String, String)> {
+    if entry(&node.metadata_props, CALL).is_some() {
+        return Vec::new();
+    }
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let next = node.output.iter().flat_map(|output| readers.get(&**output).into_iter().flatten());
+    let scopes = next.filter_map(|reader| entry(&reader.metadata_props, SCOPES));
+    // The innermost module that has such an attribute.
+    let found =
+        scopes.flat_map(|scopes| scopes.rsplit(['\'', '"'])).find_map(|scope| signature.attribute_in(scope, last));
+    found.into_iter().collect()
 }
 
 /// Biases that the newer exporter left out because they are zeros.

@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{exporter, malformed, order, tensor, Model, NestedPlace};
+use super::{altered, exporter, malformed, order, tensor, Model, NestedPlace};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
@@ -36,6 +36,7 @@ pub(super) fn model(
         let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
         return Err(malformed(reason));
     }
+    let altered = altered::altered_parameters(&proto);
     exporter::restore_parameters(&mut proto, &mut left_out);
     let versions = Rc::new(versions(&proto.opset_import)?);
     let functions = Functions::of(&proto)?;
@@ -54,7 +55,7 @@ pub(super) fn model(
         contents.extend(graph.initializers.get(&id).map(|given| (name.clone(), given.clone())));
         nested.insert(place, name);
     }
-    Ok(Model { graph, contents, nested, parameters, proto, adaptation: None })
+    Ok(Model { graph, contents, nested, parameters, altered, proto, adaptation: None })
 }
 
 /// What all graphs of a model are read from.

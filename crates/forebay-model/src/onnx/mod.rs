@@ -5,10 +5,12 @@
 //! needs them. [`write()`] gives back the model that was read, with the contents of some tensors replaced: names,
 //! documentation, metadata and operator sets stay.
 
+mod altered;
 mod export;
 mod exporter;
 mod external;
 mod functions;
+mod head;
 mod import;
 mod message;
 mod order;
@@ -53,6 +55,8 @@ pub struct Model {
     nested: BTreeMap<NestedPlace, String>,
     /// By initializer: whether PyTorch's exporter says that it is a parameter of the module; empty where it says nothing.
     parameters: BTreeMap<String, bool>,
+    /// Parameters of the module that PyTorch's exporter computed with.
+    altered: Vec<String>,
     /// What trains instead of the model's own parameters, where it has adapters.
     adaptation: Option<Adaptation>,
 }
@@ -76,7 +80,7 @@ impl Model {
     ///
     /// PyTorch's exporter says which initializers are parameters of the module, or were computed from some. Where it does, buffers do not
     /// train, and of what it says nothing of, only what is a weight of a product, a convolution or a recurrent network does. Where it does not, a scalar trains only if
-    /// it has the name of a module's attribute: others are numbers of formulas that an optimizer wrote as initializers. Some exporters
+    /// it has the name of a module's attribute (at the top of the module only in PyTorch's files): others are numbers of formulas that an optimizer wrote as initializers. Some exporters
     /// write all weights as `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train,
     /// but for tables with two different elements at most, which are masks.
     ///
@@ -102,7 +106,10 @@ impl Model {
         }
         let is_number = |id: &ValueId| {
             let contents = &graph.initializers[id];
-            contents.data_type().has_gradients() && contents.shape().is_empty() && !is_attribute(&graph.value(*id).name)
+            let name = &graph.value(*id).name;
+            let is_attribute =
+                is_attribute(name) || (self.proto.producer_name() == "pytorch" && is_own_attribute(name));
+            contents.data_type().has_gradients() && contents.shape().is_empty() && !is_attribute
         };
         let numbers: Vec<ValueId> = graph.initializers.keys().copied().filter(is_number).collect();
         graph.constants.extend(numbers);
@@ -164,6 +171,12 @@ impl Model {
         &self.contents
     }
 
+    /// Names of parameters of the PyTorch module that do not train as they do in the module, because the exporter computed with them: the file
+    /// has copies of them, or other numbers instead.
+    pub fn altered_parameters(&self) -> &[String] {
+        &self.altered
+    }
+
     /// Names of floating-point initializers that are constants of [`Model::trainable_graph`].
     ///
     /// # Errors
@@ -187,6 +200,14 @@ fn is_attribute(name: &str) -> bool {
     let begins_well =
         name.rsplit('.').next().is_some_and(|last| !last.starts_with(|first: char| first.is_ascii_digit()));
     begins_well && name.contains('.') && name.split('.').all(is_word)
+}
+
+/// Whether a name is that of an attribute of the outermost module, as `logit_scale`, in a file of PyTorch's older exporter: what that computes
+/// itself has other names, and the newer one's values end with numbers.
+fn is_own_attribute(name: &str) -> bool {
+    let is_word = name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let is_numbered = name.rsplit('_').next().is_none_or(|last| last.chars().all(|letter| letter.is_ascii_digit()));
+    is_word && !is_numbered && !name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Operators that multiply by their second input.

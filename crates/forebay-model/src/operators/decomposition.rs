@@ -585,18 +585,22 @@ pub(super) fn gradient(
 }
 
 impl Decomposition {
-    /// The values of every step: the node's outputs where they are that, else computed again.
+    /// The values of every step: the node's outputs where they are that, rounded or not, else computed again.
     fn forward_values(&self, builder: &mut GradientBuilder, node: &Node) -> Vec<Vec<ValueId>> {
         let mut values: Vec<Vec<ValueId>> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
             let kept: Option<Vec<ValueId>> = (0..step.outputs.len())
                 .map(|k| self.node_output(node, i, k).and_then(|output| node.outputs[output]))
                 .collect();
-            let step_values = match kept {
-                Some(kept) => {
+            let step_values = match (kept, self.rounded(node, i)) {
+                (Some(kept), _) => {
                     kept.iter().zip(&step.outputs).map(|(&value, ty)| builder.reshape(value, &ty.shape)).collect()
                 }
-                None => {
+                (None, Some(rounded)) => {
+                    let rounded = builder.reshape(rounded, &step.outputs[0].shape);
+                    vec![builder.one(Kernel::cast(), &[rounded], step.outputs[0].clone())]
+                }
+                (None, None) => {
                     let inputs: Vec<ValueId> =
                         step.inputs.iter().map(|part| self.value(builder, node, part, &values)).collect();
                     builder.action(&step.action, &inputs, &step.outputs)
@@ -605,6 +609,23 @@ impl Decomposition {
             values.push(step_values);
         }
         values
+    }
+
+    /// The node's output that is what a step gives, rounded to 16 bits: it is kept for what is behind the node, so the gradient takes it, too.
+    fn rounded(&self, node: &Node, step: usize) -> Option<ValueId> {
+        let [ty] = self.steps[step].outputs.as_slice() else { return None };
+        if ty.data_type != DataType::Float32 {
+            return None;
+        }
+        let rounds = |next: &usize| {
+            let Step { action, inputs, outputs, .. } = &self.steps[*next];
+            let is_cast = matches!(action, Action::Kernel(Kernel::Cast { .. }));
+            let is_of_step =
+                matches!(inputs.as_slice(), [part] if matches!(part.source, Source::Step(of, 0) if of == step));
+            is_cast && is_of_step && matches!(outputs.as_slice(), [ty] if is_16_bit(ty.data_type))
+        };
+        let next = (step + 1..self.steps.len()).find(rounds)?;
+        node.outputs[self.node_output(node, next, 0)?]
     }
 
     fn value(&self, builder: &mut GradientBuilder, node: &Node, part: &Part, values: &[Vec<ValueId>]) -> ValueId {

@@ -38,7 +38,7 @@ pub(super) fn repeat(
         return Ok(loss);
     }
     let (nodes, update_nodes) = (std::mem::take(&mut graph.nodes), std::mem::take(&mut mode.update_nodes));
-    let slices = split_inputs(graph, mode.step, parts)?;
+    let slices = split_inputs(graph, [mode.step, mode.factor], parts)?;
     // What adds up: the gradients, and the loss behind them.
     let mut sums: Vec<ValueId> = trained.iter().map(|&(_, d)| d).chain([loss]).collect();
     let mut added: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
@@ -81,13 +81,13 @@ pub(super) fn repeat(
     Ok(sums[trained.len()])
 }
 
-/// Gives inputs the size of the whole batch; by input its parts.
+/// Gives inputs the size of the whole batch, but for some that are no samples; by input its parts.
 fn split_inputs(
     graph: &mut Graph,
-    step: Option<ValueId>,
+    whole: [Option<ValueId>; 2],
     parts: u64,
 ) -> Result<BTreeMap<ValueId, Vec<ValueId>>, ModelError> {
-    let inputs: Vec<ValueId> = graph.inputs.iter().copied().filter(|&input| Some(input) != step).collect();
+    let inputs: Vec<ValueId> = graph.inputs.iter().copied().filter(|&input| !whole.contains(&Some(input))).collect();
     let batch = |graph: &Graph, input: ValueId| graph.ty(input).and_then(|ty| ty.shape.first().copied());
     let Some(size) = inputs.iter().find_map(|&input| batch(graph, input)) else {
         let reason = "gradients add up over parts of a batch, but no input has a batch axis".to_string();

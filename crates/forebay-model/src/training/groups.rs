@@ -18,6 +18,8 @@ use crate::error::ModelError;
 pub struct ParameterGroup {
     /// A pattern (`*`, `?`) over the names of initializers.
     pub pattern: String,
+    /// More of them.
+    pub more_patterns: Vec<String>,
     /// The learning rate over that of the optimizer.
     pub rate_factor: f32,
     /// Weight decay instead of the optimizer's, for those parameters that decay.
@@ -29,12 +31,18 @@ pub struct ParameterGroup {
 impl ParameterGroup {
     /// A group that trains as all others do.
     pub fn new(pattern: impl Into<String>) -> ParameterGroup {
-        ParameterGroup { pattern: pattern.into(), rate_factor: 1.0, weight_decay: None, is_frozen: false }
+        ParameterGroup {
+            pattern: pattern.into(),
+            more_patterns: Vec::new(),
+            rate_factor: 1.0,
+            weight_decay: None,
+            is_frozen: false,
+        }
     }
 
     /// Whether it is for parameters of this name.
     pub(super) fn matches(&self, name: &str) -> bool {
-        pattern::matches(&self.pattern, name)
+        [&self.pattern].into_iter().chain(&self.more_patterns).any(|pattern| pattern::matches(pattern, name))
     }
 }
 

@@ -118,6 +118,8 @@ pub enum Loss {
         /// Weight of what is missed.
         beta: f32,
     },
+    /// Connectionist temporal classification, as PyTorch's `CTCLoss` with its mean: labels are sequences of classes whose places are not known.
+    Ctc(Ctc),
     /// The output itself, of one element: the model computes its loss, from one of its inputs as labels.
     Output {
         /// The name of that input. `None`: `labels`, `label`, `targets`, `target` or `y`, the first that there is.
@@ -156,6 +158,7 @@ impl Loss {
             Loss::Dice(region) | Loss::DiceCrossEntropy { region, .. } | Loss::Tversky { region, .. } => {
                 region.ignore_index
             }
+            Loss::Ctc(_) => Some(-1),
             _ => None,
         }
     }
@@ -166,6 +169,38 @@ impl Loss {
             Loss::CosineEmbedding { other_output, .. } => other_output.as_deref(),
             _ => None,
         }
+    }
+}
+
+/// How sequences of labels belong to a prediction \[samples, positions, classes] of logits or of log probabilities. Labels are int64
+/// \[samples, label_length]: classes, and -1 behind the last one of a sample.
+///
+/// ```
+/// use forebay_model::training::{Ctc, Loss};
+///
+/// let mut text = Ctc::new(16);
+/// text.zero_infinity = true;
+/// assert_eq!(Loss::Ctc(text).ignore_index(), Some(-1));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ctc {
+    /// How many labels a sample may have.
+    pub label_length: u64,
+    /// The class of places without a label.
+    pub blank: u64,
+    /// Whether positions are the first axis of the prediction and samples the second, as PyTorch has it.
+    pub time_first: bool,
+    /// The name of an input of a batch, int64 \[samples], with the numbers of positions that count. `None`: all.
+    pub lengths: Option<String>,
+    /// Whether the loss of labels that do not fit into their positions is 0 instead of infinite.
+    pub zero_infinity: bool,
+}
+
+impl Ctc {
+    /// Blanks are class 0, and all positions count.
+    pub fn new(label_length: u64) -> Ctc {
+        Ctc { label_length, blank: 0, time_first: false, lengths: None, zero_infinity: false }
     }
 }
 

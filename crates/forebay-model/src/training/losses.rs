@@ -5,20 +5,11 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::formula::Formula;
 use super::loss::Loss;
-use super::regions;
 use super::term::{axis_of, classes_type, refuse, require, require_from_zero, require_weights, Term};
+use super::terms::LabelSource;
+use super::{ctc, regions};
 use crate::error::ModelError;
-use crate::graph::{Dimension, Graph, TensorType, ValueId};
-
-/// Adds the labels' input.
-pub(super) fn labels_input(graph: &mut Graph, ty: &TensorType) -> ValueId {
-    let free = ["labels", "y"].into_iter().find(|name| graph.find(name).is_none());
-    let input = graph.add_value(free.unwrap_or("labels"), Some(ty.clone()));
-    let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
-    graph.value_mut(input).declared = Some((ty.data_type, dimensions));
-    graph.inputs.push(input);
-    input
-}
+use crate::graph::{Graph, TensorType, ValueId};
 
 /// Adds a loss of a prediction; the loss and the input of its labels.
 pub(super) fn append(
@@ -26,6 +17,7 @@ pub(super) fn append(
     prediction: ValueId,
     other: Option<ValueId>,
     loss: &Loss,
+    source: LabelSource,
 ) -> Result<(ValueId, ValueId), ModelError> {
     let name = graph.value(prediction).name.clone();
     let mut formula = Formula::new(graph, "loss");
@@ -33,9 +25,10 @@ pub(super) fn append(
     let labels_type = match (loss.class_axis(), other, loss) {
         (Some(axis), ..) => classes_type(&ty, axis_of(Some(axis), &ty, &name)?),
         (None, Some(_), Loss::CosineEmbedding { axis, .. }) => classes_type(&ty, axis_of(*axis, &ty, &name)?),
+        (None, None, Loss::Ctc(options)) => ctc::labels_type(&ty, options, &name)?,
         _ => ty.clone(),
     };
-    let labels = labels_input(formula.graph, &labels_type);
+    let labels = source.labels(formula.graph, &labels_type)?;
     let mut term = Term { f: &mut formula, prediction, name: &name };
     let value = match loss {
         Loss::WeightedCrossEntropy { class_axis, ignore_index, class_weights, label_smoothing } => {
@@ -70,6 +63,13 @@ pub(super) fn append(
         Loss::CosineEmbedding { axis, margin, .. } => {
             let axis = axis_of(*axis, &ty, &name)?;
             term.cosine(labels, axis, *margin, other)?
+        }
+        Loss::Ctc(options) => {
+            let lengths = options.lengths.as_deref().map(|lengths| {
+                let ty = ctc::lengths_type(&ty, options, &name)?;
+                LabelSource::Named(lengths).labels(term.f.graph, &ty)
+            });
+            ctc::ctc(&mut term, labels, lengths.transpose()?, options)?
         }
         Loss::Dice(region) => regions::dice(&mut term, labels, region)?,
         Loss::DiceCrossEntropy { region, dice_weight, cross_entropy_weight } => {

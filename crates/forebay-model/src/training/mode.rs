@@ -25,6 +25,8 @@ pub(super) struct TrainingMode {
     pub statistics: BTreeSet<ValueId>,
     /// The input of the step's number and the seed, where something needs it.
     pub step: Option<ValueId>,
+    /// The input of the factor of the loss, where gradients are scaled.
+    pub factor: Option<ValueId>,
 }
 
 impl TrainingMode {

@@ -19,6 +19,8 @@ fn options(optimizer: Optimizer) -> TrainingOptions {
     TrainingOptions {
         loss: Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None },
         loss_output: None,
+        loss_weight: None,
+        terms: vec![],
         optimizer,
         decay: None,
         freeze: vec![],
@@ -27,6 +29,7 @@ fn options(optimizer: Optimizer) -> TrainingOptions {
         clipping: None,
         gradient_norm: false,
         groups: vec![],
+        precision: None,
         average: None,
         accumulate: 0,
     }
@@ -156,15 +159,19 @@ fn frozen_parameters_and_what_lies_before_them_cost_nothing() {
 
 #[test]
 fn validation_keeps_evaluation_form() {
-    let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(-1), ignore_index: Some(-100) };
-    let validation = loss_graph(&digits(), &loss, Some("logits")).unwrap();
+    let mut options = options(SGD);
+    options.loss = Loss::SoftmaxCrossEntropy { class_axis: Some(-1), ignore_index: Some(-100) };
+    options.loss_output = Some("logits".to_string());
+    let validation = loss_graph(&digits(), &options).unwrap();
     assert!(validation.graph.nodes.iter().any(|node| node.operation.name() == "BatchNormalization"));
     assert_eq!(validation.graph.outputs, [validation.loss, validation.prediction]);
     lower(&validation.graph, &BTreeSet::new()).unwrap();
-    let error = loss_graph(&digits(), &loss, Some("nothing")).unwrap_err().to_string();
+    options.loss_output = Some("nothing".to_string());
+    let error = loss_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'nothing'") && error.contains("'logits'"), "{error}");
-    let loss = Loss::SoftmaxCrossEntropy { class_axis: Some(2), ignore_index: None };
-    let error = loss_graph(&digits(), &loss, None).unwrap_err().to_string();
+    options.loss = Loss::SoftmaxCrossEntropy { class_axis: Some(2), ignore_index: None };
+    options.loss_output = None;
+    let error = loss_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("class axis 2"), "{error}");
 }
 
@@ -332,4 +339,31 @@ fn numbers_of_steps_are_those_of_the_formulas() {
     assert_eq!(numbers(&adagrad, 4)[0], 0.25);
     assert_eq!(numbers(&Optimizer::adafactor(1.0), 16)[0], 0.25);
     assert_eq!(numbers(&SGD, 7), SGD.hyperparameters());
+}
+
+/// A second and a third loss on the same output: their labels are those of the first, others, or an input that there is.
+#[test]
+fn losses_add_up() {
+    let mut options = options(SGD);
+    options.loss_weight = Some(0.5);
+    options.terms.push(LossTerm::new("logits", options.loss.clone()));
+    let mut other = LossTerm::new("logits", Loss::MeanSquaredError);
+    (other.weight, other.labels) = (0.25, Some("scores".to_string()));
+    options.terms.push(other);
+    let training = training_graph(&digits(), &options).unwrap();
+    let inputs = names(&training.graph, &training.graph.inputs);
+    assert!(inputs.contains(&"labels".to_string()) && inputs.contains(&"scores".to_string()), "{inputs:?}");
+    let labels: Vec<ValueId> = training.terms.iter().flatten().map(|&(_, labels)| labels).collect();
+    assert_eq!(names(&training.graph, &labels), ["labels", "scores"]);
+    let evaluation = loss_graph(&digits(), &options).unwrap();
+    assert_eq!(evaluation.graph.outputs, [evaluation.loss, evaluation.prediction]);
+    options.terms[0].labels = Some("x".to_string());
+    let error = training_graph(&digits(), &options).unwrap_err().to_string();
+    assert!(error.contains("labels 'x' are") && error.contains("one more loss takes"), "{error}");
+    options.terms[0] = LossTerm::new("logits", Loss::Output { labels: None });
+    let error = training_graph(&digits(), &options).unwrap_err().to_string();
+    assert!(error.contains("is no loss: it must have one element"), "{error}");
+    options.terms[0] = LossTerm::new("features", Loss::MeanSquaredError);
+    let error = training_graph(&digits(), &options).unwrap_err().to_string();
+    assert!(error.contains("'features'"), "{error}");
 }

@@ -48,12 +48,19 @@ pub struct GraphBuilder {
     outputs: Vec<Vec<u8>>,
     functions: Vec<Vec<u8>>,
     value_infos: Vec<Vec<u8>>,
+    producer: &'static str,
 }
 
 impl GraphBuilder {
     /// A graph without anything.
     pub fn new() -> GraphBuilder {
         GraphBuilder::default()
+    }
+
+    /// Who wrote the model.
+    pub fn producer(mut self, name: &'static str) -> Self {
+        self.producer = name;
+        self
     }
 
     /// An input; a size is a number or a symbol.
@@ -164,7 +171,7 @@ impl GraphBuilder {
 
     /// The model's bytes.
     pub fn build(&self) -> Vec<u8> {
-        let mut fields = [number(1, 10), message(7, &self.graph())].concat();
+        let mut fields = [number(1, 10), text(2, self.producer), message(7, &self.graph())].concat();
         fields.extend(message(8, &[text(1, ""), number(2, OPSET)].concat()));
         fields.extend(message(8, &[text(1, "local"), number(2, 1)].concat()));
         fields.extend(self.functions.iter().flat_map(|function| message(25, function)));

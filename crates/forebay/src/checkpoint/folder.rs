@@ -17,6 +17,9 @@ use crate::progress::Progress;
 /// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
 const LOCK: &str = ".forebay.lock";
 
+/// Begins the names of folders of checkpoints that stay.
+const KEPT: &str = "step-";
+
 /// How far a run is: what a checkpoint says next to its tensors.
 pub(crate) struct Position<'a> {
     pub(crate) step: u64,
@@ -82,6 +85,42 @@ impl CheckpointFolder {
         self.write_from(&run, &checkpoint.types(), &mut give)
     }
 
+    /// Keeps the checkpoint that is there as `step-N` inside the directory, next to those of other steps; the `count` that were written last
+    /// stay. Files are linked where the file system can, so a checkpoint takes its room once.
+    ///
+    /// # Errors
+    /// [`Error::File`] where there is no checkpoint, or the system refuses.
+    pub fn keep_last(&self, count: u64) -> Result<(), Error> {
+        let directory = self.path();
+        let unread = |reason| Error::Checkpoint { path: directory.join(MANIFEST), reason };
+        let content = read_content(&directory.join(MANIFEST)).map_err(unread)?;
+        let kept = directory.join(format!("{KEPT}{:08}", content.step));
+        let refused = |error| files::write_error(&kept, error);
+        // Half a folder of a writer that died is made again.
+        if kept.is_dir() {
+            fs::remove_dir_all(&kept).map_err(refused)?;
+        }
+        fs::create_dir(&kept).map_err(refused)?;
+        // The manifest comes last: a folder with one is whole.
+        let is_other =
+            |name: &str| name != LOCK && name != MANIFEST && !name.starts_with("tensors-") && !name.ends_with(SUFFIX);
+        let entries = fs::read_dir(directory).map_err(refused)?.flatten();
+        let mut names: Vec<String> = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| is_other(name))
+            .collect();
+        names.extend([content.tensors.file.clone(), MANIFEST.to_owned()]);
+        for name in names {
+            let (from, to) = (directory.join(&name), kept.join(&name));
+            if fs::hard_link(&from, &to).is_err() {
+                fs::copy(&from, &to).map_err(refused)?;
+            }
+        }
+        remove_older(directory, &kept, count);
+        Ok(())
+    }
+
     /// Writes a checkpoint of tensors of these types, which `give` gives one after the other.
     ///
     /// # Errors
@@ -104,6 +143,26 @@ impl CheckpointFolder {
             Err(_) => remove_others(directory, None),
         }
         replaced
+    }
+}
+
+/// Removes kept checkpoints but for those that were written last, this one among them.
+fn remove_older(directory: &Path, newest: &Path, count: u64) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let mut found: Vec<_> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix(KEPT));
+            number.is_some_and(|number| number.parse::<u64>().is_ok()) && entry.path() != newest
+        })
+        .map(|entry| (Checkpoint::written_at(entry.path()), entry.path()))
+        .collect();
+    found.sort();
+    let stay = usize::try_from(count.saturating_sub(1)).unwrap_or(usize::MAX);
+    let gone = found.len().saturating_sub(stay);
+    for (_, path) in found.into_iter().take(gone) {
+        let _ = fs::remove_dir_all(path);
     }
 }
 

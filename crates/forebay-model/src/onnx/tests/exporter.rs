@@ -197,3 +197,48 @@ fn calls_say_which_parameters_there_were() {
     assert_eq!(trained, ["a.bias", "a.weight", "b.bias", "b.weight", "c.bias", "e.bias", "e.weight", "val_1", "val_2"]);
     assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "table"]);
 }
+
+/// An attention's projection was cut in two by a rule, which left no call on the cut; it shares its bias with another.
+#[test]
+fn a_node_without_a_call_belongs_to_the_module_of_its_readers() {
+    let mut proto = with_calls();
+    let graph = proto.graph.as_mut().unwrap();
+    let signature = "p_a_bias: PARAMETER target='a.bias'\np_f_bias: PARAMETER target='f.bias'\n";
+    graph.metadata_props[0].value.as_mut().unwrap().push_str(signature);
+    graph.node.push(node("Split", &["a.bias"], &["f1", "f2"]));
+    let scopes = metadata(&[("pkg.torch.onnx.name_scopes", "['', 'f', 'add']")]);
+    graph.node.push(NodeProto { metadata_props: scopes, ..node("Add", &["f1", "f2"], &["f3"]) });
+    let model = read(&proto.encode_to_vec(), None).unwrap();
+    assert_eq!(read_at(&model, "Split", 0), ["f.bias"]);
+    assert_eq!(read_at(&model, "LayerNormalization", 2), ["a.bias", "b.bias", "b.bias"]);
+}
+
+#[test]
+fn parameters_that_the_exporter_computed_with_are_named() {
+    let mut proto = with_calls();
+    assert_eq!(read(&proto.encode_to_vec(), None).unwrap().altered_parameters(), ["d.weight"], "two are made of it");
+    let graph = proto.graph.as_mut().unwrap();
+    let lines = ["w_ih", "w_hh", "v", "g", "tied", "state", "norm.weight"]
+        .map(|name| format!("p_{name}: PARAMETER target='{name}'\n"));
+    let signature = graph.metadata_props[0].value.as_mut().unwrap();
+    signature.push_str(&lines.concat());
+    signature.push_str("b_norm: BUFFER target='norm.running_var' persistent=True\n");
+    for (name, from) in [
+        ("val_10", "['val_1', 'w_ih']"),
+        ("val_11", "['val_1', 'w_hh', 'w_ih']"),
+        ("mul", "['g', 'v', 'linalg_vector_norm']"),
+        ("permute_1", "['tied']"),
+        ("val_12", "['state', 'expand_1']"),
+    ] {
+        graph.initializer.push(ones(name, &[4]));
+        let metadata_props = metadata(&[("pkg.onnxscript.optimizer.folded_from", from)]);
+        graph.value_info.push(ValueInfoProto { metadata_props, ..info(name, &[4]) });
+    }
+    graph.initializer.push(ones("tied", &[4]));
+    graph.node.push(node("LSTM", &["x", "val_10", "val_11", "", "", "val_12"], &["h"]));
+    graph.node.push(node("Mul", &["mul", "permute_1"], &["z1"]));
+    graph.node.push(node("Mul", &["z1", "tied"], &["z2"]));
+    let model = read(&proto.encode_to_vec(), None).unwrap();
+    let expected = ["d.weight", "g", "norm.weight", "state", "tied", "v"];
+    assert_eq!(model.altered_parameters(), expected, "weights of an LSTM only have other places");
+}

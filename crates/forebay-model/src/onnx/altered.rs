@@ -1,0 +1,88 @@
+//! Parameters of a PyTorch module with which the newer exporter's optimizer computed: where such a file trains, other numbers train than in
+//! the module. Nothing can undo that, as what was computed does not say what from; it can be told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::exporter::{entry, Signature, FOLDED_FROM};
+use super::proto::{GraphProto, ModelProto};
+
+/// Calls that only give elements other places.
+const MOVES: [&str; 8] = ["permute", "transpose", "t", "view", "reshape", "unsqueeze", "squeeze", "detach"];
+/// Operators whose weights and biases are put in another order and next to each other: these inputs.
+const RECURRENT: [&str; 3] = ["LSTM", "GRU", "RNN"];
+const RECURRENT_WEIGHTS: std::ops::RangeInclusive<usize> = 1..=3;
+
+/// Where a parameter is in a file.
+#[derive(Default)]
+struct Places {
+    /// How many initializers hold its elements, in any order.
+    moved: usize,
+    /// How many hold what was computed from it.
+    computed: usize,
+    /// How many are weights of recurrent operators.
+    recurrent: usize,
+}
+
+/// Names of parameters of the module that do not train in the file as they do in the module: there are several copies of them, or numbers
+/// that were computed from them, instead.
+pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
+    let Some(graph) = &proto.graph else { return Vec::new() };
+    let signature = Signature::of(graph);
+    let (buffers, uses) = (signature.buffers(), uses(graph));
+    let mut places: BTreeMap<&str, Places> = BTreeMap::new();
+    for info in &graph.value_info {
+        let (Some(list), Some(uses)) = (entry(&info.metadata_props, FOLDED_FROM), uses.get(info.name())) else {
+            continue;
+        };
+        let names: BTreeSet<&str> = list.split(['\'', '"']).skip(1).step_by(2).collect();
+        let of_module = |name: &&&str| signature.parameters.contains(**name);
+        let is_recurrent =
+            uses.iter().all(|(operator, input)| RECURRENT.contains(operator) && RECURRENT_WEIGHTS.contains(input));
+        let parameters: Vec<&str> = names.iter().filter(of_module).copied().collect();
+        let other = names.iter().filter(|name| !of_module(name)).chain([&info.name()]).copied().collect::<Vec<_>>();
+        let is_moved = parameters.len() == 1 && other.iter().all(|name| !buffers.contains(name) && moves(name));
+        for parameter in parameters {
+            let places = places.entry(parameter).or_default();
+            match (is_recurrent, is_moved) {
+                (true, _) => places.recurrent += 1,
+                (false, true) => places.moved += 1,
+                (false, false) => places.computed += 1,
+            }
+        }
+    }
+    let is_there = |name: &str| uses.contains_key(name);
+    let gone_statistics: BTreeSet<&str> =
+        buffers.iter().filter(|name| !is_there(name)).filter_map(|name| name.strip_suffix(".running_var")).collect();
+    let is_altered = |parameter: &&String| {
+        let nothing = Places::default();
+        let places = places.get(&***parameter).unwrap_or(&nothing);
+        let moved = places.moved + usize::from(is_there(parameter));
+        // A normalisation that went into what is before it.
+        let is_folded = moved + places.recurrent == 0
+            && parameter.rsplit_once('.').is_some_and(|(module, _)| gone_statistics.contains(module));
+        places.computed > 0 || moved > 1 || is_folded
+    };
+    signature.parameters.iter().filter(is_altered).cloned().collect()
+}
+
+/// By initializer: operators that read it, and as which input.
+fn uses(graph: &GraphProto) -> BTreeMap<&str, Vec<(&str, usize)>> {
+    let mut uses: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
+    let initializers: BTreeSet<&str> = graph.initializer.iter().map(|initializer| initializer.name()).collect();
+    for node in &graph.node {
+        for (k, input) in node.input.iter().enumerate().filter(|(_, input)| initializers.contains(&***input)) {
+            uses.entry(input).or_default().push((node.op_type(), k));
+        }
+    }
+    uses
+}
+
+/// Whether a value of the exported program, by its name, is a parameter with its elements in other places: `permute_1`, or `val_7`, which is
+/// no call of its own.
+fn moves(name: &str) -> bool {
+    let call = match name.rsplit_once('_') {
+        Some((call, number)) if number.parse::<u32>().is_ok() => call,
+        _ => name,
+    };
+    call == "val" || MOVES.contains(&call)
+}

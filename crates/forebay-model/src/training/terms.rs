@@ -1,0 +1,129 @@
+//! Losses of more outputs, which are added to the first: deep supervision, several tasks, a penalty that the model computes.
+
+use forebay_base::kernel::UnaryOp;
+use forebay_base::Tensor;
+
+use super::formula::Formula;
+use super::loss::Loss;
+use super::term::{refuse, require_from_zero};
+use crate::error::ModelError;
+use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
+use crate::infer::infer_node;
+
+/// The loss of one more output, times a weight.
+///
+/// ```
+/// use forebay_model::training::{Loss, LossTerm, TrainingOptions};
+///
+/// let mut options = TrainingOptions::default();
+/// let mut depth = LossTerm::new("depth", Loss::MeanAbsoluteError);
+/// (depth.weight, depth.labels) = (0.5, Some("metres".to_string()));
+/// options.terms.push(depth);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LossTerm {
+    /// The name of the output.
+    pub output: String,
+    /// What is minimised there. [`Loss::Output`] is the output itself, of one element.
+    pub loss: Loss,
+    /// Its factor, from 0.
+    pub weight: f32,
+    /// The input of a batch with its labels, which may be one of the model's. `None`: the labels of the first loss; where the output has fewer
+    /// places than these, the nearest ones.
+    pub labels: Option<String>,
+}
+
+impl LossTerm {
+    /// The loss with a factor of 1 and the labels of the first loss.
+    pub fn new(output: impl Into<String>, loss: Loss) -> LossTerm {
+        LossTerm { output: output.into(), loss, weight: 1.0, labels: None }
+    }
+}
+
+/// Where the labels of a loss come from.
+#[derive(Clone, Copy)]
+pub(super) enum LabelSource<'a> {
+    /// An input of their own.
+    New,
+    /// The input of a batch that has this name.
+    Named(&'a str),
+    /// Those of another loss.
+    Of(ValueId),
+}
+
+impl LabelSource<'_> {
+    /// The labels, of a type that the loss says; inputs that there are not yet are added.
+    pub(super) fn labels(self, graph: &mut Graph, ty: &TensorType) -> Result<ValueId, ModelError> {
+        let name = match self {
+            LabelSource::New => ["labels", "y"].into_iter().find(|name| graph.find(name).is_none()).unwrap_or("labels"),
+            LabelSource::Of(labels) => return nearest(graph, labels, ty),
+            LabelSource::Named(name) => {
+                let found = graph.find(name);
+                match found.filter(|id| graph.inputs.contains(id)) {
+                    Some(input) => return nearest(graph, input, ty),
+                    None if found.is_some() => {
+                        let reason = format!("labels '{name}': the model has a value of this name that is no input");
+                        return refuse(reason);
+                    }
+                    None => name,
+                }
+            }
+        };
+        let input = graph.add_value(name, Some(ty.clone()));
+        let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();
+        graph.value_mut(input).declared = Some((ty.data_type, dimensions));
+        graph.inputs.push(input);
+        Ok(input)
+    }
+}
+
+/// Labels for places of other sizes: at each place the label of the nearest place, as PyTorch's `nearest-exact`.
+fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType) -> Result<ValueId, ModelError> {
+    let name = graph.value(labels).name.clone();
+    let given = graph.ty(labels).cloned();
+    let fits = |given: &&TensorType| {
+        let (now, wanted) = (&given.shape, &ty.shape);
+        let is_like = now.len() == wanted.len() && now.first() == wanted.first();
+        is_like && given.data_type == ty.data_type && (now == wanted || !now.contains(&0))
+    };
+    let Some(given) = given.as_ref().filter(fits) else {
+        let given = given.map_or_else(|| "of no known type".to_string(), |ty| ty.to_string());
+        return refuse(format!("labels '{name}' are {given}, but one more loss takes {ty}: name others for it"));
+    };
+    let mut labels = labels;
+    for (axis, (&from, &to)) in given.shape.iter().zip(&ty.shape).enumerate().filter(|(_, (from, to))| from != to) {
+        let place = |i: u64| ((2 * i + 1) as u128 * u128::from(from) / (2 * u128::from(to))) as i64;
+        let places: Vec<i64> = (0..to).map(place).collect();
+        let indices = graph.add_initializer("loss.places", Tensor::from_i64(&[to], &places));
+        graph.constants.insert(indices);
+        let output = graph.add_value("loss.labels", None);
+        graph.nodes.push(Node {
+            name: "loss.labels".to_string(),
+            operation: Operation::onnx("Gather", &[("axis", Attribute::Int(axis as i64))]),
+            inputs: vec![Some(labels), Some(indices)],
+            outputs: vec![Some(output)],
+        });
+        infer_node(graph, graph.nodes.len() - 1)?;
+        labels = output;
+    }
+    Ok(labels)
+}
+
+/// The sum of losses, each times its weight: a scalar.
+pub(super) fn sum(graph: &mut Graph, losses: &[(ValueId, f32)]) -> Result<ValueId, ModelError> {
+    let mut formula = Formula::new(graph, "loss");
+    let mut sum = None;
+    for &(loss, weight) in losses {
+        require_from_zero("the weight of a loss", weight)?;
+        let loss = formula.unary(UnaryOp::Affine { scale: weight, shift: 0.0 }, loss);
+        sum = Some(match sum {
+            Some(sum) => formula.add(sum, loss),
+            None => loss,
+        });
+    }
+    match sum {
+        Some(sum) => Ok(sum),
+        None => refuse("there is no loss".to_string()),
+    }
+}
