@@ -14,7 +14,8 @@ use crate::opening::{self, Opened};
 use crate::output;
 use crate::processes::Processes;
 use crate::report::{say_json, Report};
-use crate::train::{check_outputs, tell_of_untrained};
+use crate::train::check_outputs;
+use crate::untrained::tell_of_untrained;
 
 /// Checks a run, and says what it takes.
 ///

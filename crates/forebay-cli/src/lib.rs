@@ -29,6 +29,7 @@
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
+//! | [`untrained`] | what of a model does not train |
 //! | [`validation`] | what validation found, as text and as JSON |
 //! | [`config_file`] | a file of flags |
 //! | [`opening`] | what training starts from |
@@ -99,6 +100,7 @@ mod schedule_arguments;
 mod text_arguments;
 mod train;
 mod training_options;
+mod untrained;
 mod validation;
 
 use std::ffi::OsString;

@@ -109,9 +109,10 @@ impl Processes {
         if !is_one_of_many {
             return Ok(Processes::default());
         }
-        let mut options = forebay_mpi::Options::default();
-        options.library = std::env::var("FOREBAY_MPI_LIBRARY").ok().filter(|name| !name.is_empty());
-        options.patience = Some(Duration::from_secs(arguments.network_timeout));
+        let options = forebay_mpi::Options {
+            library: std::env::var("FOREBAY_MPI_LIBRARY").ok().filter(|name| !name.is_empty()),
+            patience: Some(Duration::from_secs(arguments.network_timeout)),
+        };
         let communicator = forebay_mpi::connect(&options)
             .map_err(|error| Failure::Failed(format!("{error} (--mpi off trains with this process alone)")))?;
         let group = ProcessGroup::new(communicator);

@@ -33,6 +33,7 @@ use crate::progress::Progress;
 use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
+use crate::untrained::tell_of_untrained;
 use crate::validation::Validation;
 
 /// Trains a model.
@@ -120,34 +121,6 @@ fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(
     keeper.keep_last(arguments.keep_checkpoints);
     interrupt::listen()?;
     Ok((Run::start(arguments, processes.clone())?, keeper))
-}
-
-/// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
-///
-/// # Errors
-/// Those of the model.
-pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
-    let names = model.untrained_initializers()?;
-    let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
-    if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
-        output::complain(&format!(
-            "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
-            shown.join(", "),
-            if more { ", ..." } else { "" }
-        ));
-    }
-    let altered = model.altered_parameters();
-    if !altered.is_empty() {
-        let (shown, more) = (altered.iter().take(3).map(|name| format!("'{name}'")), altered.len() > 3);
-        output::complain(&format!(
-            "note: PyTorch's exporter computed with {} of the module's parameters: {}{}; they train otherwise than in the module; \
-             export with torch.onnx.export(..., optimize=False) to train them as they are",
-            altered.len(),
-            shown.collect::<Vec<_>>().join(", "),
-            if more { ", ..." } else { "" }
-        ));
-    }
-    Ok(())
 }
 
 /// Finds what cannot be written, and flags without a meaning, before anything is read.

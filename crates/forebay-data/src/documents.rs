@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
+use crate::text_files::text_files;
 
 /// No piece is longer.
 const PIECE_BYTES_MAX: usize = 32 << 10;
@@ -62,24 +63,6 @@ struct TextFile {
     file: File,
     size_bytes: u64,
     has_lines: bool,
-}
-
-/// Whether a name is that of a file of documents.
-pub(crate) fn is_text(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    matches!(extension, "txt" | "jsonl" | "ndjson")
-}
-
-/// The files that a path names: itself, or those of a folder in the order of their names; empty where there are none.
-///
-/// # Errors
-/// A folder that cannot be listed.
-pub(crate) fn text_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
-    if !path.is_dir() {
-        return Ok(Some(path.to_path_buf()).into_iter().filter(|path| is_text(path)).collect());
-    }
-    let listed = crate::image_set::listed(path)?;
-    Ok(listed.into_iter().filter(|path| is_text(path) && path.is_file()).collect())
 }
 
 impl Documents {

@@ -34,6 +34,7 @@
 //! | [`tar_set`] | tar shards |
 //! | `parquet_file` | columns of Parquet files |
 //! | `parquet_set` | a data set in Parquet files |
+//! | `text_files` | which files hold text |
 //! | `documents` | documents of text, piece by piece |
 //! | `tokens` | text as tokens |
 //! | [`reading`] | how samples are read, where there is a choice |
@@ -52,6 +53,7 @@ pub mod batch;
 pub mod convert;
 pub mod dataset;
 pub mod digest;
+#[cfg(feature = "text")]
 mod documents;
 mod elastic;
 pub mod error;
@@ -81,6 +83,7 @@ pub mod sheet;
 mod sound_file;
 mod sound_set;
 pub mod tar_set;
+mod text_files;
 #[cfg(feature = "text")]
 mod text_set;
 #[cfg(feature = "text")]

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use crate::arrays::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
-use crate::documents::text_files;
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
+use crate::text_files::text_files;
 use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images

@@ -96,6 +96,8 @@ pub fn open(
         kept_bytes_max: held.bytes(),
     };
     set.count()?;
+    // Places come first: tokens can be made again.
+    set.keep_at_most(held.bytes().saturating_sub(set.marks_bytes()), 0);
     if set.sample_count() == 0 {
         let reason = format!(
             "{} tokens of text are less than one sequence of {length}, and the token that follows",
@@ -153,6 +155,10 @@ fn roles(requirements: &Requirements) -> Result<(Vec<Role>, u64), String> {
 }
 
 impl TextSet {
+    fn marks_bytes(&self) -> u64 {
+        (self.marks.len() * size_of::<Mark>()) as u64
+    }
+
     /// Tokens from one mark to the next.
     fn mark_tokens(&self) -> u64 {
         self.per_mark * self.length
@@ -288,7 +294,7 @@ impl Source for TextSet {
                 .chain([format!("{}, the next tokens", described("labels", DataType::Int64, &[self.length]))])
                 .collect(),
             size_bytes: size_of_files(self.documents.paths())?,
-            held_bytes: (self.marks.len() * size_of::<Mark>()) as u64 + self.kept_bytes,
+            held_bytes: self.marks_bytes() + self.kept_bytes,
             ..Description::default()
         })
     }

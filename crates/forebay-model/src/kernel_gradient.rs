@@ -7,7 +7,9 @@ mod attention;
 mod recurrence;
 mod scatter;
 
-use forebay_base::kernel::{Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, UnaryOp};
+use forebay_base::kernel::{
+    Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, ScanOp, UnaryOp,
+};
 use forebay_base::Kernel;
 
 use crate::action::Action;
@@ -326,10 +328,35 @@ impl Application<'_> {
                 let zero = builder.zero(dy);
                 builder.select(is_extreme, share, zero)
             }
-            // The product over all others has no kernel.
-            ReduceOp::Product => return None,
+            ReduceOp::Product => {
+                let others = Self::product_of_others(builder, x, axes);
+                builder.binary(BinaryOp::Multiply, others, dy)
+            }
         };
         Some(vec![Some(d)])
+    }
+
+    /// For each element the product of all others along the axes: what is before it times what is behind, so that nothing is divided.
+    fn product_of_others(builder: &mut GradientBuilder, x: ValueId, axes: &[usize]) -> ValueId {
+        let shape = builder.ty(x).shape;
+        let kept = (0..shape.len()).filter(|axis| !axes.contains(axis));
+        let order: Vec<usize> = kept.chain(axes.iter().copied()).collect();
+        let turned: Vec<u64> = order.iter().map(|&axis| shape[axis]).collect();
+        let row: u64 = turned[shape.len() - axes.len()..].iter().product();
+        let rows: u64 = turned[..shape.len() - axes.len()].iter().product();
+        let x = builder.transpose(x, &order);
+        let x = builder.reshape(x, &[rows, row]);
+        let ty = builder.ty(x);
+        let mut exclusive = |reverse| {
+            let scan = Kernel::Scan { axis: 1, op: ScanOp::Product, exclusive: true, reverse };
+            builder.one(scan, &[x], ty.clone())
+        };
+        let (before, behind) = (exclusive(false), exclusive(true));
+        let others = builder.binary(BinaryOp::Multiply, before, behind);
+        let others = builder.reshape(others, &turned);
+        let back: Vec<usize> =
+            (0..shape.len()).map(|axis| order.iter().position(|&from| from == axis).unwrap_or(axis)).collect();
+        builder.transpose(others, &back)
     }
 
     /// Gradients of y = alpha op(a) op(b) + beta c, where op may transpose.

@@ -83,3 +83,8 @@ pub struct Evaluation {
     /// What the loss is computed from: the model's output.
     pub logits: Tensor,
 }
+
+/// The only element of a loss.
+pub(crate) fn scalar(tensor: &Tensor) -> f32 {
+    tensor.to_f32().and_then(|values| values.first().copied()).unwrap_or(f32::NAN)
+}

@@ -33,7 +33,7 @@ use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::progress::Progress;
 use crate::schedule::{Curve, Schedule};
 use crate::session::{feed, RunTimes};
-use crate::step_report::{Evaluation, StepReport};
+use crate::step_report::{scalar, Evaluation, StepReport};
 use crate::tensor_info::{self, TensorInfo};
 use crate::training::{check_clipping, check_group_schedules};
 
@@ -693,9 +693,4 @@ impl Trainer {
     pub fn trace(&mut self) -> Value {
         self.engine.trace()
     }
-}
-
-/// The only element of a loss.
-fn scalar(tensor: &Tensor) -> f32 {
-    tensor.to_f32().and_then(|values| values.first().copied()).unwrap_or(f32::NAN)
 }

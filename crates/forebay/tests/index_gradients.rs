@@ -180,6 +180,18 @@ fn orders_and_scans() {
 }
 
 #[test]
+fn products_along_axes() {
+    for (axes, keepdims, shape) in [([1, 1], 1, vec![3, 1, 2]), ([2, 0], 0, vec![4]), ([-1, 1], 0, vec![3])] {
+        let axes: &[i64] = if axes[0] == axes[1] { &axes[..1] } else { &axes };
+        let node = onnx::node("ReduceProd", &["w", "axes"], "v", &[("keepdims", &[keepdims], false)]);
+        let mut function = Function::of(node, ints("axes", &[axes.len() as i64], axes), &[3, 4, 2], &shape);
+        // One zero in a product, and two in another.
+        (function.w.1[2], function.w.1[9], function.w.1[11]) = (0.0, 0.0, 0.0);
+        function.check(&format!("ReduceProd {axes:?}"));
+    }
+}
+
+#[test]
 fn losses_that_models_compute() {
     // 7 is ignored; -100 as well, elsewhere.
     for (reduction, shape) in [("none", vec![2, 2]), ("sum", vec![1]), ("mean", vec![1])] {

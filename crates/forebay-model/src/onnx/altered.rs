@@ -23,6 +23,18 @@ struct Places {
     recurrent: usize,
 }
 
+/// Names of parameters of the module that are nowhere in the file, also not in what was computed: the optimizer left them out because of
+/// their values, as an addition of 0, or no output of the module depends on them.
+pub(super) fn missing_parameters(proto: &ModelProto) -> Vec<String> {
+    let Some(graph) = &proto.graph else { return Vec::new() };
+    let folded = graph.value_info.iter().filter_map(|info| entry(&info.metadata_props, FOLDED_FROM));
+    let folded: BTreeSet<&str> = folded.flat_map(|list| list.split(['\'', '"'])).collect();
+    let inputs = graph.node.iter().flat_map(|node| &node.input).map(String::as_str);
+    let read: BTreeSet<&str> = inputs.collect();
+    let is_there = |name: &&String| folded.contains(name.as_str()) || read.contains(name.as_str());
+    Signature::of(graph).parameters.iter().filter(|name| !is_there(name)).cloned().collect()
+}
+
 /// Names of parameters of the module that do not train in the file as they do in the module: there are several copies of them, or numbers
 /// that were computed from them, instead.
 pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {

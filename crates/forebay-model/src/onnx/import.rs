@@ -36,8 +36,11 @@ pub(super) fn model(
         let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
         return Err(malformed(reason));
     }
-    let altered = altered::altered_parameters(&proto);
+    let mut altered = altered::altered_parameters(&proto);
     exporter::restore_parameters(&mut proto, &mut left_out);
+    altered.extend(altered::missing_parameters(&proto));
+    altered.sort_unstable();
+    altered.dedup();
     let versions = Rc::new(versions(&proto.opset_import)?);
     let functions = Functions::of(&proto)?;
     let Some(graph_proto) = &mut proto.graph else { return Err(malformed("it holds no graph")) };

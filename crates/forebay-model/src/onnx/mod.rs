@@ -202,12 +202,15 @@ fn is_attribute(name: &str) -> bool {
     begins_well && name.contains('.') && name.split('.').all(is_word)
 }
 
-/// Whether a name is that of an attribute of the outermost module, as `logit_scale`, in a file of PyTorch's older exporter: what that computes
+/// Whether a name is that of an attribute of a module, as `logit_scale` or `scales.0`, in a file of PyTorch's older exporter: what that computes
 /// itself has other names, and the newer one's values end with numbers.
 fn is_own_attribute(name: &str) -> bool {
-    let is_word = name.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let is_word = |word: &str| word.chars().all(|letter| letter.is_alphanumeric() || letter == '_') && !word.is_empty();
     let is_numbered = name.rsplit('_').next().is_none_or(|last| last.chars().all(|letter| letter.is_ascii_digit()));
-    is_word && !is_numbered && !name.starts_with(|first: char| first.is_ascii_digit())
+    // Elements of a list of parameters are numbered: `scales.0`.
+    name.split('.').all(is_word)
+        && (name.contains('.') || !is_numbered)
+        && !name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Operators that multiply by their second input.

@@ -264,7 +264,7 @@ impl<'a> Building<'a> {
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
             }
-            self.states[write.buffer.0 as usize] = images.map_or(State::Whole, |images| State::Batch(images));
+            self.states[write.buffer.0 as usize] = images.map_or(State::Whole, State::Batch);
         }
         self.launches.push(launch);
         for copy in copies {

@@ -26,9 +26,8 @@ pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
         gradient_of_loss: None,
         gradient: match op {
             ReduceOp::Sum | ReduceOp::Mean => GradientReads::of(&[], &[]),
-            ReduceOp::SumSquare | ReduceOp::L1 => GradientReads::of(&[0], &[]),
+            ReduceOp::SumSquare | ReduceOp::L1 | ReduceOp::Product => GradientReads::of(&[0], &[]),
             ReduceOp::L2 | ReduceOp::Max | ReduceOp::Min => GradientReads::of(&[0], &[0]),
-            ReduceOp::Product => GradientReads::None,
         },
         axes: Axes::Reduce { axes, sums: op == ReduceOp::Sum },
     }

@@ -1,0 +1,34 @@
+//! What of a model does not train, or trains otherwise than in the module that it was exported from.
+
+use forebay::Model;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
+///
+/// # Errors
+/// Those of the model.
+pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
+    let names = model.untrained_initializers()?;
+    let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
+    if let Some(count) = std::num::NonZeroUsize::new(names.len()) {
+        output::complain(&format!(
+            "note: {count} of the model's floating-point initializers do not train, as they are buffers or numbers of formulas: {}{}",
+            shown.join(", "),
+            if more { ", ..." } else { "" }
+        ));
+    }
+    let altered = model.altered_parameters();
+    if !altered.is_empty() {
+        let (shown, more) = (altered.iter().take(3).map(|name| format!("'{name}'")), altered.len() > 3);
+        output::complain(&format!(
+            "note: PyTorch's exporter computed with {} of the module's parameters, or left them out: {}{}; they train otherwise than in \
+             the module; torch.onnx.export(..., optimize=False) writes them as they are",
+            altered.len(),
+            shown.collect::<Vec<_>>().join(", "),
+            if more { ", ..." } else { "" }
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! Which files hold documents of text, by their names.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::DataError;
+
+/// Whether a name is that of a file of documents.
+fn is_text(path: &Path) -> bool {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    matches!(extension, "txt" | "jsonl" | "ndjson")
+}
+
+/// The files that a path names: itself, or those of a folder in the order of their names; empty where there are none.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub(crate) fn text_files(path: &Path) -> Result<Vec<PathBuf>, DataError> {
+    if !path.is_dir() {
+        return Ok(Some(path.to_path_buf()).into_iter().filter(|path| is_text(path)).collect());
+    }
+    let listed = crate::image_set::listed(path)?;
+    Ok(listed.into_iter().filter(|path| is_text(path) && path.is_file()).collect())
+}
