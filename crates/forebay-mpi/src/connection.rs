@@ -79,7 +79,7 @@ fn serve(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
         };
         match next {
             Ok(Request::Start(messages, done)) => {
-                // SAFETY: whoever called `start` promised it.
+                // SAFETY: the caller of `start` promised it.
                 exchanges.push(unsafe { Exchange::begin(mpi, messages, done) });
                 pause = PAUSES[0];
             }

@@ -136,6 +136,12 @@ pub fn all() -> Vec<Sample> {
     KernelKind::ALL.iter().copied().flat_map(of).collect()
 }
 
+/// The same without exchanges between processes, which go through the host whatever the device.
+pub fn on_devices() -> Vec<Sample> {
+    let kinds = KernelKind::ALL.iter().copied().filter(|kind| *kind != KernelKind::Exchange);
+    kinds.flat_map(of).collect()
+}
+
 /// The products among the samples once more with operands of 16 bits.
 pub fn of_sixteen_bit_products() -> Vec<Sample> {
     let is_product = |sample: &Sample| sample.kernel.facts().types == super::facts::ElementTypes::Products;
