@@ -11,8 +11,13 @@ use forebay_testing::parts::skipped;
 
 /// The launchers that are there, each with the flags that let more processes run than there are processors.
 fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
-    let all: [(&str, &[&str]); 2] =
-        [("mpirun.openmpi", &["--oversubscribe", "--quiet", "--mca", "btl", "self,vader,tcp"]), ("mpirun.mpich", &[])];
+    let all: [(&str, &[&str]); 2] = [
+        (
+            "mpirun.openmpi",
+            &["--oversubscribe", "--quiet", "--mca", "plm", "isolated", "--mca", "btl", "self,vader,tcp"],
+        ),
+        ("mpirun.mpich", &[]),
+    ];
     let is_there =
         |name: &str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     let found: Vec<_> = all.into_iter().filter(|(name, _)| is_there(name)).collect();
