@@ -2,8 +2,7 @@
 //!
 //! An image is resized (linear filter), made grey where the input has one channel and RGB where it has three, and scaled from 0..255 to 0..1.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Seek};
+use std::io::Cursor;
 use std::path::Path;
 
 use forebay_base::Tensor;
@@ -21,6 +20,20 @@ const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "tif", "tiff"];
 pub(crate) fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
+}
+
+/// A reader of an image's bytes. All images are read by this one type: decoders are compiled again for each kind of stream.
+///
+/// # Errors
+/// Why there is none.
+fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
+    ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| error.to_string())
+}
+
+/// Width and height of an image, in pixels; none where it cannot be read.
+pub(crate) fn dimensions(path: &Path) -> Option<(u32, u32)> {
+    let bytes = std::fs::read(path).ok()?;
+    reader(&bytes).ok()?.into_dimensions().ok()
 }
 
 /// What images become.
@@ -48,22 +61,21 @@ impl Images {
     /// # Errors
     /// [`DataError`] naming it.
     pub(crate) fn read(&self, path: &Path) -> Result<Tensor, DataError> {
-        let file = File::open(path).map_err(|error| DataError::io(path, error))?;
-        self.decode(BufReader::new(file), &path.display().to_string())
+        let bytes = std::fs::read(path).map_err(|error| DataError::io(path, error))?;
+        self.decode(&bytes, &path.display().to_string())
     }
 
-    /// Reads an image from a stream.
+    /// Reads an image from the bytes of its file.
     ///
     /// # Errors
     /// [`DataError`] naming `origin`.
-    pub(crate) fn decode(&self, stream: impl BufRead + Seek, origin: &str) -> Result<Tensor, DataError> {
+    pub(crate) fn decode(&self, bytes: &[u8], origin: &str) -> Result<Tensor, DataError> {
         let [channels, height, width] = self.input.sample_shape[..] else {
             unreachable!("three axes are checked when the set is opened");
         };
         let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(origin, "an input that large"));
         let unreadable = |reason: String| DataError::malformed(origin, format!("not a readable image: {reason}"));
-        let reader = ImageReader::new(stream).with_guessed_format();
-        let mut reader = reader.map_err(|error| unreadable(error.to_string()))?;
+        let mut reader = reader(bytes).map_err(unreadable)?;
         let mut limits = image::Limits::default();
         let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
         limits.max_alloc = limits.max_alloc.into_iter().chain(available_bytes).min();

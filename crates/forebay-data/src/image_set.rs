@@ -10,7 +10,7 @@ use forebay_base::Tensor;
 use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::image_file::{is_image, Images};
+use crate::image_file::{self, is_image, Images};
 
 /// Files with their labels.
 pub(crate) struct ImageSet {
@@ -76,7 +76,7 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 
 impl Source for ImageSet {
     fn description(&self) -> Result<Description, DataError> {
-        let size = image::image_dimensions(&self.files[0]);
+        let size = image_file::dimensions(&self.files[0]);
         let size = size.map_or("of unknown size".to_owned(), |(width, height)| format!("{height} x {width} pixels"));
         let image = format!("images, the first {size}, resized to {:?}", self.images.input.sample_shape);
         Ok(Description {

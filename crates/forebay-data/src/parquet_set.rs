@@ -5,7 +5,6 @@
 //! are in memory as far as is allowed; others are read when a batch comes.
 
 use std::collections::BTreeMap;
-use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
 
@@ -265,7 +264,7 @@ impl Source for ParquetSet {
                 Content::Numbers(columns) => self.numbers(columns, samples, count, input.data_type)?,
                 Content::Images(column, images) => {
                     let found = self.table.bytes(column, samples)?;
-                    let images = found.into_iter().map(|(bytes, origin)| images.decode(Cursor::new(bytes), &origin));
+                    let images = found.into_iter().map(|(bytes, origin)| images.decode(&bytes, &origin));
                     let images = images.collect::<Result<Vec<_>, _>>()?;
                     Tensor::stack(&images.iter().collect::<Vec<_>>()).expect("one shape")
                 }

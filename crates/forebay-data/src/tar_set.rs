@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Cursor;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -238,7 +237,7 @@ impl Source for TarSet {
             for ((input, &member), column) in inputs.iter().zip(&sample.inputs).zip(&mut columns) {
                 let origin = self.origin(sample, member);
                 column.push(match &self.images {
-                    Some(images) => images.decode(Cursor::new(self.bytes(member, &origin)?), &origin)?,
+                    Some(images) => images.decode(&self.bytes(member, &origin)?, &origin)?,
                     None => {
                         let array = self.array(sample, member, &input.sample_shape)?;
                         let scale = scale_for(input.data_type, self.requirements.input_scale);
@@ -295,7 +294,7 @@ mod tests {
     }
 
     fn png(grey: u8) -> Vec<u8> {
-        let mut bytes = Cursor::new(Vec::new());
+        let mut bytes = std::io::Cursor::new(Vec::new());
         image::GrayImage::from_pixel(2, 2, image::Luma([grey])).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
         bytes.into_inner()
     }
