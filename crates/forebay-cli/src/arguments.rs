@@ -17,7 +17,7 @@ use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative};
 use crate::optimizer_arguments::OptimizerArguments;
-use crate::processes::ProcessArguments;
+use crate::processes::{ProcessArguments, ShardKind};
 use crate::record_arguments::RecordArguments;
 use crate::schedule_arguments::ScheduleArguments;
 
@@ -474,6 +474,9 @@ pub struct PlanArguments {
     /// than with one
     #[arg(long, value_name = "N", requires = "train", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
     pub ranks: Option<u64>,
+    /// Have each of them keep a slice of what all would have whole otherwise
+    #[arg(long, value_enum, value_name = "WHAT", requires = "ranks", help_heading = "Processes")]
+    pub shard: Option<ShardKind>,
     /// What lies between them: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us [default:
     /// that of --machine, or ethernet-10g]
     #[arg(long, value_name = "NAME|SPEED,LATENCY", requires = "ranks", help_heading = "Processes")]

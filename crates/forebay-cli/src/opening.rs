@@ -11,7 +11,7 @@ use crate::feeding;
 use crate::metrics;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
-use crate::processes::Processes;
+use crate::processes::{Processes, ShardKind};
 use crate::resuming::{agreed, check_batches, check_data};
 use crate::training_options::training_options;
 
@@ -46,6 +46,14 @@ pub struct Opened {
 pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened, Failure> {
     // What is wrong with the flags is said before anything is read.
     arguments.schedule.schedule(1)?;
+    let shard = arguments.processes.shard;
+    if shard == Some(ShardKind::Parameters) && arguments.records.histograms_every.is_some() {
+        let reason = "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole";
+        return Err(Failure::Usage(format!("--shard parameters: {reason}")));
+    }
+    if shard.is_some() && processes.group().is_none() {
+        output::complain("note: --shard changes nothing: this process is alone");
+    }
     let checkpoint = arguments.resume.as_ref().map(Checkpoint::read).transpose()?;
     let position = checkpoint.as_ref().map(|checkpoint| &checkpoint.position);
     let earlier = |key: &str| position.and_then(|position| position.get(key)).and_then(Value::as_u64);
@@ -56,6 +64,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
     let device = &mut options.engine.device;
     (device.threads, device.processes) = (device.threads.or(processes.threads()), processes.group().cloned());
+    device.shard = ShardKind::shard(shard);
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
         Some((file, size)) => {

@@ -14,6 +14,7 @@ use crate::arguments::{MemoryKind, PlanArguments};
 use crate::failure::Failure;
 use crate::limits::tell_of_budget;
 use crate::output;
+use crate::processes::ShardKind;
 use crate::progress::Waiting;
 use crate::report::{say_json, Report};
 use crate::scaling::Scaling;
@@ -55,6 +56,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
             let network = arguments.network.or(machine.as_ref().map(|machine| machine.network));
             let alone = options.clone();
             options.engine.device.processes = Some(ProcessGroup::for_plans(processes as usize));
+            options.engine.device.shard = ShardKind::shard(arguments.shard);
             scaling = Some((processes, network, Trainer::new(model.clone(), alone).ok()));
         }
         let trainer = Trainer::new(model, options)?;

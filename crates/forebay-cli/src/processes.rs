@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use forebay::{communicator, format_bytes, ProcessGroup, SharedWork};
+use forebay::{communicator, format_bytes, ProcessGroup, Shard, SharedWork};
 use serde_json::{json, Value};
 
 use crate::device_arguments::positive_count;
@@ -23,6 +23,10 @@ const FAILURE_BYTES: usize = 1024;
 
 /// Bytes of a model's file that are looked at; of a longer one, as many at its end besides.
 const LOOKED_AT_BYTES: u64 = 64 << 20;
+
+/// Those of them that have to be alike where the first process writes what all of them keep slices of.
+const COLLECTING_KEYS: [&str; 6] =
+    ["best-checkpoint", "checkpoint", "checkpoint-every", "save", "save-adapters", "save-ema"];
 
 /// Keys of a run's configuration that may differ from process to process: no result depends on them.
 const OWN_KEYS: [&str; 32] = [
@@ -72,6 +76,29 @@ pub enum MpiKind {
     Off,
 }
 
+/// What each process keeps a slice of. Each includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShardKind {
+    /// The optimizer's state (ZeRO's stage 1)
+    State,
+    /// Gradients, too (stage 2)
+    Gradients,
+    /// Parameters, too: they are exchanged before they are used (stage 3)
+    Parameters,
+}
+
+impl ShardKind {
+    /// As options name it.
+    pub fn shard(kind: Option<ShardKind>) -> Shard {
+        match kind {
+            None => Shard::Nothing,
+            Some(ShardKind::State) => Shard::State,
+            Some(ShardKind::Gradients) => Shard::Gradients,
+            Some(ShardKind::Parameters) => Shard::Parameters,
+        }
+    }
+}
+
 /// The flags of runs of several processes.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Processes")]
@@ -80,6 +107,9 @@ pub struct ProcessArguments {
     /// batch; losses, models and checkpoints have the bits of one process. The first process prints and writes
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
     pub mpi: MpiKind,
+    /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub shard: Option<ShardKind>,
     /// Give up where another process does not answer for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
     pub network_timeout: u64,
@@ -211,6 +241,7 @@ impl Processes {
             group.size(),
             work.map_or(0, |work| work.exchanges),
         )];
+        lines.extend(work.filter(|work| work.sharded_bytes > 0).map(|work| format!("{:<16} {}", "", sharded(work))));
         let text = match work {
             None => {
                 "every process computed all of every step: there are fewer samples in a batch than processes".to_owned()
@@ -240,6 +271,8 @@ impl Processes {
             "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
             "shared_launches": work.map_or(0, |work| work.shared_launches),
             "whole_launches": work.map(|work| &work.whole_launches),
+            "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
+            "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
             "sent_bytes": exchanged.sent_bytes,
             "received_bytes": exchanged.received_bytes,
             "exchange_seconds": exchanged.time.as_secs_f64(),
@@ -269,13 +302,21 @@ impl Processes {
     }
 }
 
+/// What a process keeps of what is sharded.
+pub fn sharded(work: &SharedWork) -> String {
+    let [own, all] = [work.own_shard_bytes, work.sharded_bytes].map(format_bytes);
+    format!("this one keeps {own} of {all} of parameters and optimizer state that are sharded")
+}
+
 /// What all processes must have alike: the flags that decide results, and the model's file.
 ///
 /// # Errors
 /// A file that cannot be read.
 pub fn facts_of(configuration: &str, model: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let lines = configuration.lines().filter_map(|line| line.split_once(" = "));
-    let decide = lines.filter(|(key, _)| !OWN_KEYS.contains(key) && *key != "model");
+    let is_sharded = lines.clone().any(|(key, _)| key == "shard");
+    let is_own = |key: &str| OWN_KEYS.contains(&key) && !(is_sharded && COLLECTING_KEYS.contains(&key));
+    let decide = lines.filter(|(key, _)| !is_own(key) && *key != "model");
     let mut facts: BTreeMap<String, String> =
         decide.map(|(key, value)| (format!("--{key}"), value.to_owned())).collect();
     let digest = digest(model).map_err(|error| Failure::Failed(format!("cannot read {}: {error}", model.display())))?;

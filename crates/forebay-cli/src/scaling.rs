@@ -3,6 +3,8 @@
 use forebay::{format_bytes, Network, SharedWork, Trainer};
 use serde_json::{json, Value};
 
+use crate::processes::sharded;
+
 /// A step of several processes next to the same of one.
 pub struct Scaling {
     processes: u64,
@@ -50,6 +52,9 @@ impl Scaling {
                 line(format!(
                     "each sends {sent} per step in {exchanges} exchanges; {shared_launches} launches are shared out"
                 ));
+                if let Some(work) = self.work.as_ref().filter(|work| work.sharded_bytes > 0) {
+                    line(sharded(work));
+                }
                 if let Some(first) = whole_launches.first() {
                     let count = whole_launches.len();
                     line(format!("{count} launches are computed whole by every process ('{first}' is the first)"));
@@ -79,6 +84,8 @@ impl Scaling {
             "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
             "shared_launches": work.map_or(0, |work| work.shared_launches),
             "whole_launches": work.map(|work| &work.whole_launches),
+            "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
+            "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
             "predicted_seconds": self.seconds,
             "predicted_seconds_of_one": self.alone_seconds,
             "speedup": self.speedup(),

@@ -65,6 +65,9 @@ fn train_with(arguments: &TrainArguments, processes: &Processes) -> Result<(), F
     let is_enough = run.train(steps, &mut keeper).map_err(|failure| processes.fail(failure))?;
     let done = run.trainer.step_count();
     let is_interrupted = done < steps && !is_enough;
+    if is_interrupted || run.writes_at_the_end() {
+        run.trainer.collect_shards().map_err(|error| processes.fail(error.into()))?;
+    }
     if is_interrupted && !processes.is_first() {
         return Err(Failure::Interrupted("process 0 has the checkpoint".to_owned()));
     }
@@ -313,6 +316,7 @@ impl<'a> Run<'a> {
             self.steps.push(StepNumbers::of_training(&report, waited_seconds));
             is_enough = self.follow(&report, &progress)?;
             if self.arguments.checkpoint_every.is_some_and(|every| report.step % every == 0) {
+                self.trainer.collect_shards()?;
                 let position = self.position();
                 let write = |folder: &CheckpointFolder| self.write_checkpoint(folder, &position);
                 if let Err(failure) = keeper.keep(report.step, write) {
@@ -351,7 +355,8 @@ impl<'a> Run<'a> {
         self.trainer.observe(validation.loss as f32);
         let is_lower = self.best.observe(step, validation.loss, records.min_delta.unwrap_or(0.0));
         self.latest = Some((step, validation));
-        if is_lower && self.best_folder.is_some() {
+        if is_lower && self.arguments.records.best_checkpoint.is_some() {
+            self.trainer.collect_shards()?;
             let position = self.position();
             let written = self.best_folder.iter().try_for_each(|folder| self.write_checkpoint(folder, &position));
             if let Err(error) = written {
@@ -384,6 +389,12 @@ impl<'a> Run<'a> {
         row["step"] = step.into();
         self.validations.push(row);
         Ok(validation)
+    }
+
+    /// Whether the run is to leave anything of what it learns.
+    fn writes_at_the_end(&self) -> bool {
+        let TrainArguments { checkpoint, save, save_ema, save_adapters, .. } = self.arguments;
+        [checkpoint, save, save_ema, save_adapters].into_iter().any(Option::is_some)
     }
 
     /// Writes what training was for. Each thing is tried, also where another failed; what would be lost goes where it can.

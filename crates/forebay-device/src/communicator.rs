@@ -96,20 +96,58 @@ pub fn gather_sized(
 pub fn gather_within(
     communicator: &dyn Communicator,
     tag: u32,
-    mut own: Vec<u8>,
+    own: Vec<u8>,
     size: impl Fn(usize) -> usize,
     patience: Option<Duration>,
 ) -> Result<Option<Vec<Vec<u8>>>, String> {
     let rank = communicator.rank();
-    let mut all: Vec<Vec<u8>> = (0..communicator.size()).map(|peer| vec![0; size(peer)]).collect();
-    let peers = || (0..communicator.size()).filter(|&peer| peer != rank);
+    let peers: Vec<usize> = (0..communicator.size()).filter(|&peer| peer != rank).collect();
+    let receives = peers.iter().map(|&peer| (peer, vec![0; size(peer)])).collect();
+    let Some((own, received)) = transfer(communicator, tag, (&peers, own), receives, patience)? else {
+        return Ok(None);
+    };
+    let mut all: Vec<Vec<u8>> = received.into_iter().map(|(_, bytes)| bytes).collect();
+    all.insert(rank, own);
+    Ok(Some(all))
+}
+
+/// Sends bytes to a process that [`receive`]s them between steps. Waits until they are on their way.
+///
+/// # Errors
+/// What the communicator reports.
+pub fn send(communicator: &dyn Communicator, peer: usize, bytes: Vec<u8>) -> Result<(), String> {
+    transfer(communicator, CONTROL_TAG, (&[peer], bytes), Vec::new(), None).map(drop)
+}
+
+/// Receives the bytes that a process [`send`]s between steps: as many as that one sends.
+///
+/// # Errors
+/// What the communicator reports.
+pub fn receive(communicator: &dyn Communicator, peer: usize, size_bytes: usize) -> Result<Vec<u8>, String> {
+    let receives = vec![(peer, vec![0; size_bytes])];
+    let transferred = transfer(communicator, CONTROL_TAG, (&[], Vec::new()), receives, None)?;
+    Ok(transferred.and_then(|(_, mut received)| received.pop()).map(|(_, bytes)| bytes).unwrap_or_default())
+}
+
+/// Bytes by the process that they come from.
+type Received = Vec<(usize, Vec<u8>)>;
+
+/// Sends bytes to peers and receives into buffers, and gives both back; none where that takes longer than `patience`.
+fn transfer(
+    communicator: &dyn Communicator,
+    tag: u32,
+    (peers, mut own): (&[usize], Vec<u8>),
+    mut receives: Received,
+    patience: Option<Duration>,
+) -> Result<Option<(Vec<u8>, Received)>, String> {
     let (address, size_bytes) = (own.as_mut_ptr(), own.len());
-    let sends = peers().map(|peer| MessageBytes { peer, address, size_bytes }).collect();
-    let receives = peers().map(|peer| {
-        let bytes = &mut all[peer];
-        MessageBytes { peer, address: bytes.as_mut_ptr(), size_bytes: bytes.len() }
+    let sends = peers.iter().map(|&peer| MessageBytes { peer, address, size_bytes }).collect();
+    let into = receives.iter_mut().map(|(peer, bytes)| MessageBytes {
+        peer: *peer,
+        address: bytes.as_mut_ptr(),
+        size_bytes: bytes.len(),
     });
-    let messages = Messages { tag, sends, receives: receives.collect() };
+    let messages = Messages { tag, sends, receives: into.collect() };
     let (sender, receiver) = mpsc::channel();
     let done = Box::new(move |outcome| {
         let _ = sender.send(outcome);
@@ -121,13 +159,10 @@ pub fn gather_within(
         Some(patience) => receiver.recv_timeout(patience),
     };
     match outcome {
-        Ok(Ok(())) => {
-            all[rank] = own;
-            Ok(Some(all))
-        }
+        Ok(Ok(())) => Ok(Some((own, receives))),
         Ok(Err(reason)) => Err(reason),
         Err(_) => {
-            std::mem::forget((own, all));
+            std::mem::forget((own, receives));
             Ok(None)
         }
     }

@@ -9,6 +9,7 @@
 //! The programs of all processes have the same exchanges in the same order: every decision looks at the parts of all processes.
 
 mod building;
+mod sharding;
 mod shares;
 mod sharing;
 
@@ -18,6 +19,7 @@ use std::ops::Range;
 use forebay_model::program::Program;
 
 use building::Building;
+use sharding::Sharding;
 
 pub use shares::shares;
 
@@ -28,8 +30,25 @@ pub struct Distributed {
     pub program: Program,
     /// By input that a process is fed its share of: which indices of the first axis that is. Others are fed whole.
     pub inputs: BTreeMap<String, Range<u64>>,
+    /// By parameter or state that is sharded: the elements of each process's slice. This process's slice is the persistent operand.
+    pub shards: BTreeMap<String, Vec<Range<u64>>>,
     /// How much is shared out.
     pub work: SharedWork,
+}
+
+/// What of a training step each process keeps a slice of, where every process would have all of it otherwise: the stages of ZeRO. Each
+/// includes those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shard {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The optimizer's state.
+    State,
+    /// Gradients, once they are summed.
+    Gradients,
+    /// Parameters: all processes exchange them before they are used.
+    Parameters,
 }
 
 /// How much of a program is shared out.
@@ -47,19 +66,35 @@ pub struct SharedWork {
     pub all_sent_bytes: u64,
     /// Operations of a step of the process that has the most to do.
     pub operations: f64,
+    /// Bytes of the parameters and of the state that are sharded.
+    pub sharded_bytes: u64,
+    /// Bytes of this process's slices of them.
+    pub own_shard_bytes: u64,
 }
 
-/// The program of the process `rank` of `processes`. Inputs of these names have images along their first axis. None where nothing can be
-/// shared out: every process computes everything then.
-pub fn distribute(program: &Program, batch: &BTreeSet<String>, rank: usize, processes: usize) -> Option<Distributed> {
+/// What of a program is shared out, and what is sharded.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Inputs that have images along their first axis.
+    pub batch: &'a BTreeSet<String>,
+    /// What of a training step is sharded.
+    pub shard: Shard,
+    /// Constants that are sharded: in an evaluation, the parameters that a training step shards.
+    pub sharded: &'a BTreeSet<String>,
+}
+
+/// The program of the process `rank` of `processes`. None where nothing can be shared out or sharded: every process computes everything
+/// then.
+pub fn distribute(program: &Program, request: Request, (rank, processes): (usize, usize)) -> Option<Distributed> {
     if processes < 2 || rank >= processes {
         return None;
     }
+    let sharding = Sharding::of(program, request, processes);
     // Sums whose reduction blocks hold several images can be shared out only between these, and products at multiples of rows: which
     // shares are the best is tried.
     let attempts = (0..QUANTUM_POWERS).filter_map(|power| {
-        let mut building = Building::new(program, rank, processes, 1 << power);
-        let inputs = building.share_inputs(batch);
+        let mut building = Building::new(program, &sharding, (rank, processes), 1 << power);
+        let inputs = building.share_inputs(request.batch);
         building.build()?;
         building.finish(inputs)
     });

@@ -9,9 +9,9 @@ use forebay_memory::size::MemorySize;
 use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::tensor::Contents;
-use forebay_model::{Graph, Tensor, ValueId};
+use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::cost::Costs;
-use forebay_plan::distribute::{distribute, SharedWork};
+use forebay_plan::distribute::{distribute, Request, SharedWork};
 use forebay_plan::fuse::fuse;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
@@ -24,6 +24,7 @@ use crate::machine::LimitedDevice;
 use crate::options::MemoryLimit;
 use crate::process_memory;
 use crate::runner::{Runner, Step};
+use crate::shards::Shards;
 use crate::tensor_info::TensorInfo;
 use crate::weights::{Block, Weights};
 
@@ -58,13 +59,26 @@ pub(crate) struct Compiled {
     pub(crate) shared: Vec<Arc<Block>>,
     /// By input of which this process computes its share of the batch: which samples these are.
     own_samples: BTreeMap<String, Range<u64>>,
+    /// By parameter or state that is sharded: the elements of each process's slice.
+    shards: BTreeMap<String, Vec<Range<u64>>>,
+    /// The number of this process.
+    rank: usize,
     /// How launches are shared out among processes.
     pub(crate) shared_work: Option<SharedWork>,
 }
 
+/// What several processes compute together.
+#[derive(Clone, Copy)]
+pub(crate) struct Together<'a> {
+    /// Inputs that have no samples along their first axis.
+    pub(crate) unshared: &'a BTreeSet<String>,
+    /// Constants that are sharded.
+    pub(crate) sharded: &'a BTreeSet<String>,
+}
+
 /// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
 /// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share. Where several processes compute a
-/// batch together, it is shared out if `unshared` is given: inputs have samples along their first axis then, but for those.
+/// batch together, it is shared out if `together` is given.
 ///
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
@@ -74,7 +88,7 @@ pub(crate) fn compile(
     machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
     weights: Option<&mut Weights>,
-    unshared: Option<&BTreeSet<String>>,
+    together: Option<Together>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
@@ -90,11 +104,14 @@ pub(crate) fn compile(
     }
     let (inputs, outputs) =
         (program.inputs.iter().map(resolved).collect(), program.outputs.iter().map(resolved).collect());
-    let (mut own_samples, mut shared_work) = (BTreeMap::new(), None);
-    if let Some((group, unshared)) = machine.options.device.processes.as_ref().zip(unshared) {
-        let batch = batch_inputs(&program, unshared);
-        if let Some(distributed) = distribute(&program, &batch, group.rank(), group.size()) {
-            (program, own_samples, shared_work) = (distributed.program, distributed.inputs, Some(distributed.work));
+    let (mut own_samples, mut shards, mut shared_work) = (BTreeMap::new(), BTreeMap::new(), None);
+    if let Some((group, together)) = machine.options.device.processes.as_ref().zip(together) {
+        let batch = batch_inputs(&program, together.unshared);
+        let shard = machine.options.device.shard;
+        let request = Request { batch: &batch, shard, sharded: together.sharded };
+        if let Some(distributed) = distribute(&program, request, (group.rank(), group.size())) {
+            (program, own_samples) = (distributed.program, distributed.inputs);
+            (shards, shared_work) = (distributed.shards, Some(distributed.work));
         }
     }
     program.set_workspace(|launch, reads, writes| machine.workspace(launch, reads, writes))?;
@@ -126,6 +143,8 @@ pub(crate) fn compile(
         index_limits,
         shared,
         own_samples,
+        shards,
+        rank: machine.options.device.processes.as_ref().map_or(0, |group| group.rank()),
         shared_work,
         program,
         groups,
@@ -162,6 +181,38 @@ impl Compiled {
             self.step = new;
         }
         Ok(replan)
+    }
+
+    /// What each of several processes keeps a slice of.
+    pub(crate) fn shards(&self, machine: &LimitedDevice) -> Shards {
+        let whole = |(name, slices): (&String, &Vec<Range<u64>>)| {
+            let (_, info) = self.changing.get(name)?;
+            Some((name.clone(), TensorType::new(info.data_type, &info.shape), slices.clone()))
+        };
+        Shards::new(machine.options.device.processes.clone(), self.shards.iter().filter_map(whole))
+    }
+
+    /// Checks that processes keep the same slices in the plan of another batch.
+    ///
+    /// # Errors
+    /// Others (a defect).
+    pub(crate) fn check_shards(&self, other: &Compiled) -> Result<(), Error> {
+        if self.shards == other.shards {
+            return Ok(());
+        }
+        let reason = "a batch of this size would shard parameters or state in another way than the first one";
+        Err(Error::Option {
+            reason: format!("{reason} (a defect); train without sharding, or with one size of batches"),
+        })
+    }
+
+    /// The type of what this process keeps of a parameter or of state: its slice, or all of it.
+    pub(crate) fn kept_type(&self, name: &str, whole: &TensorInfo) -> TensorType {
+        let slice = self.shards.get(name).and_then(|slices| slices.get(self.rank));
+        match slice {
+            Some(slice) => TensorType::new(whole.data_type, &[slice.end - slice.start]),
+            None => TensorType::new(whole.data_type, &whole.shape),
+        }
     }
 
     /// What this process is fed of the inputs of all.

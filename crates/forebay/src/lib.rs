@@ -119,6 +119,7 @@ pub mod replay;
 mod runner;
 mod schedule;
 pub mod session;
+mod shards;
 mod stages;
 mod step_report;
 pub mod tensor_info;
@@ -194,7 +195,7 @@ pub use forebay_model::ModelError;
 /// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
 /// # Ok::<(), forebay::Error>(())
 /// ```
-pub use forebay_plan::distribute::SharedWork;
+pub use forebay_plan::distribute::{Shard, SharedWork};
 pub use forebay_plan::plan::Plan;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;

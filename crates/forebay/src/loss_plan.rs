@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_model::infer::Sizes;
 use forebay_model::tensor::Contents;
 use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
-use forebay_model::{Graph, Tensor, TensorType, ValueId};
+use forebay_model::{Graph, Tensor, ValueId};
 use forebay_plan::SavedCosts;
 
-use crate::compile::{compile, Compiled};
+use crate::compile::{compile, Compiled, Together};
 use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::LimitedDevice;
@@ -81,11 +81,13 @@ impl LossPlan {
         let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
         let unshared = numbers.map(|&value| step.graph.value(value).name.clone()).collect();
         let parameters = step.parameters.into_iter().collect();
-        let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(&unshared))?;
+        let together = Together { unshared: &unshared, sharded: &BTreeSet::new() };
+        let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(together))?;
         LossPlan::new(&step.graph, compiled, landmarks, options)
     }
 
-    /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have.
+    /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have. Each process keeps slices of
+    /// those in `sharded`.
     ///
     /// # Errors
     /// A model that cannot run, or budgets that are too small.
@@ -94,12 +96,14 @@ impl LossPlan {
         options: &TrainingOptions,
         sizes: &Sizes,
         machine: &LimitedDevice,
+        sharded: &BTreeSet<String>,
     ) -> Result<LossPlan, Error> {
         let graph = loss_graph(&model.open_graph(sizes)?, options)?;
         let LossGraph { loss, prediction, labels, terms, .. } = graph;
         let landmarks =
             Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
-        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(&BTreeSet::new()))?;
+        let together = Together { unshared: &BTreeSet::new(), sharded };
+        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(together))?;
         LossPlan::new(&graph.graph, compiled, landmarks, options)
     }
 
@@ -188,7 +192,7 @@ impl LossPlan {
     pub(crate) fn initial_values(&self) -> BTreeMap<String, Contents> {
         let value = |name: &String, info: &TensorInfo| {
             let contents = self.compiled.contents.get(name).cloned();
-            contents.unwrap_or_else(|| Contents::zeros(TensorType::new(info.data_type, &info.shape)))
+            contents.unwrap_or_else(|| Contents::zeros(self.compiled.kept_type(name, info)))
         };
         self.compiled.changing.iter().map(|(name, (_, info))| (name.clone(), value(name, info))).collect()
     }

@@ -3,8 +3,9 @@
 //! A trainer keeps a plan for the sizes of each batch, and others for evaluation, all within the same budgets; at most one of them is on
 //! the device at a time (`engine.rs`).
 
-use std::collections::BTreeMap;
-use std::path::Path;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use forebay_data::{FreeSizes, InputDescription, LabelKind, Requirements};
@@ -12,8 +13,7 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_memory::size::MemorySize;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
-use forebay_model::program::Role;
-use forebay_model::training::{average_of, Optimizer, TrainingOptions};
+use forebay_model::training::{Optimizer, TrainingOptions};
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::distribute::SharedWork;
 use forebay_plan::plan::Statistics;
@@ -22,7 +22,6 @@ use forebay_plan::{Plan, SavedCosts};
 use forebay_runtime::Decision;
 use serde_json::Value;
 
-use crate::checkpoint::{Checkpoint, CheckpointFolder, Position};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
@@ -33,6 +32,7 @@ use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::progress::Progress;
 use crate::schedule::{Curve, Schedule};
 use crate::session::{feed, RunTimes};
+use crate::shards::Shards;
 use crate::step_report::{scalar, Evaluation, StepReport};
 use crate::tensor_info::{self, TensorInfo};
 use crate::training::{check_clipping, check_group_schedules};
@@ -71,6 +71,8 @@ pub struct Trainer {
     group_schedules: BTreeMap<usize, Schedule>,
     on_nan: OnNan,
     engine: Engine,
+    /// What each of several processes keeps a slice of.
+    shards: Shards,
     /// Plans of training steps by the shapes of the inputs.
     training: BTreeMap<Shapes, LossPlan>,
     /// The same of evaluations.
@@ -119,6 +121,7 @@ impl Trainer {
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
+        let shards = plan.compiled.shards(&machine);
         let engine = Engine::new(machine, plan.initial_values());
         let mut main: Shapes = plan.inputs.iter().map(|info| info.shape.clone()).collect();
         main.extend(plan.has_own_labels.then(|| plan.labels.shape.clone()));
@@ -134,6 +137,7 @@ impl Trainer {
             group_schedules,
             on_nan,
             engine,
+            shards,
             training: BTreeMap::from([(main.clone(), plan)]),
             evaluation: BTreeMap::new(),
             numbers: BTreeMap::from([(main.clone(), 1)]),
@@ -227,6 +231,7 @@ impl Trainer {
             self.make_room();
             let (options, sizes) = in_parts(&self.options, sizes);
             let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
+            plan.compiled.check_shards(&self.main().compiled)?;
             self.training.insert(shapes.clone(), plan);
         }
         let number = self.number(&shapes);
@@ -248,6 +253,7 @@ impl Trainer {
         let updates = |loss: f32, norm: Option<f32>| {
             self.on_nan == OnNan::Continue && !scales || loss.is_finite() && norm.is_none_or(f32::is_finite)
         };
+        self.shards.forget();
         let times = runner.run_in_phases(&mut |read_output| {
             loss = scalar(&read_output(&plan.loss)?);
             gradient_norm = plan.gradient_norm.as_ref().map(|name| read_output(name)).transpose()?.as_ref().map(scalar);
@@ -310,7 +316,8 @@ impl Trainer {
     /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
     /// it can.
     fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
-        let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine);
+        let sharded: BTreeSet<String> = self.shards.names().cloned().collect();
+        let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine, &sharded);
         let graph = self.model.graph();
         let state = self.engine.types().iter().filter(|(name, _)| graph.find(name).is_none());
         let state_bytes = state.map(|(_, ty)| ty.checked_size_bytes().unwrap_or(u64::MAX));
@@ -361,163 +368,6 @@ impl Trainer {
             self.training.retain(|shapes, _| *shapes == self.main);
             self.evaluation.clear();
         }
-    }
-
-    /// The trained parameters, by the names of the model's initializers: all of them, in host memory at once. Where that is too
-    /// much, [`Trainer::parameter`] gives one of them, and [`Trainer::for_each_parameter`] one after the other.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        self.values_with(|role| role == Role::Parameter)
-    }
-
-    /// One trained parameter; none where the model has no parameter of this name.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn parameter(&self, name: &str) -> Result<Option<Tensor>, Error> {
-        match self.main().compiled.changing.get(name) {
-            Some((Role::Parameter, _)) => self.engine.value(name),
-            _ => Ok(None),
-        }
-    }
-
-    /// Shows all trained parameters, one after the other, in the order of their names. Only one of them is in host memory at a
-    /// time.
-    ///
-    /// # Errors
-    /// What the device reports, or what `visit` gives: it is not called again then.
-    pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
-        for (name, (role, _)) in &self.main().compiled.changing {
-            if let (Role::Parameter, Some(tensor)) = (role, self.engine.value(name)?) {
-                visit(name, tensor)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter; in host
-    /// memory at once.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn state(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        self.values_with(|role| role != Role::Parameter)
-    }
-
-    fn values_with(&self, wanted: impl Fn(Role) -> bool) -> Result<BTreeMap<String, Tensor>, Error> {
-        let changing = self.main().compiled.changing.iter().filter(|(_, (role, _))| wanted(*role));
-        let value = |(name, _): (&String, _)| Ok(self.engine.value(name)?.map(|value| (name.clone(), value)));
-        changing.map(value).filter_map(Result::transpose).collect()
-    }
-
-    /// Writes the trained model as ONNX: the model that was read, with trained parameters and running statistics. The
-    /// file is replaced as a whole or not at all. Parameters are copied in pieces from wherever they are.
-    ///
-    /// # Errors
-    /// What the device reports, or a file that cannot be written.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.write_model(path.as_ref(), &|_| None)
-    }
-
-    /// The same with the moving averages of the parameters in their place.
-    ///
-    /// # Errors
-    /// As [`Trainer::save`], and [`Error::Option`] where no averages are kept.
-    pub fn save_average(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        if self.options.average.is_none() {
-            let reason = "no moving averages are kept: start a trainer with a decay of averages for that".to_string();
-            return Err(Error::Option { reason });
-        }
-        self.write_model(path.as_ref(), &|name| Some(average_of(name)))
-    }
-
-    /// Writes the model with the values of other names where there are values of those.
-    fn write_model(&self, path: &Path, instead: &dyn Fn(&str) -> Option<String>) -> Result<(), Error> {
-        let graph = self.model.graph();
-        let all = self.engine.types();
-        let mut types = all.clone();
-        types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
-        self.model.write(path, &types, &mut |name, take| {
-            let other = instead(name).filter(|other| all.contains_key(other));
-            self.engine.give(other.as_deref().unwrap_or(name), take)
-        })
-    }
-
-    /// Everything that a later trainer needs to go on from here, as it is now; `position` is the caller's position in the data.
-    /// It is a copy in host memory, or in a file without a name in the folder for what exceeds memory where the options have
-    /// one. [`Trainer::save_checkpoint`] writes a checkpoint without this copy.
-    ///
-    /// # Errors
-    /// What the device reports.
-    pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
-        Ok(Checkpoint {
-            step: self.step_count,
-            seed: self.options.seed,
-            position: position.clone(),
-            progress: Some(self.progress),
-            contents: self.engine.snapshot()?,
-            source: Default::default(),
-        })
-    }
-
-    /// Numbers in all parameters that train.
-    pub fn parameter_count(&self) -> u64 {
-        let changing = self.main().compiled.changing.iter();
-        let parameters = changing.filter(|(_, (role, _))| *role == Role::Parameter);
-        parameters.filter_map(|(name, _)| self.engine.types().get(name)).map(TensorType::count).sum()
-    }
-
-    /// Bytes of the tensors of a checkpoint: parameters, optimizer state and running statistics.
-    pub fn checkpoint_bytes(&self) -> u64 {
-        self.engine.types().values().map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
-    }
-
-    /// Writes a checkpoint into a directory. The one that was there stays complete until the new one is.
-    ///
-    /// # Errors
-    /// What the device reports, or a file that cannot be written.
-    pub fn save_checkpoint(&self, directory: impl AsRef<Path>, position: &Value) -> Result<(), Error> {
-        self.write_checkpoint(&CheckpointFolder::lock(directory)?, position)
-    }
-
-    /// The same into a directory that is locked already. Values are copied in pieces from wherever they are.
-    ///
-    /// # Errors
-    /// As [`Trainer::save_checkpoint`].
-    pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
-        let run = Position { step: self.step_count, seed: self.options.seed, position, progress: Some(self.progress) };
-        folder.write_from(&run, self.engine.types(), &mut |name, take| self.engine.give(name, take))
-    }
-
-    /// Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever
-    /// the budgets of either. The checkpoint's seed replaces that of the options. One that was read from a directory is copied in
-    /// pieces to where its tensors belong, at the next step.
-    ///
-    /// # Errors
-    /// [`Error::Checkpoint`] for a checkpoint of another model or optimizer; the trainer is then as before.
-    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
-        let changing = &self.main().compiled.changing;
-        for (name, (_, info)) in changing {
-            match checkpoint.contents.get(name) {
-                None => return refuse(format!("it has no tensor '{name}', which this training run has")),
-                Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
-                    let found = found.ty();
-                    return refuse(format!("it holds '{name}' as {found}, this training run as '{info}'"));
-                }
-                Some(_) => {}
-            }
-        }
-        if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
-            return refuse(format!("it has a tensor '{name}', which this training run does not have"));
-        }
-        self.options.seed = checkpoint.seed;
-        self.engine.set_values(checkpoint.contents.clone());
-        self.step_count = checkpoint.step;
-        self.progress = checkpoint.progress.unwrap_or(self.progress);
-        Ok(())
     }
 
     /// Another schedule of learning rates from the next step on; it counts steps from the first one of the run, and goes on from what

@@ -302,6 +302,12 @@ pub struct KernelFacts<'a> {
 }
 
 impl KernelFacts<'_> {
+    /// Whether each element of the results comes from elements at the same index, or from operands of one element, alone, and launches
+    /// may be cut between any two of them.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self.axes, Axes::Update | Axes::Elements { cut: CutAxes::All, .. })
+    }
+
     /// Which operands' first two axes may become one in a launch that reads these; none where the launch tells them apart.
     pub fn merged_axes(&self, reads: &[&TensorDesc]) -> Option<LeadingAxes> {
         let leading = self.leading_axes?;

@@ -4,6 +4,7 @@
 //! straight to where they belong. Only small tensors are in memory from the start.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::{narrow, DataType};
@@ -55,6 +56,8 @@ enum Source {
     File(Arc<Stored>),
     /// Made from other tensors.
     Computed(Arc<Computed>),
+    /// Elements of others, from one of them on.
+    Slice(Arc<Contents>, u64),
 }
 
 /// A tensor in a file.
@@ -144,6 +147,16 @@ impl Contents {
         Contents { ty, source: Source::Computed(Arc::new(Computed { compute, read: OnceLock::new(), depth, work })) }
     }
 
+    /// Some of the elements, in row-major order, as a tensor with one axis.
+    ///
+    /// # Panics
+    /// Where there are not that many elements.
+    pub fn slice(&self, elements: Range<u64>) -> Contents {
+        assert!(elements.start <= elements.end && elements.end <= self.ty.count(), "{elements:?} of {}", self.ty);
+        let ty = TensorType::new(self.ty.data_type, &[elements.end - elements.start]);
+        Contents { ty, source: Source::Slice(Arc::new(self.clone()), elements.start) }
+    }
+
     /// Element type.
     pub fn data_type(&self) -> DataType {
         self.ty.data_type
@@ -174,6 +187,7 @@ impl Contents {
             (Source::Zeros, Source::Zeros) => true,
             (Source::File(one), Source::File(other)) => Arc::ptr_eq(one, other),
             (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
+            (Source::Slice(one, first), Source::Slice(other, others)) => first == others && one.are_those_of(other),
             _ => false,
         };
         same && self.ty == other.ty
@@ -185,7 +199,7 @@ impl Contents {
             Source::Memory(tensor) => Some(tensor),
             Source::File(stored) => stored.read.get(),
             Source::Computed(computed) => computed.read.get(),
-            Source::Held(_) | Source::Zeros => None,
+            Source::Held(_) | Source::Zeros | Source::Slice(..) => None,
         }
     }
 
@@ -193,6 +207,7 @@ impl Contents {
     pub fn depth(&self) -> u32 {
         match &self.source {
             Source::Computed(computed) if computed.read.get().is_none() => computed.depth,
+            Source::Slice(of, _) => of.depth(),
             _ => 0,
         }
     }
@@ -201,6 +216,7 @@ impl Contents {
     pub fn work(&self) -> u32 {
         match &self.source {
             Source::Computed(computed) if computed.read.get().is_none() => computed.work,
+            Source::Slice(of, _) => of.work(),
             _ => 0,
         }
     }
@@ -216,7 +232,7 @@ impl Contents {
         }
         let read = match &self.source {
             Source::Memory(tensor) => return Ok(Some(tensor)),
-            Source::Held(_) | Source::Zeros => return Ok(None),
+            Source::Held(_) | Source::Zeros | Source::Slice(..) => return Ok(None),
             Source::File(stored) => &stored.read,
             Source::Computed(computed) => &computed.read,
         };
@@ -285,6 +301,9 @@ impl Contents {
             Source::Held(hold) => Pieces::Held(hold.clone()),
             Source::Zeros => Pieces::Zeros,
             Source::Memory(_) | Source::Computed(_) => Pieces::Memory(self.to_tensor()?),
+            Source::Slice(of, first) => {
+                Pieces::Slice(Box::new(of.reader()?), first * self.ty.data_type.size_bytes(), self.size_bytes())
+            }
         }))
     }
 }
@@ -299,6 +318,8 @@ enum Pieces {
     Held(Arc<dyn Hold>),
     Zeros,
     File(Arc<Stored>, TensorType),
+    /// Of another reader: where the elements begin, and their bytes.
+    Slice(Box<Reader>, u64, u64),
 }
 
 impl Reader {
@@ -312,6 +333,7 @@ impl Reader {
             Pieces::Held(hold) => hold.bytes().len() as u64,
             Pieces::Zeros => 0,
             Pieces::File(_, ty) => ty.checked_size_bytes().unwrap_or_default(),
+            Pieces::Slice(_, _, size_bytes) => *size_bytes,
         };
         let length = size_bytes.saturating_sub(offset_bytes).min(into.len() as u64);
         let (held, behind) = into.split_at_mut(length as usize);
@@ -321,6 +343,7 @@ impl Reader {
             Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Held(hold) => held.copy_from_slice(&hold.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Zeros => {}
+            Pieces::Slice(of, first_bytes, _) => of.read(first_bytes + offset_bytes, held)?,
             Pieces::File(stored, ty) => {
                 let what = format!("tensor '{}'", stored.name);
                 match &stored.place {
@@ -374,6 +397,7 @@ impl PartialEq for Contents {
                 (Source::Held(one), Source::Held(other)) => Arc::ptr_eq(one, other),
                 (Source::File(one), Source::File(other)) => one.place == other.place,
                 (Source::Computed(one), Source::Computed(other)) => Arc::ptr_eq(one, other),
+                (Source::Slice(one, first), Source::Slice(other, others)) => first == others && one == other,
                 _ => self.in_memory().is_some() && self.in_memory() == other.in_memory(),
             }
     }

@@ -1,6 +1,7 @@
 //! The program of a process as it grows, launch by launch.
 
 mod exchange;
+mod slices;
 mod sums;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,7 @@ use forebay_base::kernel::Summing;
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
 
+use super::sharding::Sharding;
 use super::shares::shares;
 use super::sharing::{images_of_writes, Shared, Sharing, State};
 use super::{Distributed, SharedWork};
@@ -33,6 +35,12 @@ pub(super) struct Building<'a> {
     states: Vec<State>,
     /// By buffer that is shared out: one with all of its contents, as long as they do not change.
     gathered: BTreeMap<BufferId, BufferId>,
+    /// By buffer of slices: which launch used all of them last.
+    gathered_at: BTreeMap<BufferId, usize>,
+    /// What of each process has a slice.
+    sharding: &'a Sharding,
+    /// The launch of the program that is added.
+    number: usize,
     /// Losses that are shared out: which sums, what they read, and the sums.
     losses: Vec<(Summing, Vec<Operand>, Operand)>,
     /// What all exchanges read and write.
@@ -41,9 +49,14 @@ pub(super) struct Building<'a> {
 }
 
 impl<'a> Building<'a> {
-    pub fn new(program: &'a Program, rank: usize, processes: usize, quantum: u64) -> Building<'a> {
+    pub fn new(
+        program: &'a Program,
+        sharding: &'a Sharding,
+        (rank, processes): (usize, usize),
+        quantum: u64,
+    ) -> Building<'a> {
         let state = |buffer: &Buffer| if buffer.role.is_temporary() { State::Unwritten } else { State::Whole };
-        Building {
+        let mut building = Building {
             program,
             rank,
             processes,
@@ -53,10 +66,15 @@ impl<'a> Building<'a> {
             update_start: 0,
             states: program.buffers.iter().map(state).collect(),
             gathered: BTreeMap::new(),
+            gathered_at: BTreeMap::new(),
+            sharding,
+            number: 0,
             losses: Vec::new(),
             order: None,
             work: SharedWork::default(),
-        }
+        };
+        building.begin_slices();
+        building
     }
 
     /// Shares out what is fed, and says which images of it this process is fed. An input of which launches take some images each, as
@@ -94,20 +112,29 @@ impl<'a> Building<'a> {
     pub fn build(&mut self) -> Option<()> {
         let program = self.program;
         let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
-        before.iter().try_for_each(|launch| self.add(launch.clone()))?;
+        for (number, launch) in before.iter().enumerate() {
+            self.number = number;
+            self.add(launch.clone())?;
+        }
         // Whatever the update phase reads is exchanged before it begins, and so is what the caller gets.
         let reads = updates.iter().flat_map(|launch| &launch.reads);
         let outputs = program.outputs.iter().map(|named| &named.operand);
         for operand in reads.chain(outputs) {
-            self.whole_buffer(operand.buffer)?;
+            if let State::Shared(_) = self.state(operand.buffer) {
+                self.whole_buffer(operand.buffer)?;
+            }
         }
         self.update_start = self.launches.len();
-        updates.iter().try_for_each(|launch| self.add_whole(launch.clone()))
+        for (number, launch) in (before.len()..).zip(updates) {
+            self.number = number;
+            self.add_update(number, launch)?;
+        }
+        Some(())
     }
 
     /// The finished program; none where nothing is shared out.
     pub fn finish(mut self, inputs: BTreeMap<String, Range<u64>>) -> Option<Distributed> {
-        if self.work.shared_launches == 0 {
+        if self.work.shared_launches == 0 && self.sharding.launches.is_empty() && self.sharding.buffers.is_empty() {
             return None;
         }
         let outputs = self.program.outputs.iter().map(|named| {
@@ -129,15 +156,26 @@ impl<'a> Building<'a> {
         });
         let fed = fed.collect::<Option<Vec<_>>>()?;
         for (buffer, state) in self.states.iter().enumerate() {
-            if let State::Shared(shared) = state {
-                let bytes = self.own(shared).map(|share| (share.end - share.start) * shared.image_bytes)?;
-                self.buffers[buffer].size_bytes = bytes.next_multiple_of(4);
+            let bytes = match state {
+                State::Shared(shared) => {
+                    self.own(shared).map(|share| (share.end - share.start) * shared.image_bytes)?
+                }
+                State::Slice(sliced) => self.own_slice(sliced)?.len(),
+                State::Unwritten | State::Whole | State::Batch(_) | State::NewestSlice(_) => continue,
+            };
+            let buffer = &mut self.buffers[buffer];
+            if buffer.role.is_persistent() {
+                self.work.sharded_bytes += buffer.size_bytes;
+                self.work.own_shard_bytes += bytes;
             }
+            buffer.size_bytes = bytes.next_multiple_of(4);
         }
-        let Building { program, buffers, launches, update_start, work, .. } = self;
-        let program = Program { buffers, launches, update_start, inputs: fed, outputs, ..program.clone() };
+        let mut program = self.program.clone();
+        let shards = self.finish_slices(&mut program)?;
+        let Building { buffers, launches, update_start, work, .. } = self;
+        let program = Program { buffers, launches, update_start, inputs: fed, outputs, ..program };
         debug_assert_eq!(program.validate().map_err(|error| error.to_string()), Ok(()));
-        Some(Distributed { program, inputs, work })
+        Some(Distributed { program, inputs, shards, work })
     }
 
     /// The images of each process.
@@ -166,7 +204,12 @@ impl<'a> Building<'a> {
     }
 
     /// Adds a launch before the update phase: shared out where that can be, or whole.
-    fn add(&mut self, launch: ProgramLaunch) -> Option<()> {
+    fn add(&mut self, mut launch: ProgramLaunch) -> Option<()> {
+        for read in &mut launch.reads {
+            if let State::Slice(sliced) = self.state(read.buffer) {
+                read.buffer = self.gathered_slices(read.buffer, sliced)?;
+            }
+        }
         let Some(sharing) = Sharing::of(&launch, &|operand| self.of_buffer(operand)) else {
             return self.add_whole(launch);
         };
@@ -263,6 +306,8 @@ impl<'a> Building<'a> {
                     });
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
+                // What is sharded is written by slices alone, and what is newest in slices was gathered.
+                State::Slice(_) | State::NewestSlice(_) => return None,
             }
             self.states[write.buffer.0 as usize] = images.map_or(State::Whole, State::Batch);
         }

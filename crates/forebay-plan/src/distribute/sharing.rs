@@ -16,6 +16,15 @@ pub(super) struct Shared {
     pub image_bytes: u64,
 }
 
+/// A buffer of which each process has a slice of the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sliced {
+    /// Elements of all processes.
+    pub elements: u64,
+    /// Bytes of an element.
+    pub element_bytes: u64,
+}
+
 /// Where the contents of a buffer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -27,6 +36,10 @@ pub(super) enum State {
     Batch(u64),
     /// Every process has its images.
     Shared(Shared),
+    /// Every process has its slice, and no room for more.
+    Slice(Sliced),
+    /// Every process has room for all of it, and its slice is the newest.
+    NewestSlice(Sliced),
 }
 
 /// What is known of an operand's buffer: its state, and its size in bytes.
@@ -81,6 +94,7 @@ impl Sharing {
                     let is_taken = dimension.along(reference).is_some_and(|(along, _)| along.axis == 0);
                     has_images |= is_taken || shared(operand, reference, bytes).is_some();
                 }
+                (State::Slice(_) | State::NewestSlice(_), _) => return None,
                 (State::Whole | State::Unwritten, _) => {}
             }
         }

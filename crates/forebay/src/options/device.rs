@@ -7,6 +7,7 @@ use forebay_plan::{MachineDescription, Network};
 
 use crate::error::Error;
 use crate::process_group::ProcessGroup;
+use crate::Shard;
 
 /// A device by its name on the command line: a backend (`host`, `null`, `vulkan`), and where there may be several devices of it,
 /// which one (`vulkan:0`, `vulkan:radeon`).
@@ -108,6 +109,8 @@ pub struct DeviceOptions {
     pub tiled: bool,
     /// The processes that compute one batch together; this one alone where not given.
     pub processes: Option<ProcessGroup>,
+    /// What of a training step each of these processes keeps a slice of.
+    pub shard: Shard,
     /// What lies between these processes, for predictions; what the machine's description says, where not given.
     pub network: Option<Network>,
     /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with
@@ -125,6 +128,7 @@ impl Default for DeviceOptions {
             tile_size: None,
             tiled: true,
             processes: None,
+            shard: Shard::Nothing,
             network: None,
             link_bytes_per_second: None,
         }

@@ -70,6 +70,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// What of a training step each of these processes keeps a slice of; nothing where not given.
+        pub fn shard(mut self, shard: $crate::Shard) -> Self {
+            self.$($path.)*device.shard = shard;
+            self
+        }
+
         /// What lies between these processes, for predictions; what the machine's description says, where not given.
         pub fn network(mut self, network: $crate::Network) -> Self {
             self.$($path.)*device.network = Some(network);

@@ -16,7 +16,11 @@ pub(super) fn bytes_of(buffer: BufferId, bytes: u64) -> Option<Operand> {
 impl Building<'_> {
     /// The buffer that has all of a buffer's contents, which are exchanged if they are shared out.
     pub(super) fn whole_buffer(&mut self, buffer: BufferId) -> Option<BufferId> {
-        let State::Shared(shared) = self.state(buffer) else { return Some(buffer) };
+        let shared = match self.state(buffer) {
+            State::Shared(shared) => shared,
+            State::Slice(sliced) => return self.gathered_slices(buffer, sliced),
+            State::Unwritten | State::Whole | State::Batch(_) | State::NewestSlice(_) => return Some(buffer),
+        };
         if let Some(&whole) = self.gathered.get(&buffer) {
             return Some(whole);
         }

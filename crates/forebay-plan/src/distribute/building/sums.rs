@@ -12,12 +12,11 @@ use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
 use super::exchange::bytes_of;
 use super::{largest_share, Building, ALL_LOOKED_AT};
-use crate::distribute::shares::shares;
 use crate::distribute::sharing::{Sharing, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 
-/// Slices begin at multiples of this many bytes.
+/// What is exchanged of slices begins at multiples of this many bytes.
 const SLICE_ALIGNMENT_BYTES: u64 = 64;
 
 /// Sums of fewer bytes go to all processes as they are.
@@ -104,7 +103,8 @@ impl Building<'_> {
             }
             return self.finish_sums(launch, summed, slot(all_sums, 0));
         }
-        let is_large = self.processes > 2 && desc.total_size_bytes() >= SLICED_BYTES_MIN;
+        let is_kept = self.sharding.gradients.contains(&launch.writes[0].buffer);
+        let is_large = is_kept || self.processes > 2 && desc.total_size_bytes() >= SLICED_BYTES_MIN;
         match is_large.then(|| self.slices(&desc)).flatten() {
             Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
             None => {
@@ -113,7 +113,9 @@ impl Building<'_> {
                 self.add_tree(launch, &nodes, |number| slot(all_sums, number), launch.writes[0].clone());
             }
         }
-        self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
+        if !matches!(self.state(launch.writes[0].buffer), State::Slice(_)) {
+            self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
+        }
         Some(())
     }
 
@@ -149,12 +151,9 @@ impl Building<'_> {
 
     /// The bytes of a tensor of which each process adds the sums of all; none where there is not some for each.
     fn slices(&self, desc: &TensorDesc) -> Option<Vec<ByteRange>> {
-        let bytes = desc.element_count() * desc.data_type().size_bytes();
-        let units = shares(bytes.div_ceil(SLICE_ALIGNMENT_BYTES), self.processes as u64, 1)?;
-        let slice = |units: Range<u64>| {
-            ByteRange::new(units.start * SLICE_ALIGNMENT_BYTES, (units.end * SLICE_ALIGNMENT_BYTES).min(bytes))
-        };
-        Some(units.into_iter().map(slice).collect())
+        let bytes = desc.data_type().size_bytes();
+        let slice = |slice: Range<u64>| ByteRange::new(slice.start * bytes, slice.end * bytes);
+        Some(self.slices_of(desc.element_count())?.into_iter().map(slice).collect())
     }
 
     /// Adds large sums slice by slice: each process gets its slice of what all have, adds it, and gives it to all others. That is less to
@@ -192,9 +191,14 @@ impl Building<'_> {
         self.exchange(&launch.name, (x, y), sends, receives, sent_bytes)?;
         let elements = own.len() / result.desc.data_type().size_bytes();
         let desc = TensorDesc::packed(result.desc.data_type(), &[elements]).ok()?;
-        let sum = self.buffer(format!("a slice of {}", launch.name), pitch_bytes)?;
         let slot =
             |number: usize| Operand { buffer: all, offset_bytes: number as u64 * pitch_bytes, desc: desc.clone() };
+        if self.sharding.gradients.contains(&result.buffer) {
+            let kept = self.kept_slice(result, &own)?;
+            self.add_tree(launch, nodes, slot, kept);
+            return Some(());
+        }
+        let sum = self.buffer(format!("a slice of {}", launch.name), pitch_bytes)?;
         self.add_tree(launch, nodes, slot, Operand { buffer: sum, offset_bytes: 0, desc: desc.clone() });
         let y = Operand { offset_bytes: result.offset_bytes, ..bytes_of(result.buffer, all_bytes)? };
         let gathered = Exchange::gather(0, rank, &slices.iter().map(|slice| slice.len()).collect::<Vec<_>>());

@@ -1,0 +1,162 @@
+//! Slices: what each process keeps and updates of what lasts from step to step.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use forebay_base::kernel::facts::OperandRef;
+use forebay_base::kernel::Exchange;
+use forebay_base::{ByteRange, Kernel, TensorDesc};
+use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
+
+use super::exchange::bytes_of;
+use super::Building;
+use crate::distribute::sharding::{slices, Flat};
+use crate::distribute::sharing::{Sliced, State};
+use crate::partition::cut::Cutting;
+use crate::partition::rows::Rows;
+
+/// What was gathered of a parameter is dropped where it is needed again no sooner than this many launches later: it is gathered again.
+const KEPT_LAUNCHES: usize = 12;
+
+impl Building<'_> {
+    /// The elements of each process's slice.
+    pub(super) fn slices_of(&self, elements: u64) -> Option<Vec<Range<u64>>> {
+        slices(elements, self.processes)
+    }
+
+    /// This process's slice, in bytes.
+    pub(super) fn own_slice(&self, sliced: &Sliced) -> Option<ByteRange> {
+        let own = self.slices_of(sliced.elements)?.into_iter().nth(self.rank)?;
+        Some(ByteRange::new(own.start * sliced.element_bytes, own.end * sliced.element_bytes))
+    }
+
+    /// A buffer with all elements of one of which each process has a slice.
+    pub(super) fn gathered_slices(&mut self, buffer: BufferId, sliced: Sliced) -> Option<BufferId> {
+        let now = self.number;
+        if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer)) {
+            if now - *used < KEPT_LAUNCHES {
+                *used = now;
+                return Some(whole);
+            }
+        }
+        let sizes = self.sizes_of(&sliced)?;
+        let name = self.buffers[buffer.0 as usize].name.clone();
+        let whole = self.buffer(format!("all of {name}"), sizes.iter().sum::<u64>().next_multiple_of(4))?;
+        self.exchange_all(&name, buffer, whole, &sizes)?;
+        self.gathered.insert(buffer, whole);
+        self.gathered_at.insert(buffer, now);
+        Some(whole)
+    }
+
+    /// Bytes of each process's slice.
+    fn sizes_of(&self, sliced: &Sliced) -> Option<Vec<u64>> {
+        let slices = self.slices_of(sliced.elements)?;
+        Some(slices.iter().map(|slice| (slice.end - slice.start) * sliced.element_bytes).collect())
+    }
+
+    /// Has every process have all of a buffer of which each has the newest slice.
+    pub(super) fn gather_newest(&mut self, buffer: BufferId) -> Option<()> {
+        let State::NewestSlice(sliced) = self.state(buffer) else { return Some(()) };
+        let (own, sizes) = (self.own_slice(&sliced)?, self.sizes_of(&sliced)?);
+        let name = self.buffers[buffer.0 as usize].name.clone();
+        // What is sent lies elsewhere than what is received.
+        let slice = self.buffer(format!("slice of {name}"), own.len().next_multiple_of(4))?;
+        let target = bytes_of(slice, own.len())?;
+        let source = Operand { buffer, offset_bytes: own.start, ..target.clone() };
+        self.push(format!("slice of {name}"), Kernel::Copy, vec![source], vec![target.clone()]);
+        let gathered = Exchange::gather(0, self.rank, &sizes);
+        let all_bytes: u64 = sizes.iter().sum();
+        let operands = (target, bytes_of(buffer, all_bytes)?);
+        let sent_bytes = all_bytes * (self.processes as u64 - 1);
+        self.exchange(&name, operands, gathered.sends, gathered.receives, sent_bytes)?;
+        self.states[buffer.0 as usize] = State::Whole;
+        Some(())
+    }
+
+    /// Adds a launch of the update phase of which each process computes its slice.
+    pub(super) fn add_slice(&mut self, launch: &ProgramLaunch) -> Option<()> {
+        let mut launch = launch.clone();
+        for read in &mut launch.reads {
+            if let State::Shared(_) = self.state(read.buffer) {
+                read.buffer = self.whole_buffer(read.buffer)?;
+            }
+        }
+        let launch = &launch;
+        let flat = Flat::of(launch)?;
+        let own = self.slices_of(flat.elements())?.into_iter().nth(self.rank)?;
+        let all = flat.launch.reads.iter().enumerate().map(|(read, operand)| (OperandRef::Read(read), operand));
+        for (_, operand) in all.filter(|(reference, _)| !flat.runs_along(*reference)) {
+            self.gather_newest(operand.buffer)?;
+        }
+        let mut part = Cutting::new(&flat.launch, &flat.cut)?.part(Rows { start: own.start, end: own.end }, None)?;
+        for write in &launch.writes {
+            let sliced = Sliced { elements: flat.elements(), element_bytes: write.desc.data_type().size_bytes() };
+            let is_kept = self.sharding.buffers.contains_key(&write.buffer);
+            self.states[write.buffer.0 as usize] =
+                if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
+            self.gathered.remove(&write.buffer);
+        }
+        for operand in part.reads.iter_mut().chain(&mut part.writes) {
+            if let State::Slice(sliced) = self.state(operand.buffer) {
+                operand.offset_bytes = operand.offset_bytes.checked_sub(self.own_slice(&sliced)?.start)?;
+            }
+        }
+        self.count(launch, (own.end - own.start) as f64 / flat.elements() as f64);
+        self.launches.push(part);
+        Some(())
+    }
+
+    /// Adds a launch of the update phase.
+    pub(super) fn add_update(&mut self, number: usize, launch: &ProgramLaunch) -> Option<()> {
+        if self.sharding.launches.contains(&number) {
+            self.add_slice(launch)?;
+        } else {
+            for operand in launch.reads.iter().chain(&launch.writes) {
+                self.gather_newest(operand.buffer)?;
+            }
+            self.add_whole(launch.clone())?;
+        }
+        let is_last = |operand: &&Operand| self.sharding.last_uses.get(&operand.buffer) == Some(&number);
+        let done: Vec<BufferId> = launch.writes.iter().filter(is_last).map(|write| write.buffer).collect();
+        done.into_iter().try_for_each(|buffer| self.gather_newest(buffer))
+    }
+
+    /// A sum over images of which each process keeps the slice that it added: the operand for it, in a buffer of its own size.
+    pub(super) fn kept_slice(&mut self, write: &Operand, own: &ByteRange) -> Option<Operand> {
+        let (desc, element_bytes) = (&write.desc, write.desc.data_type().size_bytes());
+        let elements = own.len() / element_bytes;
+        let sliced = Sliced { elements: desc.element_count(), element_bytes };
+        self.states[write.buffer.0 as usize] = State::Slice(sliced);
+        let desc = TensorDesc::packed(desc.data_type(), &[elements]).ok()?;
+        Some(Operand { buffer: write.buffer, offset_bytes: 0, desc })
+    }
+
+    /// What lasts and is sharded begins as slices.
+    pub(super) fn begin_slices(&mut self) {
+        let lasting = self.program.persistent.iter().map(|named| &named.operand);
+        for operand in lasting {
+            if let Some(&elements) = self.sharding.buffers.get(&operand.buffer) {
+                let element_bytes = operand.desc.data_type().size_bytes();
+                self.states[operand.buffer.0 as usize] = State::Slice(Sliced { elements, element_bytes });
+            }
+        }
+    }
+
+    /// Gives what lasts and is sharded the size and the contents of this process's slice. Gives the slices of all processes by name.
+    pub(super) fn finish_slices(&mut self, program: &mut Program) -> Option<BTreeMap<String, Vec<Range<u64>>>> {
+        let mut found = BTreeMap::new();
+        for named in &mut program.persistent {
+            let Some(&elements) = self.sharding.buffers.get(&named.operand.buffer) else { continue };
+            let slices = self.slices_of(elements)?;
+            let own = slices.get(self.rank)?.clone();
+            let count = own.end - own.start;
+            named.shape = vec![count];
+            named.operand.desc = TensorDesc::packed(named.operand.desc.data_type(), &[count]).ok()?;
+            if let Some(contents) = program.contents.get_mut(&named.operand.buffer) {
+                *contents = contents.slice(own);
+            }
+            found.insert(named.name.clone(), slices);
+        }
+        Some(found)
+    }
+}

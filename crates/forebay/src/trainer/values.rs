@@ -1,0 +1,224 @@
+//! What a trainer has learnt: parameters and state, models and checkpoints of them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_model::program::Role;
+use forebay_model::tensor::Contents;
+use forebay_model::training::average_of;
+use forebay_model::{Tensor, TensorType};
+use serde_json::Value;
+
+use super::Trainer;
+use crate::checkpoint::{Checkpoint, CheckpointFolder, Position};
+use crate::error::Error;
+use crate::pieces::Take;
+
+impl Trainer {
+    /// Brings what each of several processes keeps a slice of ([`Shard`](crate::Shard)) to process 0, so that this one has the whole
+    /// until the next step: parameters, state, models and checkpoints come from there. All processes call it at once. The whole goes
+    /// into a file without a name, in the folder for what exceeds memory or in that of the system for temporary files. Where nothing is
+    /// sharded, it does nothing.
+    ///
+    /// # Errors
+    /// What the device or the other processes report, or a file that cannot be written.
+    pub fn collect_shards(&mut self) -> Result<(), Error> {
+        let Trainer { shards, engine, .. } = self;
+        let folder = engine.machine().options.memory.spill_dir.clone();
+        shards.collect(folder.as_deref(), &mut |name, take| engine.give(name, take))
+    }
+
+    /// The types of parameters and state: of the whole of what is sharded.
+    fn types(&self) -> BTreeMap<String, TensorType> {
+        let whole =
+            |(name, ty): (&String, &TensorType)| (name.clone(), self.shards.whole_type(name).unwrap_or(ty).clone());
+        self.engine.types().iter().map(whole).collect()
+    }
+
+    /// The newest value of a parameter or of state, in memory; none where there is none of this name.
+    fn value(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        match self.shards.has(name) {
+            true => Ok(Some(self.shards.whole(name)?.to_tensor()?)),
+            false => self.engine.value(name),
+        }
+    }
+
+    /// Gives the newest value of a parameter or of state in pieces.
+    fn give(&self, name: &str, take: Take) -> Result<(), Error> {
+        match self.shards.has(name) {
+            true => self.shards.whole(name)?.give_in_pieces(take),
+            false => self.engine.give(name, take),
+        }
+    }
+
+    /// The newest values as they are now.
+    fn snapshot(&self) -> Result<BTreeMap<String, Contents>, Error> {
+        let mut values = self.engine.snapshot()?;
+        for (name, value) in &mut values {
+            if self.shards.has(name) {
+                *value = self.shards.whole(name)?.clone();
+            }
+        }
+        Ok(values)
+    }
+
+    /// The trained parameters, by the names of the model's initializers: all of them, in host memory at once. Where that is too
+    /// much, [`Trainer::parameter`] gives one of them, and [`Trainer::for_each_parameter`] one after the other.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        self.values_with(|role| role == Role::Parameter)
+    }
+
+    /// One trained parameter; none where the model has no parameter of this name.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn parameter(&self, name: &str) -> Result<Option<Tensor>, Error> {
+        match self.main().compiled.changing.get(name) {
+            Some((Role::Parameter, _)) => self.value(name),
+            _ => Ok(None),
+        }
+    }
+
+    /// Shows all trained parameters, one after the other, in the order of their names. Only one of them is in host memory at a
+    /// time.
+    ///
+    /// # Errors
+    /// What the device reports, or what `visit` gives: it is not called again then.
+    pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
+        for (name, (role, _)) in &self.main().compiled.changing {
+            if let (Role::Parameter, Some(tensor)) = (role, self.value(name)?) {
+                visit(name, tensor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter; in host
+    /// memory at once.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn state(&self) -> Result<BTreeMap<String, Tensor>, Error> {
+        self.values_with(|role| role != Role::Parameter)
+    }
+
+    fn values_with(&self, wanted: impl Fn(Role) -> bool) -> Result<BTreeMap<String, Tensor>, Error> {
+        let changing = self.main().compiled.changing.iter().filter(|(_, (role, _))| wanted(*role));
+        let value = |(name, _): (&String, _)| Ok(self.value(name)?.map(|value| (name.clone(), value)));
+        changing.map(value).filter_map(Result::transpose).collect()
+    }
+
+    /// Writes the trained model as ONNX: the model that was read, with trained parameters and running statistics. The
+    /// file is replaced as a whole or not at all. Parameters are copied in pieces from wherever they are.
+    ///
+    /// # Errors
+    /// What the device reports, or a file that cannot be written.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.write_model(path.as_ref(), &|_| None)
+    }
+
+    /// The same with the moving averages of the parameters in their place.
+    ///
+    /// # Errors
+    /// As [`Trainer::save`], and [`Error::Option`] where no averages are kept.
+    pub fn save_average(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        if self.options.average.is_none() {
+            let reason = "no moving averages are kept: start a trainer with a decay of averages for that".to_string();
+            return Err(Error::Option { reason });
+        }
+        self.write_model(path.as_ref(), &|name| Some(average_of(name)))
+    }
+
+    /// Writes the model with the values of other names where there are values of those.
+    fn write_model(&self, path: &Path, instead: &dyn Fn(&str) -> Option<String>) -> Result<(), Error> {
+        let graph = self.model.graph();
+        let all = self.types();
+        let mut types = all.clone();
+        types.retain(|name, _| graph.find(name).is_some_and(|value| graph.initializers.contains_key(&value)));
+        self.model.write(path, &types, &mut |name, take| {
+            let other = instead(name).filter(|other| all.contains_key(other));
+            self.give(other.as_deref().unwrap_or(name), take)
+        })
+    }
+
+    /// Everything that a later trainer needs to go on from here, as it is now; `position` is the caller's position in the data.
+    /// It is a copy in host memory, or in a file without a name in the folder for what exceeds memory where the options have
+    /// one. [`Trainer::save_checkpoint`] writes a checkpoint without this copy.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
+        Ok(Checkpoint {
+            step: self.step_count,
+            seed: self.options.seed,
+            position: position.clone(),
+            progress: Some(self.progress),
+            contents: self.snapshot()?,
+            source: Default::default(),
+        })
+    }
+
+    /// Numbers in all parameters that train.
+    pub fn parameter_count(&self) -> u64 {
+        let changing = self.main().compiled.changing.iter();
+        let parameters = changing.filter(|(_, (role, _))| *role == Role::Parameter);
+        parameters.map(|(_, (_, info))| info.shape.iter().product::<u64>()).sum()
+    }
+
+    /// Bytes of the tensors of a checkpoint: parameters, optimizer state and running statistics.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.types().values().map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+    }
+
+    /// Writes a checkpoint into a directory. The one that was there stays complete until the new one is.
+    ///
+    /// # Errors
+    /// What the device reports, or a file that cannot be written.
+    pub fn save_checkpoint(&self, directory: impl AsRef<Path>, position: &Value) -> Result<(), Error> {
+        self.write_checkpoint(&CheckpointFolder::lock(directory)?, position)
+    }
+
+    /// The same into a directory that is locked already. Values are copied in pieces from wherever they are.
+    ///
+    /// # Errors
+    /// As [`Trainer::save_checkpoint`].
+    pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
+        let run = Position { step: self.step_count, seed: self.options.seed, position, progress: Some(self.progress) };
+        folder.write_from(&run, &self.types(), &mut |name, take| self.give(name, take))
+    }
+
+    /// Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever
+    /// the budgets of either. The checkpoint's seed replaces that of the options. One that was read from a directory is copied in
+    /// pieces to where its tensors belong, at the next step.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for a checkpoint of another model or optimizer; the trainer is then as before.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
+        let changing = &self.main().compiled.changing;
+        for (name, (_, info)) in changing {
+            match checkpoint.contents.get(name) {
+                None => return refuse(format!("it has no tensor '{name}', which this training run has")),
+                Some(found) if found.data_type() != info.data_type || found.shape() != info.shape => {
+                    let found = found.ty();
+                    return refuse(format!("it holds '{name}' as {found}, this training run as '{info}'"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(name) = checkpoint.contents.keys().find(|name| !changing.contains_key(*name)) {
+            return refuse(format!("it has a tensor '{name}', which this training run does not have"));
+        }
+        self.options.seed = checkpoint.seed;
+        let own = |(name, whole): (&String, &Contents)| (name.clone(), self.shards.own(name, whole));
+        let values = checkpoint.contents.iter().map(own).collect();
+        self.shards.forget();
+        self.engine.set_values(values);
+        self.step_count = checkpoint.step;
+        self.progress = checkpoint.progress.unwrap_or(self.progress);
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Several processes, each of which keeps a slice of parameters and state: here they are threads, each with a device of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay::training::{Optimizer, TrainingOptions};
+use forebay::{Checkpoint, JsonValue, ProcessGroup, Shard, SharedWork, Tensor, Trainer};
+use forebay_device::Communicator;
+use forebay_device_testing::local_communicator::local_communicators;
+use forebay_golden::{chaos, host, recipe, trainer_options, Case};
+
+const ALL: [Shard; 3] = [Shard::State, Shard::Gradients, Shard::Parameters];
+
+/// What a run ends with: the losses of steps, that of an evaluation, and all parameters and state.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    losses: Vec<u32>,
+    evaluation: u32,
+    values: BTreeMap<String, Tensor>,
+}
+
+/// What the first process of a run has in the end.
+struct Together {
+    outcome: Outcome,
+    work: SharedWork,
+    peak_bytes: u64,
+    checkpoint: Checkpoint,
+}
+
+fn steps_of(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Vec<u32> {
+    let step = |step| {
+        let (batch, labels) = case.batch(step);
+        trainer.step(batch, labels).unwrap().loss.to_bits()
+    };
+    steps.map(step).collect()
+}
+
+fn outcome(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) -> Option<Outcome> {
+    let losses = steps_of(case, trainer, steps);
+    let (batch, labels) = case.batch(0);
+    let evaluation = trainer.evaluate(batch, labels).unwrap().loss.to_bits();
+    trainer.collect_shards().unwrap();
+    let mut values = trainer.parameters().ok()?;
+    values.extend(trainer.state().ok()?);
+    Some(Outcome { losses, evaluation, values })
+}
+
+/// A trainer of one of several processes: as it is, with half of the memory, or on a device that runs what may run at once in another
+/// order.
+fn sharded(case: &Case, training: TrainingOptions, shard: Shard, communicator: Arc<dyn Communicator>) -> Trainer {
+    let rank = communicator.rank();
+    let engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
+    match rank % 3 {
+        1 => {
+            let options = trainer_options(training, engine.simulate_device("60%".parse().unwrap()));
+            Trainer::new(case.model(), options).unwrap()
+        }
+        2 => Trainer::with_device(case.model(), trainer_options(training, engine), chaos(1, rank as u64)).unwrap(),
+        _ => Trainer::new(case.model(), trainer_options(training, engine)).unwrap(),
+    }
+}
+
+/// Steps of several processes, from a checkpoint on where one is given.
+fn run_together(
+    name: &'static str,
+    training: &TrainingOptions,
+    shard: Shard,
+    processes: usize,
+    (from, steps): (Option<&Checkpoint>, std::ops::Range<usize>),
+) -> Together {
+    let threads: Vec<_> = local_communicators(processes)
+        .into_iter()
+        .map(|communicator| {
+            let (training, steps, from) = (training.clone(), steps.clone(), from.cloned());
+            std::thread::spawn(move || {
+                let case = Case::read(name);
+                let is_first = communicator.rank() == 0;
+                let mut trainer = sharded(&case, training, shard, communicator);
+                from.iter().for_each(|checkpoint| trainer.restore(checkpoint).unwrap());
+                let outcome = outcome(&case, &mut trainer, steps);
+                is_first.then(|| Together {
+                    outcome: outcome.expect("the first process has collected all"),
+                    work: trainer.shared_work().unwrap().clone(),
+                    peak_bytes: trainer.statistics().in_core_peak_bytes,
+                    checkpoint: trainer.checkpoint(&JsonValue::Null).unwrap(),
+                })
+            })
+        })
+        .collect();
+    let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    found.into_iter().flatten().next().unwrap()
+}
+
+fn trained_by(name: &'static str, optimizer: Optimizer) -> TrainingOptions {
+    let mut training = recipe(&Case::read(name));
+    training.optimizer = optimizer;
+    training
+}
+
+fn alone(name: &'static str, training: &TrainingOptions, steps: usize) -> Outcome {
+    let case = Case::read(name);
+    let mut trainer = Trainer::new(case.model(), trainer_options(training.clone(), host(2))).unwrap();
+    outcome(&case, &mut trainer, 0..steps).unwrap()
+}
+
+#[test]
+fn slices_have_the_bits_of_the_whole() {
+    let averaged = {
+        let mut training = trained_by("digits-cnn", Optimizer::adam(0.01));
+        training.average = Some(0.9);
+        training
+    };
+    let recipes = [
+        ("tiny-gpt", recipe(&Case::read("tiny-gpt")), 2),
+        ("digits-cnn", averaged, 3),
+        ("digits-cnn", trained_by("digits-cnn", Optimizer::lamb(0.01)), 4),
+        ("digits-cnn", trained_by("digits-cnn", Optimizer::adafactor(0.01)), 2),
+        ("resnet20", recipe(&Case::read("resnet20")), 2),
+    ];
+    for (name, training, processes) in recipes {
+        let expected = alone(name, &training, 2);
+        for shard in ALL {
+            let found = run_together(name, &training, shard, processes, (None, 0..2));
+            assert_eq!(found.outcome.losses, expected.losses, "losses of {name}, {shard:?}, {processes} processes");
+            assert!(found.outcome == expected, "{name}, {shard:?}, {processes} processes");
+        }
+    }
+}
+
+#[test]
+fn each_stage_takes_less() {
+    let training = trained_by("tiny-gpt", Optimizer::adam(0.001));
+    let of = |shard| run_together("tiny-gpt", &training, shard, 4, (None, 0..1));
+    let [nothing, state, gradients, parameters] = [Shard::Nothing, ALL[0], ALL[1], ALL[2]].map(of);
+    // Updates run as soon as their gradients are there, so that these are few at any time: slices save their exchange.
+    let peaks = [nothing.peak_bytes, state.peak_bytes, gradients.peak_bytes, parameters.peak_bytes];
+    assert!(peaks[1] < peaks[0] && peaks[2] <= peaks[1] && peaks[3] < peaks[2], "{peaks:?}");
+    let sent = [&nothing, &state, &gradients].map(|found| found.work.sent_bytes);
+    assert!(sent[2] < sent[1] && sent[2] <= sent[0] + sent[0] / 20, "{sent:?}");
+    let SharedWork { sharded_bytes, own_shard_bytes, .. } = parameters.work;
+    assert!(sharded_bytes > 0 && own_shard_bytes < sharded_bytes / 3, "{own_shard_bytes} of {sharded_bytes}");
+}
+
+#[test]
+fn a_checkpoint_goes_on_with_other_processes_and_other_shards() {
+    let training = trained_by("digits-cnn", Optimizer::adam(0.01));
+    let expected = alone("digits-cnn", &training, 3);
+    let first = run_together("digits-cnn", &training, Shard::Parameters, 3, (None, 0..1));
+    let then = run_together("digits-cnn", &training, Shard::State, 2, (Some(&first.checkpoint), 1..2));
+    let last = run_together("digits-cnn", &training, Shard::Gradients, 4, (Some(&then.checkpoint), 2..3));
+    assert_eq!(last.outcome.losses, expected.losses[2..]);
+    assert!(last.outcome.values == expected.values);
+    // Alone, there is nothing to shard.
+    let case = Case::read("digits-cnn");
+    let mut trainer = Trainer::new(case.model(), trainer_options(training, host(1).shard(Shard::Parameters))).unwrap();
+    trainer.restore(&then.checkpoint).unwrap();
+    assert_eq!(steps_of(&case, &mut trainer, 2..3), expected.losses[2..]);
+}
+
+#[test]
+fn what_was_not_collected_is_not_there() {
+    let communicator = local_communicators(2).remove(0);
+    let case = Case::read("digits-cnn");
+    let training = trained_by("digits-cnn", Optimizer::adam(0.01));
+    let trainer = sharded(&case, training, Shard::State, communicator);
+    assert!(trainer.parameters().is_ok(), "every process has all parameters");
+    let error = trainer.state().unwrap_err().to_string();
+    assert!(error.contains("keeps a slice of") && error.contains("collect_shards"), "{error}");
+    assert!(trainer.checkpoint(&JsonValue::Null).is_err());
+}
