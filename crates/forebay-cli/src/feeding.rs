@@ -117,7 +117,13 @@ pub fn loader(
     if let Some(left) = left {
         set.keep_at_most(left.saturating_sub(ahead * batch_bytes));
     }
-    Ok(Loader::new(set, sampler, ahead as usize))
+    let mut loader = Loader::new(set, sampler, ahead as usize);
+    // Which samples are bad, all processes have to find.
+    if let Some(own) = trainer.own_samples().filter(|_| arguments.reading.skip_bad.is_none()) {
+        let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
+        loader.read_share(batch_size as usize, own.start as usize..own.end as usize);
+    }
+    Ok(loader)
 }
 
 /// Which samples make up which batch of training: drawn by their weights, where the flags ask for it.

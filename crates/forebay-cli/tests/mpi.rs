@@ -95,6 +95,55 @@ fn any_number_of_processes_leaves_the_bytes_of_one() {
 }
 
 #[test]
+fn slices_leave_the_bytes_of_the_whole() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, data, held_out) =
+        (digits_model(), format!("{}#0..330", digits_data()), format!("{}#1500..1600", digits_data()));
+    let recipe =
+        ["--steps", "9", "--optimizer", "adam", "--learning-rate", "1e-3", "--ema", "0.9", "--validate", &held_out];
+    let flags = |of: &str| {
+        let mut flags: Vec<String> = recipe.iter().map(|flag| flag.to_string()).collect();
+        for (flag, name) in [
+            ("--save", "model.onnx"),
+            ("--save-ema", "ema.onnx"),
+            ("--checkpoint", "last"),
+            ("--best-checkpoint", "best"),
+        ] {
+            flags.extend([flag.to_owned(), path(&format!("{of}-{name}"))]);
+        }
+        flags.extend(["--checkpoint-every", "4", "--validate-every", "3"].map(str::to_owned));
+        flags
+    };
+    let results = |of: &str| {
+        let file = |name: &str| path(&format!("{of}-{name}"));
+        let models = ["model.onnx", "ema.onnx"].map(|name| model_bytes(file(name).as_ref()));
+        (models, ["last", "best"].map(|name| tensors(file(name).as_ref())))
+    };
+    let of = |flags: &[String], more: &[&'static str]| {
+        let all: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        training(&model, &data, &all).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let alone = of(&flags("one"), &[]);
+    common::success(&alone.iter().map(String::as_str).collect::<Vec<_>>());
+    for (processes, shard) in [(2, "state"), (3, "gradients"), (2, "parameters")] {
+        let run = of(&flags("several"), &["--shard", shard, "--json"]);
+        let run: Vec<&str> = run.iter().map(String::as_str).collect();
+        let json: serde_json::Value = serde_json::from_str(&succeeds(mpirun(launcher, processes, &run))).unwrap();
+        let bytes = |key: &str| json["processes"][key].as_u64().unwrap_or_else(|| panic!("{key}: {json}"));
+        assert!(bytes("own_shard_bytes") > 0 && bytes("own_shard_bytes") < bytes("sharded_bytes"), "{json}");
+        assert!(results("several") == results("one"), "{processes} processes, --shard {shard}");
+    }
+    let plan = ["plan", &model, "--train", "--batch-size", "64", "--optimizer", "adam", "--ranks", "4", "--json"];
+    let device_bytes = |shard: &[&str]| {
+        let plan: serde_json::Value = common::json(&[&plan[..9], shard].concat());
+        plan["device_peak_bytes"].as_u64().unwrap_or_else(|| panic!("{plan}"))
+    };
+    assert!(device_bytes(&["--shard", "parameters"]) < device_bytes(&[]));
+}
+
+#[test]
 fn plans_say_what_processes_exchange() {
     let model = digits_model();
     let plan = |flags: &[&str]| {
@@ -198,6 +247,30 @@ fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
     }
 }
 
+#[test]
+fn a_process_that_does_not_answer_ends_all() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("checkpoint").to_str().unwrap().to_owned();
+    let (model, data) = (digits_model(), format!("{}#0..430", digits_data()));
+    let flags =
+        ["--checkpoint", &checkpoint, "--checkpoint-every", "1", "--steps", "1000000", "--network-timeout", "2"];
+    let mut command = mpirun(launcher, 2, &training(&model, &data, &flags));
+    let run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the launcher starts");
+    wait_for(|| Path::new(&checkpoint).join("checkpoint.json").exists());
+    let processes = children_of(run.id());
+    assert_eq!(processes.len(), 2, "processes of the launcher");
+    signal("-STOP", processes[1]);
+    let start = Instant::now();
+    let output = run.wait_with_output().expect("a process");
+    let stderr = texts(&output).1;
+    assert!(start.elapsed() < Duration::from_secs(30), "{stderr}");
+    assert!(!output.status.success(), "{stderr}");
+    assert!(stderr.contains("error: process 0 of 2: ") && stderr.contains("process 1"), "{stderr}");
+    wait_for(|| processes.iter().all(|process| !Path::new(&format!("/proc/{process}/exe")).exists()));
+    assert!(forebay::Checkpoint::read(&checkpoint).is_ok(), "the last checkpoint is whole");
+}
+
 fn wait_for(is_so: impl FnMut() -> bool) {
     let (start, mut is_so) = (Instant::now(), is_so);
     while !is_so() {
@@ -220,6 +293,10 @@ fn children_of(launcher: u32) -> Vec<u32> {
 }
 
 fn kill(process: u32) {
-    let output: Output = Command::new("kill").args(["-KILL", &process.to_string()]).output().expect("kill starts");
+    signal("-KILL", process);
+}
+
+fn signal(signal: &str, process: u32) {
+    let output: Output = Command::new("kill").args([signal, &process.to_string()]).output().expect("kill starts");
     assert!(output.status.success());
 }

@@ -2,10 +2,13 @@
 //!
 //! What a step sees is a function of its number alone: how far is read ahead, and whether at all, changes no batch.
 
+use std::ops::Range;
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+use forebay_base::Tensor;
 
 use crate::dataset::{Batch, DataSet};
 use crate::error::DataError;
@@ -67,7 +70,17 @@ pub struct Loader {
     ahead: usize,
     /// One past the last step that is ever asked for.
     end: u64,
+    own: Option<OwnShare>,
     reader: Option<Reader>,
+}
+
+/// What one of several processes reads of batches.
+#[derive(Clone)]
+struct OwnShare {
+    /// How many samples such a batch has; others are read whole.
+    batch_size: usize,
+    /// Which of them it reads.
+    samples: Range<usize>,
 }
 
 /// The thread that reads ahead.
@@ -83,7 +96,17 @@ struct Reader {
 impl Loader {
     /// Batches as a sampler says, of which up to `ahead` are read before they are asked for; 0 reads each when it is asked for.
     pub fn new(data: DataSet, sampler: Sampler, ahead: usize) -> Loader {
-        Loader { data: Arc::new(Mutex::new(data)), sampler, ahead, end: u64::MAX, reader: None }
+        Loader { data: Arc::new(Mutex::new(data)), sampler, ahead, end: u64::MAX, own: None, reader: None }
+    }
+
+    /// Reads only some samples of each batch of this size, from now on: those that this one of several processes computes. In place of the
+    /// others, its batches have zeros.
+    ///
+    /// # Panics
+    /// If there are not that many samples.
+    pub fn read_share(&mut self, batch_size: usize, samples: Range<usize>) {
+        assert!(samples.start < samples.end && samples.end <= batch_size, "{samples:?} of {batch_size}");
+        self.own = Some(OwnShare { batch_size, samples });
     }
 
     /// The data.
@@ -121,7 +144,7 @@ impl Loader {
             }
         };
         let Some(mut reader) = kept else {
-            let batch = self.data().batch_of_step(&samples, &self.sampler, step)?;
+            let batch = read(&mut self.data(), &samples, &self.sampler, step, self.own.as_ref())?;
             return Ok(Loaded { batch, samples, waited_seconds: started.elapsed().as_secs_f64() });
         };
         let Ok(batch) = reader.batches.recv() else {
@@ -146,22 +169,49 @@ impl Loader {
         // One batch waits in the thread until there is a place for it.
         let (give, batches) = sync_channel(self.ahead - 1);
         let (data, mut sampler, end) = (self.data.clone(), self.sampler.clone(), self.end.max(step + 1));
-        let read = move || {
+        let own = self.own.clone();
+        let read_all = move || {
             for step in step..end {
                 let samples = sampler.batch(step);
-                let batch = data
-                    .lock()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner())
-                    .batch_of_step(&samples, &sampler, step);
+                let mut data = data.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let batch = read(&mut data, &samples, &sampler, step, own.as_ref());
+                drop(data);
                 let is_last = batch.is_err();
                 if give.send(batch).is_err() || is_last {
                     return;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("reader".to_owned()).spawn(read).ok()?;
+        let thread = std::thread::Builder::new().name("reader".to_owned()).spawn(read_all).ok()?;
         Some(Reader { step, end, batches, thread })
     }
+}
+
+/// Reads the batch of a step, or a share of it.
+fn read(
+    data: &mut DataSet,
+    samples: &[u64],
+    sampler: &Sampler,
+    step: u64,
+    own: Option<&OwnShare>,
+) -> Result<Batch, DataError> {
+    let Some(own) = own.filter(|own| own.batch_size == samples.len()) else {
+        return data.batch_of_step(samples, sampler, step);
+    };
+    let Batch { inputs, labels } = data.batch_of_step(&samples[own.samples.clone()], sampler, step)?;
+    let inputs = inputs.into_iter().map(|(name, tensor)| (name, among_zeros(&tensor, own)));
+    Ok(Batch { inputs: inputs.collect(), labels: among_zeros(&labels, own) })
+}
+
+/// A batch of zeros but for some samples.
+fn among_zeros(samples: &Tensor, own: &OwnShare) -> Tensor {
+    let count = own.samples.len();
+    let sample_bytes = samples.bytes().len() / count;
+    let mut bytes = vec![0; sample_bytes * own.batch_size];
+    bytes[sample_bytes * own.samples.start..][..sample_bytes * count].copy_from_slice(samples.bytes());
+    let mut shape = samples.shape().to_vec();
+    shape[0] = own.batch_size as u64;
+    Tensor::new(samples.data_type(), &shape, bytes).expect("as many bytes as its samples have")
 }
 
 impl Reader {
@@ -183,7 +233,7 @@ mod tests {
     use super::*;
     use crate::dataset::{InputDescription, LabelKind, Requirements};
     use crate::{npz, open_free, Augmentation, FreeSizes, HeldBytes};
-    use forebay_base::{DataType, Tensor};
+    use forebay_base::DataType;
 
     /// Ten samples in a file, of which this many bytes may be in memory.
     fn data(folder: &std::path::Path, held: HeldBytes) -> DataSet {
@@ -221,6 +271,37 @@ mod tests {
         let mut seen: Vec<i64> = expected[..4].iter().flat_map(|batch| batch.labels.to_i64().unwrap()).collect();
         seen.sort_unstable();
         assert_eq!(seen, (0..10).collect::<Vec<_>>(), "every sample once in an epoch");
+    }
+
+    #[test]
+    fn shares_of_processes_make_up_the_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        let loader = |ahead| {
+            let mut data = data(folder.path(), HeldBytes::Usual);
+            let transforms = ["hflip", "noise:0.5", "mixup:0.4"].map(|word| word.parse().unwrap()).to_vec();
+            data.augment(Augmentation { transforms, seed: 5 });
+            Loader::new(data, Sampler::new(10, 4, Some(1)), ahead)
+        };
+        let expected = batches(&mut loader(0), 0..6);
+        for (ahead, samples) in [(0, 0..1), (2, 1..3), (0, 3..4)] {
+            let mut reading = loader(ahead);
+            reading.read_share(4, samples.clone());
+            for (found, whole) in batches(&mut reading, 0..6).iter().zip(&expected) {
+                let is_whole = whole.labels.shape()[0] != 4;
+                for (found, whole) in
+                    found.inputs.values().chain([&found.labels]).zip(whole.inputs.values().chain([&whole.labels]))
+                {
+                    assert_eq!(found.shape(), whole.shape());
+                    for row in 0..whole.shape()[0] {
+                        let (found, whole) = (found.rows(&[row]), whole.rows(&[row]));
+                        match is_whole || samples.contains(&(row as usize)) {
+                            true => assert_eq!(found, whole),
+                            false => assert!(found.bytes().iter().all(|&byte| byte == 0)),
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

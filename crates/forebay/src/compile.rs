@@ -215,6 +215,11 @@ impl Compiled {
         }
     }
 
+    /// Which samples of an input this process is fed; none where all.
+    pub(crate) fn own_samples(&self, input: &str) -> Option<&Range<u64>> {
+        self.own_samples.get(input)
+    }
+
     /// What this process is fed of the inputs of all.
     pub(crate) fn own_share(&self, mut fed: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
         for (name, share) in &self.own_samples {

@@ -6,6 +6,7 @@
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_data::{FreeSizes, InputDescription, LabelKind, Requirements};
@@ -474,6 +475,18 @@ impl Trainer {
     /// How the launches of a step are shared out among processes; none where this process computes all of it.
     pub fn shared_work(&self) -> Option<&SharedWork> {
         self.main().compiled.shared_work.as_ref()
+    }
+
+    /// Which samples of a batch of the planned size this process computes, where it needs no others; none where it needs all, or sizes of
+    /// samples differ.
+    pub fn own_samples(&self) -> Option<Range<u64>> {
+        let plan = self.main();
+        let names = plan.inputs.iter().chain([&plan.labels]).map(|info| &info.name);
+        let mut shares = names.map(|name| plan.compiled.own_samples(name));
+        let first = shares.next()??;
+        let is_alike = shares.all(|share| share == Some(first));
+        let varies = self.open.values().flatten().any(|&dimension| dimension > 0);
+        (is_alike && !varies).then(|| first.clone())
     }
 
     /// Seconds that a step takes, as predicted with the durations that the latest steps measured.

@@ -408,3 +408,47 @@ impl PartialEq<Tensor> for Contents {
         self.in_memory() == Some(other)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Count;
+
+    impl Compute for Count {
+        fn compute(&self) -> Result<Tensor, ModelError> {
+            Ok(Tensor::from_i64(&[3, 4], &(0..12).collect::<Vec<_>>()))
+        }
+    }
+
+    #[test]
+    fn a_slice_is_some_of_the_elements_wherever_they_are() {
+        let ty = TensorType::new(DataType::Int64, &[3, 4]);
+        let in_memory = Contents::from(Count.compute().unwrap());
+        let computed = Contents::computed(ty.clone(), Box::new(Count), &[]);
+        for whole in [&in_memory, &computed, &in_memory.slice(0..12)] {
+            let slice = whole.slice(5..9);
+            assert_eq!(slice.ty(), &TensorType::new(DataType::Int64, &[4]));
+            assert_eq!(slice.to_tensor().unwrap(), Tensor::from_i64(&[4], &[5, 6, 7, 8]));
+            assert_eq!(slice.slice(1..3).to_tensor().unwrap(), Tensor::from_i64(&[2], &[6, 7]));
+            let mut given = Vec::new();
+            slice
+                .give_in_pieces::<ModelError>(&mut |piece| {
+                    given.extend_from_slice(piece);
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(given.len(), 32);
+            assert!(slice.are_those_of(&whole.slice(5..9)) && !slice.are_those_of(&whole.slice(4..8)));
+        }
+        let zeros = Contents::zeros(ty).slice(0..0);
+        assert_eq!(zeros.to_tensor().unwrap().bytes(), &[] as &[u8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "11..13")]
+    fn a_slice_ends_with_the_elements() {
+        Contents::zeros(TensorType::new(DataType::Int64, &[3, 4])).slice(11..13);
+    }
+}
