@@ -15,6 +15,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -32,6 +33,8 @@ import recording
 
 EXPORTERS = ("TorchScript", "dynamo")
 OPSET = 18
+# Open sizes, with attention written out, which is what transformers advise where an exporter cannot write the fused one.
+EAGER = "open, eager attention"
 # By whether a network normalises batches: weights before a normalisation have steep gradients where they are small.
 LEARNING_RATES = {False: 0.01, True: 0.001}
 # Losses agree with those of PyTorch in float64 where they differ by no more than this share, or by no more than this many times
@@ -49,8 +52,10 @@ class Failed(Exception):
 
 
 def reason(error):
-    """An exception in one line."""
-    text = " ".join(str(error).split())
+    """An exception in one line: the one that began it, where others were raised from it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(re.sub("\\x1b\\[[0-9;]*m", "", str(error)).split())
     return f"{type(error).__name__}: {text[:300]}"
 
 
@@ -79,6 +84,24 @@ def in_child(function, *arguments):
     if not good:
         process.kill()
     process.join()
+    if not good:
+        raise Failed(result)
+    return result
+
+
+def kept(arguments, folder, name, function, *rest):
+    """What a function returns in a process of its own, or why it fails; with --reuse, what an earlier run wrote down of it."""
+    path = os.path.join(folder, f"{name}.json")
+    if arguments.reuse and os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            good, result = json.load(file)
+    else:
+        try:
+            good, result = True, in_child(function, *rest)
+        except Failed as error:
+            good, result = False, str(error)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([good, result], file)
     if not good:
         raise Failed(result)
     return result
@@ -124,9 +147,12 @@ def references(name, folder, threads):
     return architecture_models.normalises_batches(module), count
 
 
-def export(name, exporter, path, for_training, open_sizes):
+def export(name, exporter, path, for_training, sizes):
     """Writes a network as ONNX."""
     module, inputs = architecture_models.build(name)
+    open_sizes = sizes != "fixed"
+    if sizes == EAGER:
+        module.network.set_attn_implementation("eager")
     training = for_training and architecture_models.normalises_batches(module)
     module.train(training)
     values = tuple(inputs.values())
@@ -212,7 +238,8 @@ def buffers(name, model):
 
 def compare_losses(arguments, name, model, folder, data, batch, rate, expected, tolerance):
     """The largest relative difference of losses, seconds of the best whole step but the first, and the peak memory in bytes."""
-    frozen = [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
+    of_model = f"{os.path.basename(model)}.buffers"
+    frozen = [word for buffer in kept(arguments, folder, of_model, buffers, name, model) for word in ("--freeze", buffer)]
     report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, data), "--class-axis",
                       str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
                       "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *frozen], folder)
@@ -229,17 +256,17 @@ def furthest(losses, expected):
     return max(abs(found - wanted) / abs(wanted) for found, wanted in zip(losses, expected, strict=True))
 
 
-def exported(name, exporter, folder, for_training):
-    """The file of an exported network, how its sizes are, and why they are not open."""
+def exported(arguments, name, exporter, folder, for_training):
+    """The file of an exported network, and how its sizes are."""
     path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}.onnx")
     failures = []
-    for sizes in ("open", "fixed"):
+    for sizes in ("open", EAGER, "fixed"):
         try:
-            in_child(export, name, exporter, path, for_training, sizes == "open")
+            kept(arguments, folder, f"{os.path.basename(path)}.{sizes}", export, name, exporter, path, for_training, sizes)
             return path, sizes
         except Failed as error:
             failures.append(error)
-    raise Failed(f"export: {failures[-1]}")
+    raise Failed(f"export: {failures[0]}")
 
 
 class Expected:
@@ -247,9 +274,9 @@ class Expected:
 
     def __init__(self, arguments, name, folder, data, batch):
         steps = (name, folder, data, batch, arguments.steps, arguments.threads)
-        single, self.seconds, self.peak = in_child(torch_steps, *steps)
+        single, self.seconds, self.peak = kept(arguments, folder, f"{data}.float32", torch_steps, *steps)
         try:
-            self.losses, _, _ = in_child(torch_steps, *steps, torch.float64)
+            self.losses, _, _ = kept(arguments, folder, f"{data}.float64", torch_steps, *steps, torch.float64)
         except Failed:  # some networks compute in one type only
             self.losses = single
         self.rounding = furthest(single, self.losses)
@@ -261,7 +288,7 @@ def rows_of(arguments, name, folder):
     kind = architecture_models.NETWORKS[name].kind
     references_of = {}
     try:
-        normalises, batch = in_child(references, name, folder, arguments.threads)
+        normalises, batch = kept(arguments, folder, "references", references, name, folder, arguments.threads)
     except Failed as error:
         print(f"{name}: PyTorch: {error}", flush=True)
         yield [name, kind, *[None] * 9, f"PyTorch: {error}"]
@@ -270,16 +297,16 @@ def rows_of(arguments, name, folder):
         sizes = logits = losses = seconds = peak = expected = None
         failures = []
         try:
-            model, sizes = exported(name, exporter, folder, False)
+            model, sizes = exported(arguments, name, exporter, folder, False)
             try:
                 logits = max(compare_logits(arguments, model, folder, inputs)
-                             for inputs in (("inputs", "longer") if sizes == "open" else ("inputs",)))
+                             for inputs in (("inputs",) if sizes == "fixed" else ("inputs", "longer")))
             except Failed as error:
                 failures.append(str(error))
             if normalises:
-                model, sizes = exported(name, exporter, folder, True)
+                model, sizes = exported(arguments, name, exporter, folder, True)
             if sizes not in references_of:
-                references_of[sizes] = Expected(arguments, name, folder, "data.npz" if sizes == "open" else "batch.npz", batch)
+                references_of[sizes] = Expected(arguments, name, folder, "batch.npz" if sizes == "fixed" else "data.npz", batch)
             expected = references_of[sizes]
             losses, seconds, peak = compare_losses(arguments, name, model, folder, expected.data, batch, LEARNING_RATES[normalises],
                                                    expected.losses, max(LOSS_TOLERANCE, ROUNDING * expected.rounding))
@@ -302,6 +329,8 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="steps of training, three at least [default: 3]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", metavar="FOLDER", help="keep exported networks and data there")
+    parser.add_argument("--reuse", action="store_true", help="take networks, data and PyTorch's figures from the folder of --keep, where "
+                        "it has them")
     parser.add_argument("--list", action="store_true", help="list the networks, and end")
     recording.add_output(parser)
     arguments = parser.parse_args()
@@ -311,6 +340,8 @@ def main():
         return
     if arguments.steps < 3:
         parser.error("--steps: the first step is not timed, and the second may be a smaller one, so there must be three at least")
+    if arguments.reuse and not arguments.keep:
+        parser.error("--reuse: name the folder of an earlier run by --keep")
     if not os.access(arguments.forebay, os.X_OK):
         parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
     rows = []
