@@ -38,9 +38,11 @@ class Logits(nn.Module):
 
     def forward(self, *inputs):
         found = self.network(**dict(zip(self.names, inputs)), **self.extra)
-        for name in ("logits", "logits_per_image", "pred_masks"):
+        for name in ("logits", "pred_masks"):
             if hasattr(found, name):
                 return getattr(found, name)
+        if hasattr(found, "image_embeds"):  # the parts of a similarity; a matrix of those would have as many classes as the batch
+            return self.network.logit_scale.exp() * found.image_embeds * found.text_embeds
         return found["out"] if isinstance(found, dict) else found
 
 

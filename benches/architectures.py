@@ -252,8 +252,8 @@ def compare_losses(arguments, name, model, folder, data, batch, rate, expected, 
 
 
 def furthest(losses, expected):
-    """The largest relative difference of losses."""
-    return max(abs(found - wanted) / abs(wanted) for found, wanted in zip(losses, expected, strict=True))
+    """The largest difference of losses, over the loss, or over 1 where that is more than the loss."""
+    return max(abs(found - wanted) / max(abs(wanted), 1) for found, wanted in zip(losses, expected, strict=True))
 
 
 def exported(arguments, name, exporter, folder, for_training):
