@@ -19,6 +19,11 @@ fn small(random: &mut Random, count: usize) -> Vec<f64> {
 
 /// Queries, keys and values are x times a matrix each; a trained bias [1, 3, 6, 6] is added to the scores.
 fn model(seed: u64, end: &[Vec<u8>]) -> Model {
+    model_with_bias(seed, end, |_, _| true)
+}
+
+/// The same, where the bias is minus infinity for what a row does not see.
+fn model_with_bias(seed: u64, end: &[Vec<u8>], sees: impl Fn(usize, usize) -> bool) -> Model {
     let mut random = Random::new(seed);
     let size = SIZES[3];
     let mut nodes: Vec<Vec<u8>> =
@@ -27,7 +32,13 @@ fn model(seed: u64, end: &[Vec<u8>]) -> Model {
     let mut initializers: Vec<Vec<u8>> =
         WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &small(&mut random, size * size))).collect();
     let bias = [1, SIZES[1], SIZES[2], SIZES[2]];
-    initializers.push(onnx::floats("bias", &bias, &small(&mut random, bias.iter().product())));
+    let mut values = small(&mut random, bias.iter().product());
+    for (i, value) in values.iter_mut().enumerate() {
+        if !sees(i / SIZES[2] % SIZES[2], i % SIZES[2]) {
+            *value = f64::NEG_INFINITY;
+        }
+    }
+    initializers.push(onnx::floats("bias", &bias, &values));
     initializers.push(onnx::floats("module.scale", &[], &[1.0 / (size as f64).sqrt()]));
     Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
 }
@@ -94,6 +105,22 @@ fn the_operator_trains_as_what_it_means_and_its_mask_too() {
         ],
     ];
     compare(model(1, &fused), model(1, &plain.concat()));
+}
+
+#[test]
+fn windows_are_masks_and_rows_that_see_nothing_train_nothing() {
+    let attention = |attributes: &[(&str, &[i64], bool)]| [onnx::node("Attention", &["q", "k", "v", "bias"], "y", attributes)];
+    let windows = attention(&[("left_window_size", &[2], false), ("right_window_size", &[1], false)]);
+    // The first row sees nothing.
+    let sees = |row: usize, key: usize| row > 0 && key + 2 >= row && key <= row + 1;
+    let (losses, parameters, kernels) = trained(model_with_bias(4, &windows, |row, _| row > 0));
+    assert!(kernels.contains(&"AttentionGradient"), "{kernels:?}");
+    assert!(losses.iter().all(|loss| loss.is_finite()) && losses[2] < losses[0], "{losses:?}");
+    let (masked_losses, masked_parameters, _) = trained(model_with_bias(4, &attention(&[]), sees));
+    assert_eq!(losses, masked_losses);
+    for name in WEIGHTS {
+        assert_eq!(parameters[name], masked_parameters[name], "{name}");
+    }
 }
 
 #[test]
