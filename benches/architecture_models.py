@@ -1,7 +1,8 @@
 """Networks with small random weights, for `benches/architectures.py`: architectures of transformers, torchvision and timm.
 
 Each architecture is a `Network`: how it is built, and inputs by name. All weights and inputs follow from a seed, so that two processes
-that build one have the same bits. Weights that embedding and head would share are not shared: exporters may write them twice.
+that build one have the same bits. Weights that embedding and head would share are not shared, but where the name says so: exporters may
+write them twice.
 """
 import dataclasses
 from typing import Callable
@@ -227,6 +228,9 @@ GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions"
 
 NETWORKS = {
     "gpt2": Network("decoder", from_config("GPT2LMHeadModel", "GPT2Config", **GPT), text, {"use_cache": False}),
+    "gpt2_tied": Network("decoder", from_config("GPT2LMHeadModel", "GPT2Config", **{**GPT, "tie_word_embeddings": True}), text,
+                         {"use_cache": False}),
+    "t5_tied": translator("T5", **{**T5, "tie_word_embeddings": True}),
     "gpt_neo": decoder("GPTNeo", hidden_size=64, num_layers=2, num_heads=4, vocab_size=256, attention_types=[[["global", "local"], 1]],
                        window_size=8, max_position_embeddings=128, tie_word_embeddings=False),
     "gpt_neox": decoder("GPTNeoX", **TEXT),

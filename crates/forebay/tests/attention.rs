@@ -109,7 +109,8 @@ fn the_operator_trains_as_what_it_means_and_its_mask_too() {
 
 #[test]
 fn windows_are_masks_and_rows_that_see_nothing_train_nothing() {
-    let attention = |attributes: &[(&str, &[i64], bool)]| [onnx::node("Attention", &["q", "k", "v", "bias"], "y", attributes)];
+    let attention =
+        |attributes: &[(&str, &[i64], bool)]| [onnx::node("Attention", &["q", "k", "v", "bias"], "y", attributes)];
     let windows = attention(&[("left_window_size", &[2], false), ("right_window_size", &[1], false)]);
     // The first row sees nothing.
     let sees = |row: usize, key: usize| row > 0 && key + 2 >= row && key <= row + 1;

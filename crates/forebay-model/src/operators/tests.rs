@@ -155,8 +155,18 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "Add" | "Sub" | "Mul" | "Div" | "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Mod"
         | "Pow" | "PRelu" => newest(vec![fed(&[2, 3, 4]), fed(&[3, 1])], vec![]),
         "BitShift" => vec![
-            (11, [vec![2, 3], vec![3]].map(|shape| Input::Fed(UInt8, shape)).into(), vec![text("direction", "LEFT")], 1),
-            (28, [vec![2, 3], vec![3]].map(|shape| Input::Fed(Int32, shape)).into(), vec![text("direction", "RIGHT")], 1),
+            (
+                11,
+                [vec![2, 3], vec![3]].map(|shape| Input::Fed(UInt8, shape)).into(),
+                vec![text("direction", "LEFT")],
+                1,
+            ),
+            (
+                28,
+                [vec![2, 3], vec![3]].map(|shape| Input::Fed(Int32, shape)).into(),
+                vec![text("direction", "RIGHT")],
+                1,
+            ),
         ],
         "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
             newest(vec![Input::Fed(Int32, vec![2, 3]), Input::Fed(Int32, vec![3])], vec![])
