@@ -113,7 +113,7 @@ def kept(arguments, folder, name, function, *rest):
 
 def is_text(name, value):
     """Whether the second size of an input is a length."""
-    return value.dim() == 2 and name.endswith(("input_ids", "attention_mask"))
+    return value.dim() >= 2 and name.endswith(("input_ids", "attention_mask", "bbox"))
 
 
 def batches(name):

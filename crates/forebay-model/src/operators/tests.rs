@@ -284,6 +284,16 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             (24, vec![fed(&[2, 3])], vec![], 1),
             (24, vec![fed(&[2, 3])], vec![("alpha", Attribute::Float(1.5))], 1),
         ],
+        "TfIdfVectorizer" => {
+            let pool = [
+                list("pool_int64s", &[2, 3, 5, 4, 5, 6]),
+                list("ngram_counts", &[0, 2]),
+                list("ngram_indexes", &[3, 0, 1, 2]),
+            ];
+            let lengths =
+                [int("min_gram_length", 1), int("max_gram_length", 2), int("max_skip_count", 1), text("mode", "IDF")];
+            vec![(9, vec![Input::Fed(Int32, vec![2, 6])], pool.into_iter().chain(lengths).collect(), 1)]
+        }
         "SwiGLU" => vec![
             (28, vec![fed(&[2, 3]), fed(&[2, 3])], vec![], 1),
             (28, vec![fed(&[2, 3]), fed(&[2, 3])], vec![("alpha", Attribute::Float(1.5))], 1),
