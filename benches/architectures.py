@@ -235,9 +235,11 @@ def compare_logits(arguments, model, folder, inputs):
 
 
 def buffers(name, model):
-    """Names of what the network holds and does not train; in a file of TorchScript's, it looks like weights."""
+    """Names of what the network holds and does not train: buffers, which look like weights in a file of TorchScript's, and parameters
+    without gradients, such as tables of positions, which do in both."""
     module, _ = architecture_models.build(name)
     held = {key for key, value in module.named_buffers() if value.is_floating_point() and not key.split(".")[-1].startswith("running_")}
+    held |= {key for key, value in module.named_parameters() if not value.requires_grad}
     return sorted(held & {weights.name for weights in onnx.load(model, load_external_data=False).graph.initializer})
 
 
