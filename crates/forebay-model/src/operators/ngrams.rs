@@ -56,7 +56,8 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     for (i, n) in (1..=begins.len() as u64).enumerate() {
         let end = begins.get(i + 1).copied().unwrap_or(pool.len() as i64);
         let grams = usize::try_from(begins[i]).ok().zip(usize::try_from(end).ok());
-        let grams = grams.and_then(|(begin, end)| pool.get(begin..end)).filter(|grams| grams.len() as u64 % n == 0);
+        let grams =
+            grams.and_then(|(begin, end)| pool.get(begin..end)).filter(|grams| (grams.len() as u64).is_multiple_of(n));
         let grams = grams.ok_or_else(|| view.error("attribute ngram_counts does not divide the pool"))?;
         let count = grams.len() / n as usize;
         let own = gram..gram + count;
