@@ -1,7 +1,8 @@
-"""Networks with small random weights, for `benches/architectures.py`: architectures of transformers and of torchvision.
+"""Networks with small random weights, for `benches/architectures.py`: architectures of transformers, torchvision and timm.
 
 Each architecture is a `Network`: how it is built, and inputs by name. All weights and inputs follow from a seed, so that two processes
-that build one have the same bits. Weights that embedding and head would share are not shared: exporters may write them twice.
+that build one have the same bits. Weights that embedding and head would share are not shared, but where the name says so: exporters may
+write them twice.
 """
 import dataclasses
 from typing import Callable
@@ -38,9 +39,11 @@ class Logits(nn.Module):
 
     def forward(self, *inputs):
         found = self.network(**dict(zip(self.names, inputs)), **self.extra)
-        for name in ("logits", "logits_per_image"):
+        for name in ("logits", "pred_masks"):
             if hasattr(found, name):
                 return getattr(found, name)
+        if hasattr(found, "image_embeds"):  # the parts of a similarity; a matrix of those would have as many classes as the batch
+            return self.network.logit_scale.exp() * found.image_embeds * found.text_embeds
         return found["out"] if isinstance(found, dict) else found
 
 
@@ -169,6 +172,52 @@ def clip():
     return Network("vision and text", from_config("CLIPModel", "CLIPConfig", **config), inputs)
 
 
+def layouts():
+    return {**text(), "bbox": torch.tensor([8, 16, 100, 40]).expand(BATCH, LENGTH, 4).contiguous()}
+
+
+def speech_to_text():
+    fields = {**BART, "max_source_positions": 64, "max_target_positions": 64, "num_conv_layers": 2, "conv_kernel_sizes": (3, 3),
+              "conv_channels": 32, "input_feat_per_channel": 16, "input_channels": 1}
+    build = from_config("Speech2TextForConditionalGeneration", "Speech2TextConfig", **fields)
+    inputs = lambda: {"input_features": torch.randn(BATCH, 64, 16), "decoder_input_ids": tokens(8)}
+    return Network("audio", build, inputs, {"use_cache": False})
+
+
+def detr():
+    """The classes of its queries; frozen normalisations, as it has."""
+    def network():
+        backbone = transformers.ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic",
+                                             out_features=["stage2"])
+        config = transformers.DetrConfig(use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, backbone_config=backbone,
+                                         num_queries=6, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                                         decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, num_labels=4)
+        return transformers.DetrForObjectDetection(config)
+    return Network("vision", network, pixels(64))
+
+
+def segment_anything():
+    """The masks that a point asks for."""
+    def network():
+        vision = {**COMMON, "output_channels": 32, "image_size": 64, "patch_size": 8, "window_size": 4, "global_attn_indexes": [1],
+                  "num_pos_feats": 16, "mlp_dim": 128}
+        prompts = {"hidden_size": 32, "image_size": 64, "patch_size": 8, "mask_input_channels": 4}
+        masks = {"hidden_size": 32, "mlp_dim": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "iou_head_hidden_dim": 32,
+                 "attention_downsample_rate": 1}
+        return transformers.SamModel(transformers.SamConfig(vision_config=vision, prompt_encoder_config=prompts,
+                                                            mask_decoder_config=masks))
+    inputs = lambda: {"pixel_values": torch.randn(BATCH, 3, 64, 64), "input_points": 64 * torch.rand(BATCH, 1, 1, 2)}
+    return Network("vision", network, inputs, {"multimask_output": True}, class_axis=2)
+
+
+def timm_network(name, size=64, batch=4, **fields):
+    """A network of timm."""
+    def network():
+        import timm  # only these need it
+        return timm.create_model(name, pretrained=False, num_classes=10, **fields)
+    return Network("timm", network, images(size, batch))
+
+
 BART = {"vocab_size": 256, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
         "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_position_embeddings": 64, "pad_token_id": 0,
         "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1, "tie_word_embeddings": False}
@@ -179,6 +228,9 @@ GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 256, "n_positions"
 
 NETWORKS = {
     "gpt2": Network("decoder", from_config("GPT2LMHeadModel", "GPT2Config", **GPT), text, {"use_cache": False}),
+    "gpt2_tied": Network("decoder", from_config("GPT2LMHeadModel", "GPT2Config", **{**GPT, "tie_word_embeddings": True}), text,
+                         {"use_cache": False}),
+    "t5_tied": translator("T5", **{**T5, "tie_word_embeddings": True}),
     "gpt_neo": decoder("GPTNeo", hidden_size=64, num_layers=2, num_heads=4, vocab_size=256, attention_types=[[["global", "local"], 1]],
                        window_size=8, max_position_embeddings=128, tie_word_embeddings=False),
     "gpt_neox": decoder("GPTNeoX", **TEXT),
@@ -255,4 +307,43 @@ NETWORKS = {
     "tv_fcn_resnet50": segmenting("fcn_resnet50"),
     "tv_deeplabv3_mobilenet": segmenting("deeplabv3_mobilenet_v3_large"),
     "tv_lraspp_mobilenet": segmenting("lraspp_mobilenet_v3_large", "input"),
+    "tv_maxvit": Network("torchvision", lambda: torchvision.models.MaxVit(
+        input_size=(64, 64), stem_channels=16, partition_size=2, block_channels=[16, 32], block_layers=[1, 1], head_dim=16,
+        stochastic_depth_prob=0.0, num_classes=10), images(64, 4)),
+    "gptj": decoder("GPTJ", **GPT, rotary_dim=8),
+    "codegen": decoder("CodeGen", **GPT, rotary_dim=8),
+    "gemma3": Network("decoder", from_config("Gemma3ForCausalLM", "Gemma3TextConfig", **GROUPED, sliding_window=8,
+                                             layer_types=["sliding_attention", "full_attention"]), text, {"use_cache": False}),
+    "cohere": decoder("Cohere", **TEXT, num_key_value_heads=2),
+    "granite": decoder("Granite", **TEXT, num_key_value_heads=2),
+    "xglm": decoder("XGLM", vocab_size=256, d_model=64, ffn_dim=128, num_layers=2, attention_heads=4, max_position_embeddings=64,
+                    pad_token_id=0, tie_word_embeddings=False),
+    "qwen3_moe": mixture("Qwen3Moe", **GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64),
+    "xlm_roberta": encoder("XLMRoberta", **TEXT),
+    "xlnet": encoder("XLNet", vocab_size=256, d_model=64, n_layer=2, n_head=4, d_inner=128, pad_token_id=0),
+    "longformer": encoder("Longformer", **TEXT, attention_window=8, max_position_embeddings=64),
+    "layoutlm": dataclasses.replace(encoder("LayoutLM", **TEXT, max_2d_position_embeddings=128), inputs=layouts),
+    "squeezebert": encoder("SqueezeBert", **TEXT, embedding_size=64),
+    "convbert": encoder("ConvBert", **TEXT, embedding_size=32),
+    "roformer": encoder("RoFormer", **TEXT, embedding_size=64, max_position_embeddings=64),
+    "mobilebert": encoder("MobileBert", **TEXT, embedding_size=32, intra_bottleneck_size=32),
+    "mt5": translator("MT5", **T5),
+    "mbart": translator("MBart", **BART),
+    "m2m_100": translator("M2M100", **BART),
+    "blenderbot": translator("Blenderbot", **BART),
+    "speech_to_text": speech_to_text(),
+    "wavlm": audio("WavLM"),
+    "detr": detr(),
+    "sam": segment_anything(),
+    "pvt_v2": vision("PvtV2", size=64, image_size=64, hidden_sizes=[16, 32, 32, 64], num_attention_heads=[1, 2, 2, 4], depths=[1, 1, 1, 1],
+                     num_labels=5),
+    "poolformer": vision("PoolFormer", size=64, hidden_sizes=[16, 32, 32, 64], depths=[1, 1, 1, 1], num_labels=5),
+    "timm_ghostnet": timm_network("ghostnet_100", drop_rate=0.0),
+    "timm_mixer": timm_network("mixer_s32_224", size=224, batch=2),
+    "timm_resmlp": timm_network("resmlp_12_224", size=224, batch=2),
+    "timm_efficientnetv2": timm_network("tf_efficientnetv2_b0", drop_rate=0.0),
+    "timm_cait": timm_network("cait_xxs24_224", size=32, img_size=32, patch_size=8, depth=2, embed_dim=64, num_heads=4),
+    "timm_edgenext": timm_network("edgenext_xx_small"),
+    "timm_rexnet": timm_network("rexnet_100"),
+    "timm_hardcorenas": timm_network("hardcorenas_a"),
 }

@@ -8,13 +8,14 @@ Each network has small random weights. Both exporters write it as ONNX with thei
 can, else with fixed ones. `forebay run` must give the same logits as PyTorch, at two sizes where sizes are open; then `forebay train` and
 PyTorch take the same steps of SGD on the same data, and their losses must agree. Where sizes are open, the second batch is smaller.
 Networks that normalise batches are exported once more for training, as they compute something else there, and without dynamo's optimiser,
-which folds the normalisations into convolutions. What fails stands in the table
+which folds the normalisations into convolutions; so are networks that train otherwise with what it folds. What fails stands in the table
 with its reason; the command ends with 0, as finding failures is what it is for.
 """
 import argparse
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -32,6 +33,8 @@ import recording
 
 EXPORTERS = ("TorchScript", "dynamo")
 OPSET = 18
+# Open sizes, with attention written out, which is what transformers advise where an exporter cannot write the fused one.
+EAGER = "open, eager attention"
 # By whether a network normalises batches: weights before a normalisation have steep gradients where they are small.
 LEARNING_RATES = {False: 0.01, True: 0.001}
 # Losses agree with those of PyTorch in float64 where they differ by no more than this share, or by no more than this many times
@@ -48,9 +51,15 @@ class Failed(Exception):
     """Why a network has no figures."""
 
 
+class LossesDiffer(Failed):
+    """A network trained otherwise than in PyTorch."""
+
+
 def reason(error):
-    """An exception in one line."""
-    text = " ".join(str(error).split())
+    """An exception in one line: the one that began it, where others were raised from it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = " ".join(re.sub("\\x1b\\[[0-9;]*m", "", str(error)).split())
     return f"{type(error).__name__}: {text[:300]}"
 
 
@@ -84,9 +93,27 @@ def in_child(function, *arguments):
     return result
 
 
+def kept(arguments, folder, name, function, *rest):
+    """What a function returns in a process of its own, or why it fails; with --reuse, what an earlier run wrote down of it."""
+    path = os.path.join(folder, f"{name}.json")
+    if arguments.reuse and os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            good, result = json.load(file)
+    else:
+        try:
+            good, result = True, in_child(function, *rest)
+        except Failed as error:
+            good, result = False, str(error)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([good, result], file)
+    if not good:
+        raise Failed(result)
+    return result
+
+
 def is_text(name, value):
     """Whether the second size of an input is a length."""
-    return value.dim() == 2 and name.endswith(("input_ids", "attention_mask"))
+    return value.dim() >= 2 and name.endswith(("input_ids", "attention_mask", "bbox"))
 
 
 def batches(name):
@@ -124,9 +151,12 @@ def references(name, folder, threads):
     return architecture_models.normalises_batches(module), count
 
 
-def export(name, exporter, path, for_training, open_sizes):
+def export(name, exporter, path, for_training, sizes):
     """Writes a network as ONNX."""
     module, inputs = architecture_models.build(name)
+    open_sizes = sizes != "fixed"
+    if sizes == EAGER:
+        module.network.set_attn_implementation("eager")
     training = for_training and architecture_models.normalises_batches(module)
     module.train(training)
     values = tuple(inputs.values())
@@ -135,8 +165,9 @@ def export(name, exporter, path, for_training, open_sizes):
         if open_sizes:
             free = torch.export.Dim.DYNAMIC
             options["dynamic_shapes"] = (tuple({0: free, 1: free} if is_text(key, value) else {0: free} for key, value in inputs.items()),)
-        # Its optimiser folds normalisations into convolutions also where those are to be trained.
-        torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not training, **options)
+        # Its optimiser folds normalisations into convolutions, and parameters into what is computed of them, also where those are to be
+        # trained.
+        torch.onnx.export(module, values, path, dynamo=True, verbose=False, optimize=not for_training, **options)
         return
     if open_sizes:
         options["dynamic_axes"] = {key: {0: "batch", 1: f"length_{key}"} if is_text(key, value) else {0: "batch"}
@@ -204,42 +235,68 @@ def compare_logits(arguments, model, folder, inputs):
 
 
 def buffers(name, model):
-    """Names of what the network holds and does not train; in a file of TorchScript's, it looks like weights."""
+    """Names of what the network holds and does not train: buffers, which look like weights in a file of TorchScript's, and parameters
+    without gradients, such as tables of positions, which do in both."""
     module, _ = architecture_models.build(name)
     held = {key for key, value in module.named_buffers() if value.is_floating_point() and not key.split(".")[-1].startswith("running_")}
+    held |= {key for key, value in module.named_parameters() if not value.requires_grad}
     return sorted(held & {weights.name for weights in onnx.load(model, load_external_data=False).graph.initializer})
 
 
 def compare_losses(arguments, name, model, folder, data, batch, rate, expected, tolerance):
     """The largest relative difference of losses, seconds of the best whole step but the first, and the peak memory in bytes."""
-    frozen = [word for buffer in in_child(buffers, name, model) for word in ("--freeze", buffer)]
+    of_model = f"{os.path.basename(model)}.buffers"
+    frozen = [word for buffer in kept(arguments, folder, of_model, buffers, name, model) for word in ("--freeze", buffer)]
     report = forebay([arguments.forebay, "train", model, "--data", os.path.join(folder, data), "--class-axis",
                       str(architecture_models.NETWORKS[name].class_axis), "--batch-size", str(batch), "--steps", str(arguments.steps),
                       "--learning-rate", str(rate), "--threads", str(arguments.threads), "--no-compare", "--json", *frozen], folder)
     losses = [step["loss"] for step in report["steps"]]
     difference = furthest(losses, expected)
     if not difference <= tolerance:
-        raise Failed(f"forebay train: losses {', '.join(f'{loss:.6f}' for loss in losses)}; PyTorch's "
+        raise LossesDiffer(f"forebay train: losses {', '.join(f'{loss:.6f}' for loss in losses)}; PyTorch's "
                      f"{', '.join(f'{loss:.6f}' for loss in expected)}")
     return difference, min(step["seconds"] for step in report["steps"][2::2]), report["resident_peak_bytes"]
 
 
 def furthest(losses, expected):
-    """The largest relative difference of losses."""
-    return max(abs(found - wanted) / abs(wanted) for found, wanted in zip(losses, expected, strict=True))
+    """The largest difference of losses, over the loss, or over 1 where that is more than the loss."""
+    return max(abs(found - wanted) / max(abs(wanted), 1) for found, wanted in zip(losses, expected, strict=True))
 
 
-def exported(name, exporter, folder, for_training):
-    """The file of an exported network, how its sizes are, and why they are not open."""
-    path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}.onnx")
-    failures = []
-    for sizes in ("open", "fixed"):
+def works_elsewhere(model, folder, inputs):
+    """Whether ONNX Runtime gets the logits; an exporter may write sizes as numbers that it was told are open."""
+    import onnxruntime  # only a failure asks for it
+    with np.load(os.path.join(folder, f"{inputs}.npz")) as arrays:
+        given = dict(arrays)
+    expected = np.load(os.path.join(folder, f"{inputs}.logits.npy"))
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    found = session.run(["logits"], {value.name: given[value.name] for value in session.get_inputs()})[0]
+    return found.shape == expected.shape and bool(np.max(np.abs(found - expected)) <= OUTPUT_TOLERANCE * np.max(np.abs(expected)))
+
+
+def are_open(arguments, model, folder):
+    """Whether a file holds for other sizes than those that it was exported with."""
+    try:
+        compare_logits(arguments, model, folder, "longer")
+        return True
+    except Failed:
         try:
-            in_child(export, name, exporter, path, for_training, sizes == "open")
+            return in_child(works_elsewhere, model, folder, "longer")
+        except Failed:
+            return False
+
+
+def exported(arguments, name, exporter, folder, for_training, choices=("open", EAGER, "fixed")):
+    """The file of an exported network, and how its sizes are."""
+    failures = []
+    for sizes in choices:
+        path = os.path.join(folder, f"{exporter}{'-training' if for_training else ''}{'-fixed' if sizes == 'fixed' else ''}.onnx")
+        try:
+            kept(arguments, folder, f"{os.path.basename(path)}.{sizes}", export, name, exporter, path, for_training, sizes)
             return path, sizes
         except Failed as error:
             failures.append(error)
-    raise Failed(f"export: {failures[-1]}")
+    raise Failed(f"export: {failures[0]}")
 
 
 class Expected:
@@ -247,9 +304,9 @@ class Expected:
 
     def __init__(self, arguments, name, folder, data, batch):
         steps = (name, folder, data, batch, arguments.steps, arguments.threads)
-        single, self.seconds, self.peak = in_child(torch_steps, *steps)
+        single, self.seconds, self.peak = kept(arguments, folder, f"{data}.float32", torch_steps, *steps)
         try:
-            self.losses, _, _ = in_child(torch_steps, *steps, torch.float64)
+            self.losses, _, _ = kept(arguments, folder, f"{data}.float64", torch_steps, *steps, torch.float64)
         except Failed:  # some networks compute in one type only
             self.losses = single
         self.rounding = furthest(single, self.losses)
@@ -261,7 +318,7 @@ def rows_of(arguments, name, folder):
     kind = architecture_models.NETWORKS[name].kind
     references_of = {}
     try:
-        normalises, batch = in_child(references, name, folder, arguments.threads)
+        normalises, batch = kept(arguments, folder, "references", references, name, folder, arguments.threads)
     except Failed as error:
         print(f"{name}: PyTorch: {error}", flush=True)
         yield [name, kind, *[None] * 9, f"PyTorch: {error}"]
@@ -270,19 +327,30 @@ def rows_of(arguments, name, folder):
         sizes = logits = losses = seconds = peak = expected = None
         failures = []
         try:
-            model, sizes = exported(name, exporter, folder, False)
+            model, sizes = exported(arguments, name, exporter, folder, False)
+            if sizes != "fixed" and not are_open(arguments, model, folder):
+                model, sizes = exported(arguments, name, exporter, folder, False, ("fixed",))
+            choices = tuple(dict.fromkeys((sizes, "fixed")))
             try:
                 logits = max(compare_logits(arguments, model, folder, inputs)
-                             for inputs in (("inputs", "longer") if sizes == "open" else ("inputs",)))
+                             for inputs in (("inputs",) if sizes == "fixed" else ("inputs", "longer")))
             except Failed as error:
                 failures.append(str(error))
             if normalises:
-                model, sizes = exported(name, exporter, folder, True)
+                model, sizes = exported(arguments, name, exporter, folder, True, choices)
             if sizes not in references_of:
-                references_of[sizes] = Expected(arguments, name, folder, "data.npz" if sizes == "open" else "batch.npz", batch)
+                references_of[sizes] = Expected(arguments, name, folder, "batch.npz" if sizes == "fixed" else "data.npz", batch)
             expected = references_of[sizes]
-            losses, seconds, peak = compare_losses(arguments, name, model, folder, expected.data, batch, LEARNING_RATES[normalises],
-                                                   expected.losses, max(LOSS_TOLERANCE, ROUNDING * expected.rounding))
+            rest = (folder, expected.data, batch, LEARNING_RATES[normalises], expected.losses,
+                    max(LOSS_TOLERANCE, ROUNDING * expected.rounding))
+            try:
+                losses, seconds, peak = compare_losses(arguments, name, model, *rest)
+            except LossesDiffer:
+                if exporter != "dynamo" or normalises:
+                    raise
+                model, sizes = exported(arguments, name, exporter, folder, True, choices)
+                losses, seconds, peak = compare_losses(arguments, name, model, *rest)
+                sizes += ", optimize=False"
         except Failed as error:
             failures.append(str(error))
         mib = lambda bytes: bytes and bytes / (1 << 20)
@@ -302,6 +370,8 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="steps of training, three at least [default: 3]")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep", metavar="FOLDER", help="keep exported networks and data there")
+    parser.add_argument("--reuse", action="store_true", help="take networks, data and PyTorch's figures from the folder of --keep, where "
+                        "it has them")
     parser.add_argument("--list", action="store_true", help="list the networks, and end")
     recording.add_output(parser)
     arguments = parser.parse_args()
@@ -311,6 +381,8 @@ def main():
         return
     if arguments.steps < 3:
         parser.error("--steps: the first step is not timed, and the second may be a smaller one, so there must be three at least")
+    if arguments.reuse and not arguments.keep:
+        parser.error("--reuse: name the folder of an earlier run by --keep")
     if not os.access(arguments.forebay, os.X_OK):
         parser.error(f"{arguments.forebay} is no program: build it by `cargo build --release`, or name it by --forebay")
     rows = []

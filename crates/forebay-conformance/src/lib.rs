@@ -9,12 +9,15 @@
 //! | [`suite`] | where cases come from: an archive or a folder |
 //! | [`comparison`] | when an output is the expected one |
 //! | [`values`] | what the files of a case hold |
+//! | [`scope`] | what of ONNX is out of scope |
 //! | [`run`] | one case, from its bytes to its outcome |
 
 pub mod comparison;
 pub mod run;
+pub mod scope;
 pub mod suite;
 pub mod values;
 
 pub use run::{run, Outcome};
+pub use scope::out_of_scope;
 pub use suite::{Case, Suite};

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use flate2::read::GzDecoder;
 
 /// The archives in the repository.
-const PUBLIC: [&str; 2] = ["node-public.tar.gz", "node-values.tar.gz"];
+const PUBLIC: [&str; 3] = ["node-public.tar.gz", "node-values.tar.gz", "node-rest.tar.gz"];
 
 /// A case: its files by their path in its folder.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_base::{DataType, Kernel, Tensor};
 
 /// The newest version of the default operator set that the table follows.
-pub const NEWEST_OPSET: i64 = 27;
+pub const NEWEST_OPSET: i64 = 28;
 
 use crate::tensor::Contents;
 pub use forebay_base::TensorType;

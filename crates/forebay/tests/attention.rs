@@ -19,6 +19,11 @@ fn small(random: &mut Random, count: usize) -> Vec<f64> {
 
 /// Queries, keys and values are x times a matrix each; a trained bias [1, 3, 6, 6] is added to the scores.
 fn model(seed: u64, end: &[Vec<u8>]) -> Model {
+    model_with_bias(seed, end, |_, _| true)
+}
+
+/// The same, where the bias is minus infinity for what a row does not see.
+fn model_with_bias(seed: u64, end: &[Vec<u8>], sees: impl Fn(usize, usize) -> bool) -> Model {
     let mut random = Random::new(seed);
     let size = SIZES[3];
     let mut nodes: Vec<Vec<u8>> =
@@ -27,15 +32,27 @@ fn model(seed: u64, end: &[Vec<u8>]) -> Model {
     let mut initializers: Vec<Vec<u8>> =
         WEIGHTS.iter().map(|weights| onnx::floats(weights, &[size, size], &small(&mut random, size * size))).collect();
     let bias = [1, SIZES[1], SIZES[2], SIZES[2]];
-    initializers.push(onnx::floats("bias", &bias, &small(&mut random, bias.iter().product())));
+    let mut values = small(&mut random, bias.iter().product());
+    for (i, value) in values.iter_mut().enumerate() {
+        if !sees(i / SIZES[2] % SIZES[2], i % SIZES[2]) {
+            *value = f64::NEG_INFINITY;
+        }
+    }
+    initializers.push(onnx::floats("bias", &bias, &values));
     initializers.push(onnx::floats("module.scale", &[], &[1.0 / (size as f64).sqrt()]));
     Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
 }
 
 /// The losses of some steps, the parameters after them, and the names of the kernels.
 fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
+    trained_but(model, &[])
+}
+
+/// The same, where these do not train.
+fn trained_but(model: Model, frozen: &[&str]) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
     let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.5));
     options.freeze.push("module.scale".to_string());
+    options.freeze.extend(frozen.iter().map(ToString::to_string));
     let mut trainer = trainer(model, options, host(2));
     let shape = SIZES.map(|size| size as u64);
     let mut random = Random::new(7);
@@ -94,6 +111,23 @@ fn the_operator_trains_as_what_it_means_and_its_mask_too() {
         ],
     ];
     compare(model(1, &fused), model(1, &plain.concat()));
+}
+
+#[test]
+fn windows_are_masks_and_rows_that_see_nothing_train_nothing() {
+    let attention =
+        |attributes: &[(&str, &[i64], bool)]| [onnx::node("Attention", &["q", "k", "v", "bias"], "y", attributes)];
+    let windows = attention(&[("left_window_size", &[2], false), ("right_window_size", &[1], false)]);
+    // The first row sees nothing. A decay of 0 times minus infinity would be no number: the bias does not train.
+    let sees = |row: usize, key: usize| row > 0 && key + 2 >= row && key <= row + 1;
+    let (losses, parameters, kernels) = trained_but(model_with_bias(4, &windows, |row, _| row > 0), &["bias"]);
+    assert!(kernels.contains(&"AttentionGradient"), "{kernels:?}");
+    assert!(losses.iter().all(|loss| loss.is_finite()) && losses[2] < losses[0], "{losses:?}");
+    let (masked_losses, masked_parameters, _) = trained_but(model_with_bias(4, &attention(&[]), sees), &["bias"]);
+    assert_eq!(losses, masked_losses);
+    for name in WEIGHTS {
+        assert_eq!(parameters[name], masked_parameters[name], "{name}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::exporter::{entry, Signature, FOLDED_FROM};
-use super::proto::{GraphProto, ModelProto};
+use super::proto::{GraphProto, ModelProto, ValueInfoProto};
 
 /// Calls that only give elements other places.
 const MOVES: [&str; 8] = ["permute", "transpose", "t", "view", "reshape", "unsqueeze", "squeeze", "detach"];
@@ -46,13 +46,12 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
         let (Some(list), Some(uses)) = (entry(&info.metadata_props, FOLDED_FROM), uses.get(info.name())) else {
             continue;
         };
-        let names: BTreeSet<&str> = list.split(['\'', '"']).skip(1).step_by(2).collect();
+        let names = names_in(list);
         let of_module = |name: &&&str| signature.parameters.contains(**name);
         let is_recurrent =
             uses.iter().all(|(operator, input)| RECURRENT.contains(operator) && RECURRENT_WEIGHTS.contains(input));
         let parameters: Vec<&str> = names.iter().filter(of_module).copied().collect();
-        let other = names.iter().filter(|name| !of_module(name)).chain([&info.name()]).copied().collect::<Vec<_>>();
-        let is_moved = parameters.len() == 1 && other.iter().all(|name| !buffers.contains(name) && moves(name));
+        let is_moved = moved_from(info, &signature).is_some();
         for parameter in parameters {
             let places = places.entry(parameter).or_default();
             match (is_recurrent, is_moved) {
@@ -75,6 +74,24 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
         places.computed > 0 || moved > 1 || is_folded
     };
     signature.parameters.iter().filter(is_altered).cloned().collect()
+}
+
+/// Names in a list of quoted ones.
+fn names_in(list: &str) -> BTreeSet<&str> {
+    list.split(['\'', '"']).skip(1).step_by(2).collect()
+}
+
+/// The one parameter of which a value was made while the module was exported, by giving its elements other places.
+pub(super) fn moved_from<'a>(info: &'a ValueInfoProto, signature: &Signature) -> Option<&'a str> {
+    let names = names_in(entry(&info.metadata_props, FOLDED_FROM)?);
+    let (parameters, other): (Vec<&str>, Vec<&str>) =
+        names.into_iter().partition(|name| signature.parameters.contains(*name));
+    let buffers = signature.buffers();
+    let is_moved = other.iter().chain([&info.name()]).all(|name| !buffers.contains(name) && moves(name));
+    match *parameters {
+        [parameter] if is_moved => Some(parameter),
+        _ => None,
+    }
 }
 
 /// By initializer: operators that read it, and as which input.

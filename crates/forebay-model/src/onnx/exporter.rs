@@ -18,7 +18,7 @@ pub(super) const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
 /// Where the graph's metadata say which argument of the exported program is which attribute of the module.
 const SIGNATURE: &str = "pkg.torch.export.ExportedProgram.graph_signature";
 /// Where a node's metadata have the call that it was made of.
-const CALL: &str = "pkg.torch.onnx.fx_node";
+pub(super) const CALL: &str = "pkg.torch.onnx.fx_node";
 /// Where a node's metadata list the modules around its call, from the outermost to the call itself.
 const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 /// Where a node's metadata name the rules that changed it.
@@ -108,6 +108,11 @@ impl Signature {
     fn attribute_in(&self, scope: &str, last: &str) -> Option<&(String, String)> {
         let wanted = format!("{scope}.{last}");
         self.attributes.values().find(|(attribute, _)| *attribute == wanted)
+    }
+
+    /// The argument that an attribute is.
+    pub(super) fn argument(&self, attribute: &str) -> Option<&str> {
+        self.attributes.iter().find(|(_, (found, _))| found == attribute).map(|(argument, _)| &**argument)
     }
 
     /// The attribute that an argument of a call is.

@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{altered, exporter, malformed, order, tensor, Model, NestedPlace};
+use super::{altered, exporter, malformed, order, sharing, tensor, Model, NestedPlace};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
@@ -36,6 +36,7 @@ pub(super) fn model(
         let reason = format!("IR version {} is older than {OLDEST_IR_VERSION}", proto.ir_version());
         return Err(malformed(reason));
     }
+    sharing::share_again(&mut proto, &mut left_out, folder);
     let mut altered = altered::altered_parameters(&proto);
     exporter::restore_parameters(&mut proto, &mut left_out);
     altered.extend(altered::missing_parameters(&proto));

@@ -14,6 +14,7 @@ mod head;
 mod import;
 mod message;
 mod order;
+mod sharing;
 mod skeleton;
 mod tensor;
 

@@ -50,6 +50,7 @@ pub const ROWS: &[Operator] = &[
     composed!("Softplus", |view| unary(view, UnaryOp::Softplus)),
     composed!("Softsign", softsign),
     composed!("Sqrt", |view| unary(view, UnaryOp::Sqrt)),
+    composed!("SwiGLU", swiglu),
     composed!("Swish", swish),
     composed!("Tan", |view| unary(view, UnaryOp::Tan)),
     composed!("Tanh", |view| unary(view, UnaryOp::Tanh)),
@@ -159,6 +160,25 @@ fn swish(view: NodeView) -> Result<Decomposition, ModelError> {
         let scaled = c.affine(x, alpha, 0.0)?;
         c.unary(UnaryOp::Sigmoid, &scaled)
     })
+}
+
+/// Swish of the one input, times the other.
+fn swiglu(view: NodeView) -> Result<Decomposition, ModelError> {
+    let alpha = view.float("alpha", 1.0)?;
+    let mut c = Composer::new(view);
+    let (gate, x) = (c.input(0)?, c.input(1)?);
+    if gate.ty.shape != x.ty.shape {
+        return Err(view.error(format!("inputs of one shape are needed, not {} and {}", gate.ty, x.ty)));
+    }
+    let opened = if alpha == 1.0 {
+        c.unary(UnaryOp::Silu, &gate)?
+    } else {
+        let scaled = c.affine(&gate, alpha, 0.0)?;
+        let open = c.unary(UnaryOp::Sigmoid, &scaled)?;
+        c.binary(BinaryOp::Multiply, &gate, &open)?
+    };
+    let y = c.binary(BinaryOp::Multiply, &opened, &x)?;
+    c.finish(y)
 }
 
 /// x times a function of x.

@@ -77,13 +77,26 @@ fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
     binary(view, if view.int("fmod", 0)? != 0 { BinaryOp::Remainder } else { BinaryOp::Modulo })
 }
 
+/// Bits that are moved to the right leave copies of the sign; where there are no more of them, or their number is negative, the sign alone.
 fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = view.input_type(0)?.data_type;
-    if !matches!(data_type, DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64) {
-        return Err(view.error(format!("bits of unsigned integers are moved, not those of {data_type}")));
+    if !data_type.is_integer() {
+        return Err(view.error(format!("bits of integers are moved, not those of {data_type}")));
     }
+    let is_signed = matches!(data_type, DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64);
     match view.string("direction", "")? {
         "LEFT" => binary(view, BinaryOp::ShiftLeft),
+        "RIGHT" if is_signed => {
+            let mut c = Composer::new(view);
+            let (x, count) = (c.input(0)?, c.input(1)?);
+            let largest = c.integers(data_type, &[1], &[8 * data_type.size_bytes() as i64 - 1])?;
+            let zero = c.integers(data_type, &[1], &[0])?;
+            let is_negative = c.binary(BinaryOp::Less, &count, &zero)?;
+            let count = c.select(&is_negative, &largest, &count)?;
+            let count = c.binary(BinaryOp::Minimum, &count, &largest)?;
+            let y = c.binary(BinaryOp::ShiftRight, &x, &count)?;
+            c.finish(y)
+        }
         "RIGHT" => binary(view, BinaryOp::ShiftRight),
         other => Err(view.error(format!("attribute direction is LEFT or RIGHT, not '{other}'"))),
     }

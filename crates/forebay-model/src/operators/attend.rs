@@ -1,6 +1,6 @@
 //! Attention of queries to keys: what the operators of several domains have in common.
 
-use forebay_base::kernel::{AttentionOptions, BinaryOp, UnaryOp, ATTENTION_SIZE_MAX};
+use forebay_base::kernel::{AttentionOptions, BinaryOp, ReduceOp, UnaryOp, ATTENTION_SIZE_MAX};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Part};
@@ -182,9 +182,23 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     }
     found.push((Scores::Masked, s.clone()));
     let precise = if own.in_double { DataType::Float64 } else { s.ty.data_type };
+    // Probabilities of a row that sees no key are 0, not what divides 0 by 0.
+    let sees = match bias.is_some() || !masks.is_empty() {
+        true if keys > 0 => Some(sees_keys(c, &s)?),
+        _ => None,
+    };
+    let zero = c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(s.ty.data_type, &[1]));
+    let s = match &sees {
+        Some(sees) => c.select(sees, &s, &zero)?,
+        None => s,
+    };
     let s = c.cast(&s, precise);
     let p = c.kernel(Kernel::Softmax { axis: 3 }, &[&s], s.ty.clone());
     let p = c.cast(&p, q.ty.data_type);
+    let p = match &sees {
+        Some(sees) => c.select(sees, &p, &zero)?,
+        None => p,
+    };
     found.push((Scores::Probabilities, p.clone()));
     let p = c.reshape(&p, &[batch, groups, group_rows, keys])?;
     let y = product_of(c, &p, &v, [false, false], 1.0)?;
@@ -193,6 +207,14 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     let scores = own.wanted.and_then(|wanted| found.into_iter().find(|(stage, _)| *stage == wanted));
     let scores = scores.map(|(_, scores)| c.cast(&scores, data_type));
     Ok(Attended { y, scores, kept: None })
+}
+
+/// Whether rows of scores have any above minus infinity (or one that is no number): [batch, heads, rows, 1].
+fn sees_keys(c: &mut Composer, scores: &Part) -> Result<Part, ModelError> {
+    let largest = c.reduce(ReduceOp::Max, &[3], scores)?;
+    let unseen = c.kernel(Kernel::Fill { value: f64::NEG_INFINITY }, &[], TensorType::new(scores.ty.data_type, &[1]));
+    let blind = c.binary(BinaryOp::Equal, &largest, &unseen)?;
+    c.unary(UnaryOp::Not, &blind)
 }
 
 /// Bias and masks as one operand of the kernel: each of its dimensions is that of the scores or 1, the last one that of the scores.

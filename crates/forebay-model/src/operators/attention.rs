@@ -1,7 +1,7 @@
 //! ONNX's attention operators.
 
 use forebay_base::kernel::{BinaryOp, PadMode};
-use forebay_base::{DataType, Kernel};
+use forebay_base::{DataType, Kernel, Tensor};
 
 use super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
 use super::decomposition::{composed, Composer, Decomposition, Part};
@@ -47,9 +47,26 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
             _ => bias = Some(mask),
         }
     }
-    if view.has_input(6) {
-        let lengths = c.input(6)?;
-        masks.push(within_lengths(&mut c, &lengths, count)?);
+    let mut causal = (view.int("is_causal", 0)? != 0).then_some(past);
+    let lengths = if view.has_input(6) { Some(c.input(6)?) } else { None };
+    if let Some(lengths) = &lengths {
+        masks.push(within_lengths(&mut c, lengths, count)?);
+    }
+    let windows = [window(&view, "left_window_size")?, window(&view, "right_window_size")?];
+    if windows != [None; 2] || (causal.is_some() && lengths.is_some()) {
+        let rows = queries.ty.shape[2];
+        let own = positions(&mut c, rows, past, lengths.as_ref())?;
+        let key = numbers(&mut c, 0, count, 3)?;
+        let right = [windows[1], causal.map(|_| 0)].into_iter().flatten().min();
+        if let Some(right) = right {
+            let last = moved(&mut c, &own, right)?;
+            masks.push(c.binary(BinaryOp::LessOrEqual, &key, &last)?);
+        }
+        if let Some(left) = windows[0] {
+            let first = moved(&mut c, &own, -left)?;
+            masks.push(c.binary(BinaryOp::GreaterOrEqual, &key, &first)?);
+        }
+        causal = None;
     }
     let mode = view.int("qk_matmul_output_mode", 0)?;
     let stages = [Scores::Products, Scores::Capped, Scores::Masked, Scores::Probabilities];
@@ -61,7 +78,7 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
         values: values.clone(),
         bias,
         masks,
-        causal: (view.int("is_causal", 0)? != 0).then_some(past),
+        causal,
         scale: view.float("scale", default_scale(head_size))?,
         softcap: view.float("softcap", 0.0)?,
         wanted: matches!(view.node.outputs.get(3), Some(Some(_))).then_some(stage),
@@ -76,6 +93,32 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
 fn is_double(view: &NodeView) -> Result<bool, ModelError> {
     const DOUBLE: i64 = 11;
     Ok(view.int("softmax_precision", 0)? == DOUBLE)
+}
+
+/// How many keys a row sees on a side of its own position; none where that is not limited.
+fn window(view: &NodeView, name: &str) -> Result<Option<i64>, ModelError> {
+    match view.int(name, -1)? {
+        -1 => Ok(None),
+        size @ 0.. => Ok(Some(size.min(1 << 32))),
+        size => Err(view.error(format!("attribute {name} is -1 (no limit) or a number of positions, not {size}"))),
+    }
+}
+
+/// Positions with this much added.
+fn moved(c: &mut Composer, positions: &Part, by: i64) -> Result<Part, ModelError> {
+    let by = c.constant(Tensor::from_i64(&[1], &[by]));
+    c.binary(BinaryOp::Add, positions, &by)
+}
+
+/// The positions of rows among the keys: they follow the past, or are the last of each batch's own: [1 or batch, 1, rows, 1].
+fn positions(c: &mut Composer, rows: u64, past: u64, lengths: Option<&Part>) -> Result<Part, ModelError> {
+    let Some(lengths) = lengths else { return numbers(c, past, rows, 2) };
+    let lengths = c.cast(lengths, DataType::Int64);
+    let batch = lengths.ty.count();
+    let lengths = c.reshape(&lengths, &[batch, 1, 1, 1])?;
+    let row = numbers(c, 0, rows, 2)?;
+    let begin = moved(c, &lengths, -(rows as i64))?;
+    c.binary(BinaryOp::Add, &begin, &row)
 }
 
 /// A mask whose last dimension has all keys: those behind its end are not seen.

@@ -29,6 +29,7 @@ mod losses;
 mod matrix;
 mod max_pooling;
 pub(crate) mod microsoft;
+mod ngrams;
 mod norm_pooling;
 mod normalization;
 mod ordering;
@@ -77,6 +78,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     integer::ROWS,
     matrix::ROWS,
     max_pooling::ROWS,
+    ngrams::ROWS,
     attention::ROWS,
     causal::ROWS,
     einsum::ROWS,

@@ -208,7 +208,12 @@ fn space_to_depth(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(format!("{} does not divide into blocks of {block} x {block}", x.ty)));
     }
     let parts = c.reshape(&x, &[n, channels, height / block, block, width / block, block])?;
-    let parts = c.transpose(&parts, &[0, 3, 5, 1, 2, 4])?;
+    let permutation = match view.string("mode", "DCR")? {
+        "DCR" => [0, 3, 5, 1, 2, 4],
+        "CRD" => [0, 1, 3, 5, 2, 4],
+        other => return Err(view.error(format!("attribute mode is DCR or CRD, not '{other}'"))),
+    };
+    let parts = c.transpose(&parts, &permutation)?;
     let depth = product(&view, &[channels, block * block])?;
     let y = c.reshape(&parts, &[n, depth, height / block, width / block])?;
     c.finish(y)

@@ -154,12 +154,20 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "Not" => newest(vec![Input::Fed(Bool, vec![2, 3])], vec![]),
         "Add" | "Sub" | "Mul" | "Div" | "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Mod"
         | "Pow" | "PRelu" => newest(vec![fed(&[2, 3, 4]), fed(&[3, 1])], vec![]),
-        "BitShift" => vec![(
-            11,
-            vec![Input::Fed(UInt8, vec![2, 3]), Input::Fed(UInt8, vec![3])],
-            vec![text("direction", "LEFT")],
-            1,
-        )],
+        "BitShift" => vec![
+            (
+                11,
+                [vec![2, 3], vec![3]].map(|shape| Input::Fed(UInt8, shape)).into(),
+                vec![text("direction", "LEFT")],
+                1,
+            ),
+            (
+                28,
+                [vec![2, 3], vec![3]].map(|shape| Input::Fed(Int32, shape)).into(),
+                vec![text("direction", "RIGHT")],
+                1,
+            ),
+        ],
         "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" => {
             newest(vec![Input::Fed(Int32, vec![2, 3]), Input::Fed(Int32, vec![3])], vec![])
         }
@@ -275,6 +283,20 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "Swish" => vec![
             (24, vec![fed(&[2, 3])], vec![], 1),
             (24, vec![fed(&[2, 3])], vec![("alpha", Attribute::Float(1.5))], 1),
+        ],
+        "TfIdfVectorizer" => {
+            let pool = [
+                list("pool_int64s", &[2, 3, 5, 4, 5, 6]),
+                list("ngram_counts", &[0, 2]),
+                list("ngram_indexes", &[3, 0, 1, 2]),
+            ];
+            let lengths =
+                [int("min_gram_length", 1), int("max_gram_length", 2), int("max_skip_count", 1), text("mode", "IDF")];
+            vec![(9, vec![Input::Fed(Int32, vec![2, 6])], pool.into_iter().chain(lengths).collect(), 1)]
+        }
+        "SwiGLU" => vec![
+            (28, vec![fed(&[2, 3]), fed(&[2, 3])], vec![], 1),
+            (28, vec![fed(&[2, 3]), fed(&[2, 3])], vec![("alpha", Attribute::Float(1.5))], 1),
         ],
         "Constant" => newest(vec![], vec![list("value_ints", &[1, 2])]),
         "ConstantOfShape" => newest(vec![ints(&[2, 3])], vec![]),
@@ -489,7 +511,10 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             (18, vec![fed(&[7, 2])], vec![int("num_outputs", 3)], 3),
         ],
         "DepthToSpace" => newest(vec![fed(&[2, 8, 2, 3])], vec![int("blocksize", 2)]),
-        "SpaceToDepth" => newest(vec![image()], vec![int("blocksize", 2)]),
+        "SpaceToDepth" => vec![
+            (13, vec![image()], vec![int("blocksize", 2)], 1),
+            (28, vec![image()], vec![int("blocksize", 2), text("mode", "CRD")], 1),
+        ],
         "Dropout" => vec![(7, vec![fed(&[2, 3])], vec![], 1), (13, vec![fed(&[2, 3])], vec![], 2)],
         "Expand" => newest(vec![fed(&[3, 1]), ints(&[2, 1, 4])], vec![]),
         "Tile" => newest(vec![fed(&[2, 3]), ints(&[1, 4])], vec![]),

@@ -242,3 +242,52 @@ fn parameters_that_the_exporter_computed_with_are_named() {
     let expected = ["d.weight", "g", "gone", "norm.weight", "state", "tied", "v"];
     assert_eq!(model.altered_parameters(), expected, "weights of an LSTM only have other places");
 }
+
+#[test]
+fn copies_of_a_shared_matrix_are_one_tensor_again() {
+    let matrix = |name: &str, dims: &[i64], values: &[f32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        raw(name, OnnxType::Float, dims, &bytes)
+    };
+    let folded = |name: &str, from: &str| ValueInfoProto {
+        metadata_props: metadata(&[("pkg.onnxscript.optimizer.folded_from", from)]),
+        ..info(name, &[])
+    };
+    let lines = ["twice.weight", "tied.weight", "scaled.weight"]
+        .map(|name| format!("p_{}: PARAMETER target='{name}'\n", name.replace('.', "_")));
+    let graph = GraphProto {
+        node: vec![
+            node("MatMul", &["x", "val_1"], &["x1"]),
+            node("MatMul", &["x1", "val_2"], &["x2"]),
+            node("MatMul", &["x2", "tied.weight"], &["x3"]),
+            node("MatMul", &["x3", "permute_1"], &["x4"]),
+            node("MatMul", &["x4", "scaled.weight"], &["x5"]),
+            node("MatMul", &["x5", "val_3"], &["y"]),
+        ],
+        initializer: vec![
+            matrix("val_1", &[2, 2], &[1.0, 2.0, 3.0, 4.0]),
+            matrix("val_2", &[2, 2], &[1.0, 2.0, 3.0, 4.0]),
+            matrix("permute_1", &[3, 2], &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]),
+            matrix("tied.weight", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+            matrix("scaled.weight", &[2, 1], &[1.0, 2.0]),
+            matrix("val_3", &[1, 2], &[2.0, 4.0]),
+        ],
+        value_info: vec![
+            folded("val_1", "['twice.weight']"),
+            folded("val_2", "['twice.weight']"),
+            folded("permute_1", "['tied.weight', 'val_9']"),
+            folded("val_3", "['scaled.weight']"),
+        ],
+        metadata_props: metadata(&[("pkg.torch.export.ExportedProgram.graph_signature", &lines.concat())]),
+        input: vec![info("x", &[2, 2])],
+        output: vec![info("y", &[2, 2])],
+        ..GraphProto::default()
+    };
+    let proto = of_pytorch(graph);
+    let model = read(&proto.encode_to_vec(), None).unwrap();
+    assert_eq!(read_at(&model, "MatMul", 1), ["val_1", "val_1", "tied.weight", "permute_1", "scaled.weight", "val_3"]);
+    assert_eq!(read_at(&model, "Transpose", 0), ["tied.weight"]);
+    let names: Vec<&String> = model.contents().keys().collect();
+    assert_eq!(names, ["scaled.weight", "tied.weight", "val_1", "val_3"], "val_3 is twice the other");
+    assert_eq!(model.altered_parameters(), ["scaled.weight"]);
+}

@@ -207,7 +207,9 @@ fn absurd_numbers_are_errors() {
         ("QuantizeLinear", vec![fed(&[4]), fed(&[3])], vec![int("axis", 0)]),
         ("DequantizeLinear", vec![fed(&[4]), fed(&[])], vec![]),
         ("MatMulInteger", vec![Input::Fed(UInt8, vec![2, 3]), Input::Fed(UInt8, vec![2, 3])], vec![]),
-        ("BitShift", vec![Input::Fed(Int8, vec![2]), Input::Fed(Int8, vec![2])], vec![text("direction", "LEFT")]),
+        ("BitShift", vec![fed(&[2]), fed(&[2])], vec![text("direction", "LEFT")]),
+        ("BitShift", vec![Input::Fed(Int8, vec![2]), Input::Fed(Int8, vec![2])], vec![text("direction", "UP")]),
+        ("SwiGLU", vec![fed(&[2]), fed(&[1])], vec![]),
         ("OneDoesNotExist", vec![], vec![]),
     ] {
         let message = refused(op_type, inputs, &attributes);

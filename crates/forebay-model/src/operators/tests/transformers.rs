@@ -46,6 +46,14 @@ fn of_onnx(op_type: &str) -> Option<Vec<Sample>> {
             (23, with(heads(), vec![Input::Fed(Bool, vec![2, 1, 3, 5])]), vec![int("softmax_precision", 11)], 1),
             (23, hidden(), of_heads(), 1),
             (23, with(hidden(), caches()), [of_heads(), vec![int("is_causal", 1)]].concat(), 3),
+            (25, heads(), vec![int("left_window_size", 1), int("right_window_size", 0)], 1),
+            (
+                25,
+                with(hidden(), caches()),
+                [of_heads(), vec![int("left_window_size", 2), int("is_causal", 1)]].concat(),
+                3,
+            ),
+            (25, with(heads(), vec![Input::Fed(Bool, vec![3, 5])]), vec![int("qk_matmul_output_mode", 3)], 4),
             (
                 24,
                 with(heads(), vec![fed(&[5]), Input::Absent, Input::Absent, Input::Fed(Int64, vec![2])]),

@@ -87,6 +87,11 @@ unsafe fn block_of_rows(
         }
     }
     for ((y, logarithm), running) in y.chunks_exact_mut(sizes.v_size).zip(logarithms).zip(&running) {
+        if running.sum == 0.0 {
+            // The row saw no key: its result is 0, as it is. Exponentials of nothing are 0 above any logarithm, also in the gradient.
+            *logarithm = 0.0;
+            continue;
+        }
         let sum = running.sum as f32;
         wide(|| y.iter_mut().for_each(|y| *y /= sum));
         *logarithm = (f64::from(running.shift()) + running.sum.ln()) as f32;

@@ -1,0 +1,85 @@
+//! What of ONNX is out of scope: strings, `ai.onnx.ml` and sparse tensors.
+
+use prost::Message;
+
+/// The domain of classical machine learning.
+const CLASSICAL: &str = "ai.onnx.ml";
+/// `TensorProto.STRING`.
+const STRING: i32 = 8;
+
+/// `ModelProto`, as far as it says what a model needs.
+#[derive(Clone, PartialEq, Message)]
+struct Model {
+    #[prost(message, optional, tag = "7")]
+    graph: Option<Graph>,
+    #[prost(message, repeated, tag = "8")]
+    opsets: Vec<Opset>,
+}
+
+/// `OperatorSetIdProto`.
+#[derive(Clone, PartialEq, Message)]
+struct Opset {
+    #[prost(string, tag = "1")]
+    domain: String,
+}
+
+/// `GraphProto`.
+#[derive(Clone, PartialEq, Message)]
+struct Graph {
+    #[prost(message, repeated, tag = "11")]
+    inputs: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "12")]
+    outputs: Vec<ValueInfo>,
+}
+
+/// `ValueInfoProto`.
+#[derive(Clone, PartialEq, Message)]
+struct ValueInfo {
+    #[prost(message, optional, tag = "2")]
+    ty: Option<Type>,
+}
+
+/// `TypeProto`.
+#[derive(Clone, PartialEq, Message)]
+struct Type {
+    #[prost(message, optional, tag = "1")]
+    tensor: Option<Tensor>,
+    #[prost(message, optional, boxed, tag = "4")]
+    sequence: Option<Box<Sequence>>,
+    #[prost(message, optional, tag = "8")]
+    sparse: Option<Tensor>,
+}
+
+/// `TypeProto.Tensor`, and `TypeProto.SparseTensor`.
+#[derive(Clone, PartialEq, Message)]
+struct Tensor {
+    #[prost(int32, tag = "1")]
+    element: i32,
+}
+
+/// `TypeProto.Sequence`.
+#[derive(Clone, PartialEq, Message)]
+struct Sequence {
+    #[prost(message, optional, boxed, tag = "1")]
+    element: Option<Box<Type>>,
+}
+
+/// What puts a model out of scope; none where nothing does, and where it cannot be read.
+pub fn out_of_scope(model: &[u8]) -> Option<&'static str> {
+    let model = Model::decode(model).ok()?;
+    if model.opsets.iter().any(|opset| opset.domain == CLASSICAL) {
+        return Some(CLASSICAL);
+    }
+    let graph = model.graph?;
+    graph.inputs.iter().chain(&graph.outputs).filter_map(|info| info.ty.as_ref()).find_map(of_type)
+}
+
+/// The same of a type.
+fn of_type(ty: &Type) -> Option<&'static str> {
+    match ty {
+        Type { sparse: Some(_), .. } => Some("sparse tensors"),
+        Type { tensor: Some(Tensor { element: STRING }), .. } => Some("strings"),
+        Type { sequence: Some(sequence), .. } => sequence.element.as_deref().and_then(of_type),
+        _ => None,
+    }
+}
