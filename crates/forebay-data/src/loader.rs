@@ -276,12 +276,7 @@ mod tests {
     #[test]
     fn shares_of_processes_make_up_the_batch() {
         let folder = tempfile::tempdir().unwrap();
-        let loader = |ahead| {
-            let mut data = data(folder.path(), HeldBytes::Usual);
-            let transforms = ["hflip", "noise:0.5", "mixup:0.4"].map(|word| word.parse().unwrap()).to_vec();
-            data.augment(Augmentation { transforms, seed: 5 });
-            Loader::new(data, Sampler::new(10, 4, Some(1)), ahead)
-        };
+        let loader = |ahead| Loader::new(data(folder.path(), HeldBytes::Usual), Sampler::new(10, 4, Some(1)), ahead);
         let expected = batches(&mut loader(0), 0..6);
         for (ahead, samples) in [(0, 0..1), (2, 1..3), (0, 3..4)] {
             let mut reading = loader(ahead);
