@@ -118,10 +118,9 @@ pub fn loader(
         set.keep_at_most(left.saturating_sub(ahead * batch_bytes));
     }
     let mut loader = Loader::new(set, sampler, ahead as usize);
-    // Which samples are bad, all processes have to find.
+    // With --skip-bad, every process has to find all bad samples.
     if let Some(own) = trainer.own_samples().filter(|_| arguments.reading.skip_bad.is_none()) {
-        let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
-        loader.read_share(batch_size as usize, own.start as usize..own.end as usize);
+        loader.read_share(trainer.batch_size() as usize, own.start as usize..own.end as usize);
     }
     Ok(loader)
 }

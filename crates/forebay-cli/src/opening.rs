@@ -98,7 +98,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         digest = check_data(arguments, &data, &checkpoint.position)?;
         trainer.restore(checkpoint)?;
     }
-    let batch_size = trainer.inputs().first().and_then(|info| info.shape.first()).copied().unwrap_or(1);
+    let batch_size = trainer.batch_size();
     let sampler = feeding::training_sampler(&mut data, &model, arguments, batch_size, shuffle)?;
     let sample_count = data.sample_count();
     if sample_count < batch_size {

@@ -24,10 +24,6 @@ const FAILURE_BYTES: usize = 1024;
 /// Bytes of a model's file that are looked at; of a longer one, as many at its end besides.
 const LOOKED_AT_BYTES: u64 = 64 << 20;
 
-/// Those of them that have to be alike where the first process writes what all of them keep slices of.
-const COLLECTING_KEYS: [&str; 6] =
-    ["best-checkpoint", "checkpoint", "checkpoint-every", "save", "save-adapters", "save-ema"];
-
 /// Keys of a run's configuration that may differ from process to process: no result depends on them.
 const OWN_KEYS: [&str; 32] = [
     "best-checkpoint",
@@ -63,6 +59,10 @@ const OWN_KEYS: [&str; 32] = [
     "threads",
     "trace",
 ];
+
+/// Keys of these that all processes need alike with `--shard`: all of them send their slices when the first process writes these files.
+const COLLECTING_KEYS: [&str; 6] =
+    ["best-checkpoint", "checkpoint", "checkpoint-every", "save", "save-adapters", "save-ema"];
 
 /// Whether a run is one of several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -305,7 +305,7 @@ impl Processes {
 /// What a process keeps of what is sharded.
 pub fn sharded(work: &SharedWork) -> String {
     let [own, all] = [work.own_shard_bytes, work.sharded_bytes].map(format_bytes);
-    format!("this one keeps {own} of {all} of parameters and optimizer state that are sharded")
+    format!("this process keeps {own} of the {all} of parameters and optimizer state that are sharded")
 }
 
 /// What all processes must have alike: the flags that decide results, and the model's file.

@@ -192,7 +192,7 @@ impl Compiled {
         Shards::new(machine.options.device.processes.clone(), self.shards.iter().filter_map(whole))
     }
 
-    /// Checks that processes keep the same slices in the plan of another batch.
+    /// Checks that each process keeps the same slices in the plan of another batch.
     ///
     /// # Errors
     /// Others (a defect).

@@ -155,6 +155,11 @@ impl Trainer {
         &self.main().inputs
     }
 
+    /// Samples of a batch, as planned first.
+    pub fn batch_size(&self) -> u64 {
+        self.batch_size
+    }
+
     /// The labels, at the planned batch size.
     pub fn labels(&self) -> &TensorInfo {
         &self.main().labels

@@ -51,7 +51,7 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
         let is_recurrent =
             uses.iter().all(|(operator, input)| RECURRENT.contains(operator) && RECURRENT_WEIGHTS.contains(input));
         let parameters: Vec<&str> = names.iter().filter(of_module).copied().collect();
-        let is_moved = moved_from(info, &signature).is_some();
+        let is_moved = moved_from(info, &signature, &buffers).is_some();
         for parameter in parameters {
             let places = places.entry(parameter).or_default();
             match (is_recurrent, is_moved) {
@@ -81,12 +81,16 @@ fn names_in(list: &str) -> BTreeSet<&str> {
     list.split(['\'', '"']).skip(1).step_by(2).collect()
 }
 
-/// The one parameter of which a value was made while the module was exported, by giving its elements other places.
-pub(super) fn moved_from<'a>(info: &'a ValueInfoProto, signature: &Signature) -> Option<&'a str> {
+/// The parameter that the exporter transposed or reshaped into this value; none where it did more, or used several parameters. `buffers` are
+/// the module's.
+pub(super) fn moved_from<'a>(
+    info: &'a ValueInfoProto,
+    signature: &Signature,
+    buffers: &BTreeSet<&str>,
+) -> Option<&'a str> {
     let names = names_in(entry(&info.metadata_props, FOLDED_FROM)?);
     let (parameters, other): (Vec<&str>, Vec<&str>) =
         names.into_iter().partition(|name| signature.parameters.contains(*name));
-    let buffers = signature.buffers();
     let is_moved = other.iter().chain([&info.name()]).all(|name| !buffers.contains(name) && moves(name));
     match *parameters {
         [parameter] if is_moved => Some(parameter),

@@ -1,5 +1,5 @@
-//! Tensors that PyTorch's newer exporter made of one parameter by giving its elements other places: they become one tensor again, so that a
-//! layer that a module uses twice trains as in the module.
+//! PyTorch's newer exporter transposes a parameter once for each use and stores each result. These copies become one tensor again, so that
+//! a layer that a module uses twice trains as in the module.
 //!
 //! The exporter says what a tensor was made of, and the elements are compared as well.
 
@@ -14,7 +14,7 @@ use super::skeleton::LeftOut;
 use super::tensor;
 use crate::tensor::Contents;
 
-/// Elements that are compared at most: what the exporter says is not proved, only checked.
+/// About how many elements of a copy are compared with the original.
 const COMPARED_MAX: u64 = 4096;
 
 /// How a matrix follows from another.
@@ -66,12 +66,13 @@ fn copies(
         return BTreeMap::new();
     }
     let signature = Signature::of(graph);
+    let buffers = signature.buffers();
     let matrices = graph.initializer.iter().enumerate().filter(|(_, initializer)| initializer.dims.len() == 2);
     let matrices: BTreeMap<&str, usize> = matrices.map(|(place, initializer)| (initializer.name(), place)).collect();
     let outputs: BTreeSet<&str> = graph.output.iter().map(|output| output.name()).collect();
     let mut families: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for info in graph.value_info.iter().filter(|info| matrices.contains_key(info.name())) {
-        if let Some(parameter) = moved_from(info, &signature).filter(|_| !outputs.contains(info.name())) {
+        if let Some(parameter) = moved_from(info, &signature, &buffers).filter(|_| !outputs.contains(info.name())) {
             families.entry(parameter).or_default().push(info.name());
         }
     }

@@ -153,16 +153,22 @@ fn mish(view: NodeView) -> Result<Decomposition, ModelError> {
 /// x sigmoid(alpha x).
 fn swish(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
-    if alpha == 1.0 {
-        return unary(view, UnaryOp::Silu);
-    }
-    gated(view, |c, x| {
-        let scaled = c.affine(x, alpha, 0.0)?;
-        c.unary(UnaryOp::Sigmoid, &scaled)
-    })
+    let mut c = Composer::new(view);
+    let x = c.input(0)?;
+    let y = swish_of(&mut c, &x, alpha)?;
+    c.finish(y)
 }
 
-/// Swish of the one input, times the other.
+fn swish_of(c: &mut Composer, x: &Part, alpha: f32) -> Result<Part, ModelError> {
+    if alpha == 1.0 {
+        return c.unary(UnaryOp::Silu, x);
+    }
+    let scaled = c.affine(x, alpha, 0.0)?;
+    let gate = c.unary(UnaryOp::Sigmoid, &scaled)?;
+    c.binary(BinaryOp::Multiply, x, &gate)
+}
+
+/// Swish of the first input, times the second.
 fn swiglu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
@@ -170,14 +176,8 @@ fn swiglu(view: NodeView) -> Result<Decomposition, ModelError> {
     if gate.ty.shape != x.ty.shape {
         return Err(view.error(format!("inputs of one shape are needed, not {} and {}", gate.ty, x.ty)));
     }
-    let opened = if alpha == 1.0 {
-        c.unary(UnaryOp::Silu, &gate)?
-    } else {
-        let scaled = c.affine(&gate, alpha, 0.0)?;
-        let open = c.unary(UnaryOp::Sigmoid, &scaled)?;
-        c.binary(BinaryOp::Multiply, &gate, &open)?
-    };
-    let y = c.binary(BinaryOp::Multiply, &opened, &x)?;
+    let gate = swish_of(&mut c, &gate, alpha)?;
+    let y = c.binary(BinaryOp::Multiply, &gate, &x)?;
     c.finish(y)
 }
 

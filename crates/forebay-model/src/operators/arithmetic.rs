@@ -77,7 +77,8 @@ fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
     binary(view, if view.int("fmod", 0)? != 0 { BinaryOp::Remainder } else { BinaryOp::Modulo })
 }
 
-/// Bits that are moved to the right leave copies of the sign; where there are no more of them, or their number is negative, the sign alone.
+/// A right shift of signed integers is arithmetic: copies of the sign bit come in from the left. A shift by the type's width or more, or by a
+/// negative number, gives copies of the sign bit alone.
 fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = view.input_type(0)?.data_type;
     if !data_type.is_integer() {

@@ -33,8 +33,8 @@ pub(super) struct Sharding {
     pub buffers: BTreeMap<BufferId, u64>,
     /// Gradients that nothing but sliced updates needs in the end.
     pub gradients: BTreeSet<BufferId>,
-    /// Launches of the update phase of which each process computes its slice.
-    pub launches: BTreeSet<usize>,
+    /// Launches of the update phase of which each process computes its slice, by number.
+    pub launches: BTreeMap<usize, Flat>,
     /// By buffer: the last launch that reads or writes it.
     pub last_uses: BTreeMap<BufferId, usize>,
 }
@@ -49,29 +49,28 @@ impl Sharding {
         let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
         let mut sharding = Sharding { buffers: candidates(program, shard, processes), ..Sharding::default() };
         let numbered = || updates.iter().enumerate().map(|(number, launch)| (before.len() + number, launch));
-        let flat: BTreeMap<usize, Flat> =
-            numbered().filter_map(|(number, launch)| Some((number, Flat::of(launch)?))).collect();
         let is_sliceable = |flat: &Flat| slices(flat.elements(), processes).is_some();
+        let mut flat: BTreeMap<usize, Flat> =
+            numbered().filter_map(|(number, launch)| Some((number, Flat::of(launch).filter(is_sliceable)?))).collect();
         for (number, launch) in numbered() {
-            let flat = flat.get(&number).filter(|flat| is_sliceable(flat));
+            let flat = flat.get(&number);
             for (reference, operand) in operands(launch) {
                 if !flat.is_some_and(|flat| flat.runs_along(reference)) {
                     sharding.buffers.remove(&operand.buffer);
                 }
             }
         }
-        for (number, launch) in numbered().filter(|(number, _)| flat.get(number).is_some_and(is_sliceable)) {
+        flat.retain(|_, Flat { launch, .. }| {
             let is_sharded = operands(launch).any(|(_, operand)| sharding.buffers.contains_key(&operand.buffer));
             let trains = launch.writes.iter().any(|write| program.buffer(write.buffer).role == Role::Parameter);
-            if is_sharded || trains && shard >= Shard::Gradients {
-                sharding.launches.insert(number);
-            }
-        }
+            is_sharded || trains && shard >= Shard::Gradients
+        });
+        sharding.launches = flat;
         for (number, launch) in program.launches.iter().enumerate() {
             sharding.last_uses.extend(operands(launch).map(|(_, operand)| (operand.buffer, number)));
         }
         if shard >= Shard::Gradients {
-            sharding.gradients = gradients(program, &sharding, &flat);
+            sharding.gradients = gradients(program, &sharding);
         }
         for named in program.persistent.iter().filter(|named| request.sharded.contains(&named.name)) {
             let elements = named.operand.desc.element_count();
@@ -117,7 +116,7 @@ fn candidates(program: &Program, shard: Shard, processes: usize) -> BTreeMap<Buf
 }
 
 /// Gradients that one launch makes, and of which updates read slices alone.
-fn gradients(program: &Program, sharding: &Sharding, flat: &BTreeMap<usize, Flat>) -> BTreeSet<BufferId> {
+fn gradients(program: &Program, sharding: &Sharding) -> BTreeSet<BufferId> {
     let mut writers: BTreeMap<BufferId, usize> = BTreeMap::new();
     let mut found = BTreeSet::new();
     let mut needed_whole = BTreeSet::new();
@@ -127,8 +126,7 @@ fn gradients(program: &Program, sharding: &Sharding, flat: &BTreeMap<usize, Flat
         }
         let is_update = number >= program.update_start;
         for (reference, operand) in operands(launch).filter(|_| is_update) {
-            let is_sliced = sharding.launches.contains(&number)
-                && flat.get(&number).is_some_and(|flat| flat.runs_along(reference))
+            let is_sliced = sharding.launches.get(&number).is_some_and(|flat| flat.runs_along(reference))
                 && fills(program, operand);
             if is_sliced {
                 found.insert(operand.buffer);

@@ -1,7 +1,7 @@
 //! Sharing: along which dimension processes share a launch out.
 
 use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
-use forebay_base::Kernel;
+use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
 use crate::partition::cut::{cut_along, dimensions};
@@ -23,6 +23,13 @@ pub(super) struct Sliced {
     pub elements: u64,
     /// Bytes of an element.
     pub element_bytes: u64,
+}
+
+impl Sliced {
+    /// Of a tensor.
+    pub fn of(desc: &TensorDesc) -> Sliced {
+        Sliced { elements: desc.element_count(), element_bytes: desc.data_type().size_bytes() }
+    }
 }
 
 /// Where the contents of a buffer are.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use forebay_base::kernel::facts::OperandRef;
-use forebay_base::kernel::Exchange;
 use forebay_base::{ByteRange, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::exchange::bytes_of;
-use super::Building;
+use super::{largest_share, Building};
 use crate::distribute::sharding::{slices, Flat};
 use crate::distribute::sharing::{Sliced, State};
 use crate::partition::cut::Cutting;
@@ -24,10 +23,16 @@ impl Building<'_> {
         slices(elements, self.processes)
     }
 
+    /// The same in bytes.
+    pub(super) fn byte_slices(&self, sliced: &Sliced) -> Option<Vec<ByteRange>> {
+        let bytes = sliced.element_bytes;
+        let slice = |slice: Range<u64>| ByteRange::new(slice.start * bytes, slice.end * bytes);
+        Some(self.slices_of(sliced.elements)?.into_iter().map(slice).collect())
+    }
+
     /// This process's slice, in bytes.
     pub(super) fn own_slice(&self, sliced: &Sliced) -> Option<ByteRange> {
-        let own = self.slices_of(sliced.elements)?.into_iter().nth(self.rank)?;
-        Some(ByteRange::new(own.start * sliced.element_bytes, own.end * sliced.element_bytes))
+        self.byte_slices(sliced)?.get(self.rank).copied()
     }
 
     /// A buffer with all elements of one of which each process has a slice.
@@ -50,8 +55,7 @@ impl Building<'_> {
 
     /// Bytes of each process's slice.
     fn sizes_of(&self, sliced: &Sliced) -> Option<Vec<u64>> {
-        let slices = self.slices_of(sliced.elements)?;
-        Some(slices.iter().map(|slice| (slice.end - slice.start) * sliced.element_bytes).collect())
+        Some(self.byte_slices(sliced)?.iter().map(|slice| slice.len()).collect())
     }
 
     /// Has every process have all of a buffer of which each has the newest slice.
@@ -63,71 +67,62 @@ impl Building<'_> {
         let slice = self.buffer(format!("slice of {name}"), own.len().next_multiple_of(4))?;
         let target = bytes_of(slice, own.len())?;
         let source = Operand { buffer, offset_bytes: own.start, ..target.clone() };
-        self.push(format!("slice of {name}"), Kernel::Copy, vec![source], vec![target.clone()]);
-        let gathered = Exchange::gather(0, self.rank, &sizes);
-        let all_bytes: u64 = sizes.iter().sum();
-        let operands = (target, bytes_of(buffer, all_bytes)?);
-        let sent_bytes = all_bytes * (self.processes as u64 - 1);
-        self.exchange(&name, operands, gathered.sends, gathered.receives, sent_bytes)?;
-        self.states[buffer.0 as usize] = State::Whole;
-        Some(())
+        self.push(format!("slice of {name}"), Kernel::Copy, vec![source], vec![target]);
+        self.exchange_all(&name, slice, buffer, &sizes)
     }
 
     /// Adds a launch of the update phase of which each process computes its slice.
-    pub(super) fn add_slice(&mut self, launch: &ProgramLaunch) -> Option<()> {
-        let mut launch = launch.clone();
-        for read in &mut launch.reads {
-            if let State::Shared(_) = self.state(read.buffer) {
-                read.buffer = self.whole_buffer(read.buffer)?;
-            }
-        }
-        let launch = &launch;
-        let flat = Flat::of(launch)?;
-        let own = self.slices_of(flat.elements())?.into_iter().nth(self.rank)?;
+    fn add_slice(&mut self, flat: &Flat) -> Option<()> {
+        let slices = self.slices_of(flat.elements())?;
+        let rows: Vec<Rows> = slices.iter().map(|slice| Rows { start: slice.start, end: slice.end }).collect();
         let all = flat.launch.reads.iter().enumerate().map(|(read, operand)| (OperandRef::Read(read), operand));
         for (_, operand) in all.filter(|(reference, _)| !flat.runs_along(*reference)) {
             self.gather_newest(operand.buffer)?;
         }
-        let mut part = Cutting::new(&flat.launch, &flat.cut)?.part(Rows { start: own.start, end: own.end }, None)?;
-        for write in &launch.writes {
-            let sliced = Sliced { elements: flat.elements(), element_bytes: write.desc.data_type().size_bytes() };
+        let mut part = Cutting::new(&flat.launch, &flat.cut)?.part(rows[self.rank], None)?;
+        for write in &flat.launch.writes {
+            let sliced = Sliced::of(&write.desc);
             let is_kept = self.sharding.buffers.contains_key(&write.buffer);
             self.states[write.buffer.0 as usize] =
                 if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
             self.gathered.remove(&write.buffer);
+        }
+        for read in &mut part.reads {
+            if let State::Shared(_) = self.state(read.buffer) {
+                read.buffer = self.whole_buffer(read.buffer)?;
+            }
         }
         for operand in part.reads.iter_mut().chain(&mut part.writes) {
             if let State::Slice(sliced) = self.state(operand.buffer) {
                 operand.offset_bytes = operand.offset_bytes.checked_sub(self.own_slice(&sliced)?.start)?;
             }
         }
-        self.count(launch, (own.end - own.start) as f64 / flat.elements() as f64);
+        self.count(&flat.launch, largest_share(&rows));
         self.launches.push(part);
         Some(())
     }
 
     /// Adds a launch of the update phase.
     pub(super) fn add_update(&mut self, number: usize, launch: &ProgramLaunch) -> Option<()> {
-        if self.sharding.launches.contains(&number) {
-            self.add_slice(launch)?;
+        let sharding = self.sharding;
+        if let Some(flat) = sharding.launches.get(&number) {
+            self.add_slice(flat)?;
         } else {
             for operand in launch.reads.iter().chain(&launch.writes) {
                 self.gather_newest(operand.buffer)?;
             }
             self.add_whole(launch.clone())?;
         }
-        let is_last = |operand: &&Operand| self.sharding.last_uses.get(&operand.buffer) == Some(&number);
+        let is_last = |operand: &&Operand| sharding.last_uses.get(&operand.buffer) == Some(&number);
         let done: Vec<BufferId> = launch.writes.iter().filter(is_last).map(|write| write.buffer).collect();
         done.into_iter().try_for_each(|buffer| self.gather_newest(buffer))
     }
 
     /// A sum over images of which each process keeps the slice that it added: the operand for it, in a buffer of its own size.
     pub(super) fn kept_slice(&mut self, write: &Operand, own: &ByteRange) -> Option<Operand> {
-        let (desc, element_bytes) = (&write.desc, write.desc.data_type().size_bytes());
-        let elements = own.len() / element_bytes;
-        let sliced = Sliced { elements: desc.element_count(), element_bytes };
+        let sliced = Sliced::of(&write.desc);
         self.states[write.buffer.0 as usize] = State::Slice(sliced);
-        let desc = TensorDesc::packed(desc.data_type(), &[elements]).ok()?;
+        let desc = TensorDesc::packed(write.desc.data_type(), &[own.len() / sliced.element_bytes]).ok()?;
         Some(Operand { buffer: write.buffer, offset_bytes: 0, desc })
     }
 
@@ -135,9 +130,8 @@ impl Building<'_> {
     pub(super) fn begin_slices(&mut self) {
         let lasting = self.program.persistent.iter().map(|named| &named.operand);
         for operand in lasting {
-            if let Some(&elements) = self.sharding.buffers.get(&operand.buffer) {
-                let element_bytes = operand.desc.data_type().size_bytes();
-                self.states[operand.buffer.0 as usize] = State::Slice(Sliced { elements, element_bytes });
+            if self.sharding.buffers.contains_key(&operand.buffer) {
+                self.states[operand.buffer.0 as usize] = State::Slice(Sliced::of(&operand.desc));
             }
         }
     }

@@ -12,11 +12,11 @@ use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
 use super::exchange::bytes_of;
 use super::{largest_share, Building, ALL_LOOKED_AT};
-use crate::distribute::sharing::{Sharing, State};
+use crate::distribute::sharing::{Sharing, Sliced, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 
-/// What is exchanged of slices begins at multiples of this many bytes.
+/// The slices of a process's nodes begin at multiples of this many bytes.
 const SLICE_ALIGNMENT_BYTES: u64 = 64;
 
 /// Sums of fewer bytes go to all processes as they are.
@@ -105,16 +105,14 @@ impl Building<'_> {
         }
         let is_kept = self.sharding.gradients.contains(&launch.writes[0].buffer);
         let is_large = is_kept || self.processes > 2 && desc.total_size_bytes() >= SLICED_BYTES_MIN;
-        match is_large.then(|| self.slices(&desc)).flatten() {
+        match is_large.then(|| self.byte_slices(&Sliced::of(&desc))).flatten() {
             Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
             None => {
                 let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
                 let all_sums = self.gather_sums(launch, own_sums, &sizes)?;
                 self.add_tree(launch, &nodes, |number| slot(all_sums, number), launch.writes[0].clone());
+                self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
             }
-        }
-        if !matches!(self.state(launch.writes[0].buffer), State::Slice(_)) {
-            self.states[launch.writes[0].buffer.0 as usize] = State::Whole;
         }
         Some(())
     }
@@ -147,13 +145,6 @@ impl Building<'_> {
             let name = format!("{} sum {number} of {last}", launch.name);
             self.push(name, Kernel::Binary { op: BinaryOp::Add, activation }, vec![earlier, later], vec![target]);
         }
-    }
-
-    /// The bytes of a tensor of which each process adds the sums of all; none where there is not some for each.
-    fn slices(&self, desc: &TensorDesc) -> Option<Vec<ByteRange>> {
-        let bytes = desc.data_type().size_bytes();
-        let slice = |slice: Range<u64>| ByteRange::new(slice.start * bytes, slice.end * bytes);
-        Some(self.slices_of(desc.element_count())?.into_iter().map(slice).collect())
     }
 
     /// Adds large sums slice by slice: each process gets its slice of what all have, adds it, and gives it to all others. That is less to
@@ -201,6 +192,7 @@ impl Building<'_> {
         let sum = self.buffer(format!("a slice of {}", launch.name), pitch_bytes)?;
         self.add_tree(launch, nodes, slot, Operand { buffer: sum, offset_bytes: 0, desc: desc.clone() });
         let y = Operand { offset_bytes: result.offset_bytes, ..bytes_of(result.buffer, all_bytes)? };
+        self.states[result.buffer.0 as usize] = State::Whole;
         let gathered = Exchange::gather(0, rank, &slices.iter().map(|slice| slice.len()).collect::<Vec<_>>());
         let operands = (bytes_of(sum, own.len())?, y);
         let sent_bytes = all_bytes * (self.processes as u64 - 1);
