@@ -10,6 +10,7 @@ ask whether it fits    :func:`plan`, :func:`forebay.torch.plan`
 see what there is      :func:`devices`, :func:`machines`
 launch operations      :class:`Tensor`, :class:`Stream`, :class:`Event`, :class:`Context`
 exceed the device      :func:`forebay.managed.empty`
+use several processes  :class:`Processes`
 handle failures        :class:`Error`, :class:`OutOfBudget`
 =====================  ===========================================================================
 """
@@ -44,6 +45,7 @@ from ._model import Model, TensorInfo
 from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, AdamW, Lion, RMSprop
 from ._options import EngineOptions
 from ._plan import Machine, Offer, Plan, machines, plan
+from ._processes import Processes
 from ._recipe import ParameterGroup, Schedule
 from ._session import RunTimes, Session
 from ._streams import (
@@ -133,6 +135,7 @@ __all__ = [
     "OutputLoss",
     "ParameterGroup",
     "Plan",
+    "Processes",
     "RMSprop",
     "RaceError",
     "RunTimes",

@@ -155,7 +155,7 @@ class Fit:
 
     def _run_epoch(self, data: Iterable[Any]) -> None:
         settings, trainer, history = self._settings, self._trainer, self._history
-        bar = Progress(settings.progress, self._epoch, settings.epochs, len(data) if isinstance(data, Sized) else None)
+        bar = Progress(settings.progress and self._trainer._native.writes(), self._epoch, settings.epochs, len(data) if isinstance(data, Sized) else None)
         losses: List[float] = []
         skipped = self._done
         try:

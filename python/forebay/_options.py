@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, 
 from . import _recipe
 from ._losses import Loss, LossTerm, loss_given, term_given
 from ._optimizers import Optimizer, optimizer_given
+from ._processes import Processes
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class EngineOptions(TypedDict, total=False):
     tiled: bool
     #: Slows copies between host and device down, for experiments, in bytes per second.
     link_bytes_per_second: Optional[int]
+    #: Processes that compute each batch together, with the results of one: a :class:`forebay.Processes`, or a communicator of mpi4py.
+    #: All of them make the same calls, with whole batches.
+    processes: Any
+    #: What of a training step each of them keeps a slice of: ``"state"`` of the optimizer, ``"gradients"`` too, ``"parameters"`` too.
+    shard: Optional[str]
 
 
 def size_text(size: Optional[Size]) -> Optional[str]:
@@ -99,6 +105,8 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
         "tile_size": options.get("tile_size"),
         "tiled": options.get("tiled", True),
         "link_bytes_per_second": options.get("link_bytes_per_second"),
+        "processes": Processes._native_of(options.get("processes")),  # pyright: ignore[reportPrivateUsage]
+        "shard": options.get("shard"),
     }
 
 

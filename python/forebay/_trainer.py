@@ -351,7 +351,10 @@ class Trainer:
         self._native.set_values({name: to_native(value) for name, value in values.items()}, step_count)
 
     def save(self, path: PathLike) -> None:
-        """Writes the trained model as ONNX. The file is replaced as a whole or not at all."""
+        """Writes the trained model as ONNX. The file is replaced as a whole or not at all.
+
+        Of several processes (``processes=...``), all call it, and the first one writes; so with all that writes.
+        """
         self._native.save(os.fspath(path))
 
     def save_average(self, path: PathLike) -> None:

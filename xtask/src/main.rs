@@ -18,6 +18,7 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
+//! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`results`] | `cargo xtask results`: the page of results from its records |
@@ -34,6 +35,7 @@ mod examples;
 mod fuzz;
 mod imports;
 mod kernels;
+mod kills;
 mod layers;
 mod links;
 mod markdown;
@@ -56,6 +58,7 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
+  cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
+        "kills" => kills::kills(rest),
         "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),
         "results" => results::results(rest),

@@ -19,6 +19,7 @@ use crate::numbers::{below_one, not_negative};
 use crate::optimizer_arguments::OptimizerArguments;
 use crate::processes::{ProcessArguments, ShardKind};
 use crate::record_arguments::RecordArguments;
+use crate::run_arguments::RunArguments;
 use crate::schedule_arguments::ScheduleArguments;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
@@ -98,43 +99,6 @@ pub struct TraceArguments {
     /// Write when every command ran, for https://ui.perfetto.dev: a row per stream, memory as a counter
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
-}
-
-/// `forebay run`.
-#[derive(Args, Debug)]
-#[command(after_help = "Examples:
-  forebay run model.onnx --input x=x.npy --output-dir results      writes results/NAME.npy for each output
-  forebay run model.onnx --inputs inputs.npz --repeat 10           measures ten runs
-  forebay run model.onnx --inputs folder/                          takes folder/NAME.npy for each input")]
-pub struct RunArguments {
-    /// The model
-    #[arg(value_name = "MODEL.onnx")]
-    pub model: PathBuf,
-    /// An input as a NumPy file; once per input
-    #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = named_file)]
-    pub input: Vec<(String, PathBuf)>,
-    /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
-    #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
-    pub inputs: Option<PathBuf>,
-    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _ (of runs into one folder
-    /// at once, each puts all of its outputs there in turn: the last one's stay)
-    #[arg(long, value_name = "DIR")]
-    pub output_dir: Option<PathBuf>,
-    /// Run that many times; the outputs are those of the last run
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive_count)]
-    pub repeat: u64,
-    /// Size of a batch dimension that the model leaves open [default: as the inputs have it]
-    #[arg(long, value_name = "N", value_parser = positive_count)]
-    pub batch_size: Option<u64>,
-    /// The machine.
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    /// The report.
-    #[command(flatten)]
-    pub report: ReportArguments,
-    /// The trace.
-    #[command(flatten)]
-    pub trace: TraceArguments,
 }
 
 /// How parameters follow their gradients.
@@ -420,6 +384,9 @@ pub struct TrainArguments {
     /// The other processes.
     #[command(flatten)]
     pub processes: ProcessArguments,
+    /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Processes")]
+    pub shard: Option<ShardKind>,
     /// The report.
     #[command(flatten)]
     pub report: ReportArguments,
@@ -472,10 +439,10 @@ pub struct PlanArguments {
     pub machine: Option<String>,
     /// Plan for the first of this many processes that share out a batch: its memory, what it exchanges, and how much faster a step is
     /// than with one
-    #[arg(long, value_name = "N", requires = "train", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
     pub ranks: Option<u64>,
     /// Have each of them keep a slice of what all would have whole otherwise
-    #[arg(long, value_enum, value_name = "WHAT", requires = "ranks", help_heading = "Processes")]
+    #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]
     pub shard: Option<ShardKind>,
     /// What lies between them: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us [default:
     /// that of --machine, or ethernet-10g]
@@ -662,14 +629,6 @@ fn named_size(text: &str) -> Result<(String, u64), String> {
     Ok((name.to_owned(), positive_count(size)?))
 }
 
-fn named_file(text: &str) -> Result<(String, PathBuf), String> {
-    // A tensor's name may hold `=`, a file's name seldom does.
-    match text.rsplit_once('=') {
-        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
-        _ => Err("write NAME=FILE.npy".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -678,11 +637,5 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn inputs_are_split_at_the_last_equals_sign() {
-        assert_eq!(named_file("a=b=c.npy").unwrap(), ("a=b".to_owned(), "c.npy".into()));
-        assert!(named_file("x.npy").is_err() && named_file("=x.npy").is_err() && named_file("x=").is_err());
     }
 }

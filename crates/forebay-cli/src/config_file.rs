@@ -161,9 +161,10 @@ fn written(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, String
     }
 }
 
-/// What a run was asked for, as a file that asks for it again: what the command line, a file and the environment said.
-pub fn effective(matches: &ArgMatches, root: &Command) -> String {
-    let Some(command) = root.find_subcommand(COMMAND) else { return String::new() };
+/// What a command was asked for, as a file that asks for it again where the command takes one: what the command line, a file and the
+/// environment said.
+pub fn effective(matches: &ArgMatches, root: &Command, command: &str) -> String {
+    let Some(command) = root.find_subcommand(command) else { return String::new() };
     let mut table = toml::Table::new();
     for arg in command.get_arguments() {
         let id = arg.get_id().as_str();
@@ -257,7 +258,7 @@ mod tests {
         let mut root = Arguments::command();
         let arguments = expand(words.map(OsString::from).collect(), &mut root).unwrap().arguments;
         let matches = root.clone().try_get_matches_from(&arguments).unwrap();
-        let text = effective(matches.subcommand_matches(COMMAND).unwrap(), &root);
+        let text = effective(matches.subcommand_matches(COMMAND).unwrap(), &root, COMMAND);
         let again = expanded(&text, &[]).unwrap();
         let mut wanted = vec!["--data=d.npz", "--learning-rate=1e-4", "--freeze=a", "--freeze=5", "--nesterov"];
         wanted.extend(["--momentum=0.9", "--class-axis=-1", "m.onnx"]);

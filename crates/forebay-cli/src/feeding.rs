@@ -8,10 +8,11 @@ use forebay::data::{
 };
 use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
 
-use crate::arguments::{RunArguments, TrainArguments};
+use crate::arguments::TrainArguments;
 use crate::data_arguments::{Balance, Sizes};
 use crate::failure::Failure;
 use crate::output;
+use crate::run_arguments::RunArguments;
 
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;

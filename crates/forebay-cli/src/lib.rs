@@ -35,6 +35,7 @@
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it takes |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
+//! | [`run_arguments`] | the flags of `run` |
 //! | [`text_arguments`] | the flags of text |
 //! | [`lora_arguments`] | the flags of low-rank adapters |
 //! | [`head_arguments`] | the flags of another head |
@@ -95,6 +96,7 @@ mod replay;
 mod report;
 mod resuming;
 mod run;
+mod run_arguments;
 mod scaling;
 mod schedule_arguments;
 mod text_arguments;
@@ -132,10 +134,12 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
             return code;
         }
     };
-    if let (Command::Train(arguments), Some(matches)) =
-        (&mut arguments.command, matches.subcommand_matches(config_file::COMMAND))
-    {
-        arguments.configuration = config_file::effective(matches, &root);
+    if let Some((command, matches)) = matches.subcommand() {
+        match &mut arguments.command {
+            Command::Train(arguments) => arguments.configuration = config_file::effective(matches, &root, command),
+            Command::Run(arguments) => arguments.configuration = config_file::effective(matches, &root, command),
+            _ => {}
+        }
     }
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),

@@ -46,7 +46,7 @@ pub struct Opened {
 pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened, Failure> {
     // What is wrong with the flags is said before anything is read.
     arguments.schedule.schedule(1)?;
-    let shard = arguments.processes.shard;
+    let shard = arguments.shard;
     if shard == Some(ShardKind::Parameters) && arguments.records.histograms_every.is_some() {
         let reason = "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole";
         return Err(Failure::Usage(format!("--shard parameters: {reason}")));
@@ -62,9 +62,8 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     let mut options = TrainerOptions::new(training_options(&arguments.training, shuffle.unwrap_or(0))?);
     metrics::of_validation(&options.training.loss, &arguments.metrics)?;
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
-    let device = &mut options.engine.device;
-    (device.threads, device.processes) = (device.threads.or(processes.threads()), processes.group().cloned());
-    device.shard = ShardKind::shard(shard);
+    processes.enter(&mut options.engine.device);
+    options.engine.device.shard = ShardKind::shard(shard);
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
         Some((file, size)) => {

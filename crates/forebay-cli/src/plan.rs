@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Plan, ProcessGroup,
+    command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Network, Plan, ProcessGroup,
     SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
@@ -49,19 +49,15 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.sizes = arguments.training.size.iter().cloned().collect();
         let model = arguments.training.adapters.adapt(arguments.training.head.replace(model)?)?;
         arguments.training.gradients.add_layers(&model, &mut options.training)?;
-        let mut scaling = None;
-        if let Some(processes) = arguments.ranks {
-            let device = &mut options.engine.device;
-            device.network = arguments.network;
-            let network = arguments.network.or(machine.as_ref().map(|machine| machine.network));
-            let alone = options.clone();
-            options.engine.device.processes = Some(ProcessGroup::for_plans(processes as usize));
-            options.engine.device.shard = ShardKind::shard(arguments.shard);
-            scaling = Some((processes, network, Trainer::new(model.clone(), alone).ok()));
-        }
+        let alone = options.clone();
+        options.engine.device.shard = ShardKind::shard(arguments.shard);
+        let scaled = scaled(arguments, machine.as_ref(), &mut options.engine.device);
+        let alone = scaled.and_then(|_| Trainer::new(model.clone(), alone).ok());
         let trainer = Trainer::new(model, options)?;
-        let scaling =
-            scaling.map(|(processes, network, alone)| Scaling::new(processes, network, &trainer, alone.as_ref()));
+        let scaling = scaled.map(|(processes, network)| {
+            let alone = alone.as_ref().map(Trainer::statistics);
+            Scaling::new(processes, network, (trainer.statistics(), trainer.shared_work()), alone)
+        });
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
@@ -70,6 +66,9 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let mut options = SessionOptions::default();
         (options.engine, options.batch_size) = (engine, arguments.training.batch_size);
         options.sizes = arguments.training.size.iter().cloned().collect();
+        let alone = options.clone();
+        let scaled = scaled(arguments, machine.as_ref(), &mut options.engine.device);
+        let alone = scaled.and_then(|_| Session::new(&model, &alone).ok());
         let session = Session::new(&model, &options)?;
         drop(waiting);
         warn_of_unknown_costs(session.unknown_costs());
@@ -77,8 +76,24 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         let (Some(plan), Some(explanation), Some(costs)) = (session.plan(), session.explain(), session.costs()) else {
             return Err(no_plan(&session));
         };
-        show(arguments, machine.as_ref(), plan, &explanation, &costs, None)
+        let scaling = scaled.map(|(processes, network)| {
+            let alone = alone.as_ref().and_then(Session::statistics);
+            Scaling::new(processes, network, (&plan.statistics, session.shared_work()), alone)
+        });
+        show(arguments, machine.as_ref(), plan, &explanation, &costs, scaling.as_ref())
     }
+}
+
+/// Has a device be that of the first of several processes, if that was asked for: how many there are, and what lies between them.
+fn scaled(
+    arguments: &PlanArguments,
+    machine: Option<&MachineDescription>,
+    device: &mut DeviceOptions,
+) -> Option<(u64, Option<Network>)> {
+    let processes = arguments.ranks?;
+    device.network = arguments.network;
+    device.processes = Some(ProcessGroup::for_plans(processes as usize));
+    Some((processes, arguments.network.or(machine.map(|machine| machine.network))))
 }
 
 /// Why a model has no plan before it runs.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use forebay::{communicator, format_bytes, ProcessGroup, Shard, SharedWork};
+use forebay::{communicator, format_bytes, DeviceOptions, ProcessGroup, Shard, SharedWork};
 use serde_json::{json, Value};
 
 use crate::device_arguments::positive_count;
@@ -25,7 +25,7 @@ const FAILURE_BYTES: usize = 1024;
 const LOOKED_AT_BYTES: u64 = 64 << 20;
 
 /// Keys of a run's configuration that may differ from process to process: no result depends on them.
-const OWN_KEYS: [&str; 32] = [
+const OWN_KEYS: [&str; 33] = [
     "best-checkpoint",
     "check",
     "checkpoint",
@@ -47,6 +47,7 @@ const OWN_KEYS: [&str; 32] = [
     "network-timeout",
     "no-compare",
     "order",
+    "output-dir",
     "report",
     "save",
     "save-adapters",
@@ -103,13 +104,10 @@ impl ShardKind {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Processes")]
 pub struct ProcessArguments {
-    /// Train with all processes that a launcher of MPI started (`mpirun -n 4 forebay train ...`): each computes its share of every
-    /// batch; losses, models and checkpoints have the bits of one process. The first process prints and writes
+    /// Compute with all processes that a launcher of MPI started (`mpirun -n 4 forebay ...`): each does its share of every batch, and
+    /// results have the bits of one process. The first process prints and writes
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
     pub mpi: MpiKind,
-    /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub shard: Option<ShardKind>,
     /// Give up where another process does not answer for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
     pub network_timeout: u64,
@@ -142,9 +140,10 @@ impl Processes {
         let options = forebay_mpi::Options {
             library: std::env::var("FOREBAY_MPI_LIBRARY").ok().filter(|name| !name.is_empty()),
             patience: Some(Duration::from_secs(arguments.network_timeout)),
+            others_call: false,
         };
         let communicator = forebay_mpi::connect(&options)
-            .map_err(|error| Failure::Failed(format!("{error} (--mpi off trains with this process alone)")))?;
+            .map_err(|error| Failure::Failed(format!("{error} (--mpi off computes with this process alone)")))?;
         let group = ProcessGroup::new(communicator);
         if let Some(launched) = launched.filter(|launched| launched.processes != group.size()) {
             return Err(Failure::Failed(format!(
@@ -171,8 +170,14 @@ impl Processes {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
 
+    /// Has a device compute as this one of the processes.
+    pub fn enter(&self, device: &mut DeviceOptions) {
+        device.threads = device.threads.or(self.threads());
+        device.processes = self.group.clone();
+    }
+
     /// Threads of this process where no number was asked for: its part of the machine's.
-    pub fn threads(&self) -> Option<usize> {
+    fn threads(&self) -> Option<usize> {
         self.group.as_ref()?;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         Some((available / self.on_this_machine?.max(1)).max(1))
@@ -220,7 +225,7 @@ impl Processes {
                     None => format!("has no {key}"),
                 };
                 return Err(Failure::Failed(format!(
-                    "process {rank} of {size} {}, process 0 {}; all processes must train the same model in the same way",
+                    "process {rank} of {size} {}, process 0 {}; all processes must do the same",
                     has(facts),
                     has(first)
                 )));

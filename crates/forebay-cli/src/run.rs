@@ -1,6 +1,7 @@
 //! `forebay run`: arrays in, arrays out.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,55 +10,50 @@ use forebay::files::FolderLock;
 use forebay::{Model, Session, SessionOptions};
 use forebay_device::process::give_back;
 
-use crate::arguments::{MemoryKind, RunArguments};
+use crate::arguments::MemoryKind;
 use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::output;
+use crate::processes::{facts_of, Processes};
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::run_arguments::RunArguments;
 
 /// Locked in a folder while outputs take their places there.
 const LOCK: &str = ".forebay-outputs.lock";
 /// Waiting for another run that takes longer is told.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs a model.
+/// Runs a model, as one of several processes or alone.
 ///
 /// # Errors
 /// Whatever keeps it from running, and outputs that cannot be written (found before anything runs).
 pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
-    if let Some(folder) = &arguments.output_dir {
-        output::check_folder(folder)?;
-    }
-    if let Some(trace) = &arguments.trace.trace {
-        output::check_writable(trace)?;
-    }
-    let model = Model::from_file(&arguments.model)?;
-    if let Some(info) = model.inputs().into_iter().chain(model.outputs()).find(|info| info.structure.is_some()) {
-        let reason =
-            format!("'{info}' is no tensor, and files hold tensors alone: use the library's Session::run_values");
-        return Err(Failure::Failed(reason));
-    }
-    let files = match &arguments.output_dir {
-        Some(folder) => output_files(folder, &model)?,
-        None => BTreeMap::new(),
+    let processes = Processes::join(&arguments.processes)?;
+    let outcome = run_with(arguments, &processes);
+    processes.finish();
+    outcome
+}
+
+fn run_with(arguments: &RunArguments, processes: &Processes) -> Result<(), Failure> {
+    let prepared = Prepared::new(arguments, processes);
+    let (prepared, facts) = match prepared.and_then(|prepared| Ok((prepared.facts(arguments, processes)?, prepared))) {
+        Ok((facts, prepared)) => (Some(prepared), Ok(facts)),
+        Err(failure) => (None, Err(failure)),
     };
-    let inputs = feeding::read_inputs(arguments, &model)?;
-    let mut options = SessionOptions::default();
-    options.engine = arguments.device.options(arguments.trace.trace.is_some());
-    options.batch_size = arguments.batch_size;
-    let mut session = Session::new(&model, &options)?;
-    session.prepare(&inputs)?;
-    // What planning took is not needed again.
-    give_back();
+    processes.agree(facts)?;
+    let Some(Prepared { mut session, inputs, files }) = prepared else { return Ok(()) };
     tell_of_limit(session.memory_limit());
     tell_of_budget(&arguments.device, session.budget_excludes_process());
     let mut steps = Vec::new();
     let mut outputs = Tensors::new();
     for _ in 0..arguments.repeat {
         outputs.clear();
-        outputs = session.run(inputs.clone())?;
+        outputs = session.run(inputs.clone()).map_err(|error| processes.fail(error.into()))?;
         steps.push(StepNumbers::of_run(session.last_run()));
+    }
+    if !processes.is_first() {
+        return Ok(());
     }
     if let Some(folder) = &arguments.output_dir {
         write_outputs(folder, &files, &outputs)?;
@@ -76,14 +72,69 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let report =
         Report { steps: &steps, statistics: &statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
     if arguments.report.json {
-        return say_json(report.json());
+        let mut object = report.json();
+        object.insert("processes".to_owned(), processes.json(session.shared_work()));
+        return say_json(object);
     }
     for (name, tensor) in &outputs {
         let file = files.get(name).map(|file| format!(" in {}", file.display())).unwrap_or_default();
         output::say(&format!("{name}: {}{:?}{file}", tensor.data_type(), tensor.shape()));
     }
-    report.lines().iter().for_each(|line| output::say(line));
+    let of_processes = processes.lines(session.shared_work(), steps.len());
+    report.lines().iter().chain(&of_processes).for_each(|line| output::say(line));
     Ok(())
+}
+
+/// A model that is ready to run.
+struct Prepared {
+    session: Session,
+    inputs: Tensors,
+    /// The files of the outputs, by name.
+    files: BTreeMap<String, PathBuf>,
+}
+
+impl Prepared {
+    fn new(arguments: &RunArguments, processes: &Processes) -> Result<Prepared, Failure> {
+        let output_dir = arguments.output_dir.as_ref().filter(|_| processes.is_first());
+        if let Some(folder) = output_dir {
+            output::check_folder(folder)?;
+        }
+        if let Some(trace) = arguments.trace.trace.as_ref().filter(|_| processes.is_first()) {
+            output::check_writable(trace)?;
+        }
+        let model = Model::from_file(&arguments.model)?;
+        if let Some(info) = model.inputs().into_iter().chain(model.outputs()).find(|info| info.structure.is_some()) {
+            let reason =
+                format!("'{info}' is no tensor, and files hold tensors alone: use the library's Session::run_values");
+            return Err(Failure::Failed(reason));
+        }
+        let files = output_dir.map(|folder| output_files(folder, &model)).transpose()?.unwrap_or_default();
+        let inputs = feeding::read_inputs(arguments, &model)?;
+        let mut options = SessionOptions::default();
+        options.engine = arguments.device.options(arguments.trace.trace.is_some());
+        options.batch_size = arguments.batch_size;
+        processes.enter(&mut options.engine.device);
+        let mut session = Session::new(&model, &options)?;
+        session.prepare(&inputs)?;
+        // What planning took is not needed again.
+        give_back();
+        Ok(Prepared { session, inputs, files })
+    }
+
+    /// What all processes must have alike.
+    fn facts(&self, arguments: &RunArguments, processes: &Processes) -> Result<BTreeMap<String, String>, Failure> {
+        if processes.group().is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let mut facts = facts_of(&arguments.configuration, &arguments.model)?;
+        for (name, tensor) in &self.inputs {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(tensor.bytes());
+            let (ty, digest) = (tensor.ty(), hasher.finish());
+            facts.insert(format!("input '{name}'"), format!("{ty} (digest {digest:016x})"));
+        }
+        Ok(facts)
+    }
 }
 
 /// The files of the outputs, by name.

@@ -1,6 +1,6 @@
 //! What several processes make of a step, as planned: what each exchanges, and how much faster it is.
 
-use forebay::{format_bytes, Network, SharedWork, Trainer};
+use forebay::{format_bytes, Network, SharedWork, Statistics};
 use serde_json::{json, Value};
 
 use crate::processes::sharded;
@@ -16,19 +16,24 @@ pub struct Scaling {
     alone_seconds: Option<f64>,
 }
 
-fn seconds(trainer: &Trainer) -> f64 {
-    trainer.statistics().predicted_ns as f64 / 1e9
+fn seconds(statistics: &Statistics) -> f64 {
+    statistics.predicted_ns as f64 / 1e9
 }
 
 impl Scaling {
     /// Of the plan of the first of these processes, and of one that does all.
-    pub fn new(processes: u64, network: Option<Network>, trainer: &Trainer, alone: Option<&Trainer>) -> Scaling {
+    pub fn new(
+        processes: u64,
+        network: Option<Network>,
+        (statistics, work): (&Statistics, Option<&SharedWork>),
+        alone: Option<&Statistics>,
+    ) -> Scaling {
         Scaling {
             processes,
             network,
-            work: trainer.shared_work().cloned(),
-            seconds: seconds(trainer),
-            device_peak_bytes: trainer.statistics().device_peak_bytes,
+            work: work.cloned(),
+            seconds: seconds(statistics),
+            device_peak_bytes: statistics.device_peak_bytes,
             alone_seconds: alone.map(seconds),
         }
     }

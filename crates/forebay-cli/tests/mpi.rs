@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{digits_data, digits_model, texts};
+use common::{digits_data, digits_model, texts, Folder};
+use forebay::Tensor;
 use forebay_testing::parts::skipped;
+use forebay_testing::Random;
 
 /// The launchers that are there, each with the flags that let more processes run than there are processors.
 fn launchers() -> Vec<(&'static str, &'static [&'static str])> {
@@ -144,6 +146,47 @@ fn slices_leave_the_bytes_of_the_whole() {
 }
 
 #[test]
+fn runs_of_a_model_are_shared_out() {
+    let folder = Folder::new();
+    let values: Vec<f32> = (0..130 * 64).map(|i| (i % 17) as f32).collect();
+    let inputs = folder.archive("inputs.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values))]);
+    let others = folder.archive("others.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values[..1].repeat(130 * 64)))]);
+    let model = digits_model();
+    let run = |inputs: &str, results: &str| {
+        let flags = ["run", &model, "--inputs", inputs, "--output-dir", results, "--threads", "1"];
+        flags.map(str::to_owned).to_vec()
+    };
+    let output = |results: &str| {
+        let files = std::fs::read_dir(results).expect("results").map(|entry| entry.expect("an entry").path());
+        let mut files: Vec<_> = files.filter(|file| file.extension().is_some_and(|name| name == "npy")).collect();
+        assert_eq!(files.len(), 1);
+        std::fs::read(files.remove(0)).expect("an output")
+    };
+    let texts_of = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let one = folder.text("one");
+    common::success(&run(&inputs, &one).iter().map(String::as_str).collect::<Vec<_>>());
+    for (number, launcher) in launchers().into_iter().enumerate() {
+        for processes in if number == 0 { vec![2, 3] } else { vec![2] } {
+            let several = folder.text(&format!("several-{number}-{processes}"));
+            let arguments = [run(&inputs, &several), vec!["--json".to_owned(), "--repeat=2".to_owned()]].concat();
+            let said = succeeds(mpirun(launcher, processes, &arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+            let json: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+            assert_eq!(json["processes"]["count"], processes, "{}", texts_of(&arguments));
+            assert!(json["processes"]["shared_launches"].as_u64() > Some(0), "{json}");
+            assert!(output(&several) == output(&one), "{launcher:?}, {processes} processes");
+        }
+        if number == 0 {
+            let arguments = run(&inputs, &folder.text("never"));
+            let mut command = mpirun(launcher, 1, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+            command.args([":", "-n", "1", env!("CARGO_BIN_EXE_forebay")]).args(run(&others, &folder.text("never")));
+            let (_, stderr) = texts(&command.output().expect("the launcher starts"));
+            assert!(stderr.contains("process 1 of 2 has --inputs"), "{stderr}");
+            assert!(!folder.path("never").exists());
+        }
+    }
+}
+
+#[test]
 fn plans_say_what_processes_exchange() {
     let model = digits_model();
     let plan = |flags: &[&str]| {
@@ -161,9 +204,11 @@ fn plans_say_what_processes_exchange() {
     assert!((of(&fast, "efficiency") - efficiency).abs() < 1e-9);
     let alone = common::json(&["plan", &model, "--train", "--batch-size", "64"]);
     assert!(slow["device_peak_bytes"].as_u64() < alone["device_peak_bytes"].as_u64(), "a share takes less memory");
+    let run = common::json(&["plan", &model, "--batch-size", "64", "--ranks", "4", "--network", "ethernet-1g"]);
+    assert!(of(&run, "shared_launches") > 0.0 && of(&run, "predicted_seconds_of_one") > 0.0, "{run}");
     for (flags, words) in [
         (&["--ranks", "1", "--train"][..], "1 is not in 2..=4096"),
-        (&["--ranks", "2"], "--train"),
+        (&["--ranks", "2", "--shard", "state"], "--train"),
         (&["--ranks", "2", "--train", "--network", "wet"], "there are: ethernet-1g"),
     ] {
         let output = common::forebay(&[&["plan", &model], flags].concat()).output().unwrap();
@@ -245,6 +290,57 @@ fn a_process_that_is_killed_ends_all_and_runs_go_on_from_the_last_checkpoint() {
         succeeds(mpirun(launcher, 2, &training(&model, &data, &then)));
         assert!(model_bytes(one.as_ref()) == model_bytes(saved.as_ref()), "process {victim} was killed");
     }
+}
+
+/// As many times as `FOREBAY_KILLS` says, one of two or three processes is killed at a random moment; runs go on from the last checkpoint
+/// with other processes and other slices, and end with the model of one process.
+#[test]
+#[ignore = "takes minutes: cargo xtask kills"]
+fn processes_are_killed_at_random_moments() {
+    let Some(launcher) = launchers().into_iter().next() else { return };
+    let kills: usize = std::env::var("FOREBAY_KILLS").map_or(Ok(10), |text| text.parse()).expect("a number of kills");
+    let mut random = Random::new(kills as u64);
+    let (model, data) = (digits_model(), format!("{}#0..430", digits_data()));
+    let recipe = ["--optimizer", "adam", "--learning-rate", "1e-3", "--steps", "200", "--checkpoint-every", "1"];
+    let whole = Folder::new();
+    let one = whole.text("one.onnx");
+    common::success(&training(&model, &data, &[&recipe[..6], &["--save", &one]].concat()));
+    let (mut done, mut ended) = (0, 0);
+    while done < kills {
+        let folder = Folder::new();
+        let (checkpoint, saved) = (folder.text("checkpoint"), folder.text("several.onnx"));
+        loop {
+            let processes = 2 + random.index(2);
+            let mut flags = [&recipe[..], &["--checkpoint", &checkpoint, "--save", &saved]].concat();
+            if Path::new(&checkpoint).join("checkpoint.json").exists() {
+                assert!(forebay::Checkpoint::read(&checkpoint).is_ok(), "the last checkpoint is whole");
+                flags.extend(["--resume", &checkpoint]);
+            }
+            let shards = ["", "state", "gradients", "parameters"];
+            let shard = shards[random.index(shards.len())];
+            if !shard.is_empty() {
+                flags.extend(["--shard", shard]);
+            }
+            let mut command = mpirun(launcher, processes, &training(&model, &data, &flags));
+            let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the launcher starts");
+            std::thread::sleep(Duration::from_millis(random.below(2500)));
+            let victims = children_of(run.id());
+            if let Some(victim) = victims.get(random.index(processes)).filter(|_| done < kills) {
+                // It may have ended just now.
+                let killed = Command::new("kill").args(["-KILL", &victim.to_string()]).stderr(Stdio::null()).status();
+                done += usize::from(killed.expect("kill starts").success());
+            }
+            wait_for(|| run.try_wait().expect("a process").is_some());
+            let is_gone = |process: &u32| !Path::new(&format!("/proc/{process}/exe")).exists();
+            wait_for(|| victims.iter().all(is_gone));
+            if run.wait().expect("a process").success() {
+                break;
+            }
+        }
+        assert!(model_bytes(one.as_ref()) == model_bytes(saved.as_ref()), "after {done} kills");
+        ended += 1;
+    }
+    println!("{done} processes were killed; {ended} runs ended with the model of one process");
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub struct Options {
     pub library: Option<String>,
     /// How long an exchange may take before it is given up; for ever, where not given.
     pub patience: Option<Duration>,
+    /// Whether other threads of this process call MPI, too, which MPI then has to allow (`MPI_THREAD_MULTIPLE`).
+    pub others_call: bool,
 }
 
 /// What the thread is asked for.
@@ -47,14 +49,32 @@ struct MpiCommunicator {
 /// # Errors
 /// No library of MPI, or what MPI refuses.
 pub fn connect(options: &Options) -> Result<Arc<dyn Communicator>, MpiError> {
+    connect_by(options.clone(), None)
+}
+
+/// Connects this process with the others of a communicator of MPI, which was begun before: the address of its handle. Messages go through a
+/// copy, so all processes of the communicator call this at once.
+///
+/// # Safety
+/// The address is that of a handle of an intracommunicator, of the library of MPI that is named in the options or else loaded.
+///
+/// # Errors
+/// No library of MPI, or what MPI refuses.
+pub unsafe fn connect_through(options: &Options, handle: usize) -> Result<Arc<dyn Communicator>, MpiError> {
+    connect_by(Options { others_call: true, ..options.clone() }, Some(handle))
+}
+
+/// Where a handle is given, it is what [`connect_through`] asks for.
+fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communicator>, MpiError> {
     let (requests, incoming) = channel();
     let (tell, told) = channel();
-    let (options, launcher) = (options.clone(), started_by().map(|launched| launched.launcher));
+    let launcher = started_by().map(|launched| launched.launcher);
     let thread = std::thread::Builder::new().name("MPI".to_owned()).spawn(move || {
-        let begun = Mpi::begin(options.library.as_deref(), launcher);
+        // SAFETY: the caller of `connect_through` promised it.
+        let begun = unsafe { Mpi::begin(&options, handle, launcher) };
         let found = begun.and_then(|mpi| Ok((mpi.rank()?, mpi.size()?, mpi)));
         match found {
-            Ok((rank, size, mpi)) => {
+            Ok((rank, size, mut mpi)) => {
                 let _ = tell.send(Ok((rank, size)));
                 serve(&mpi, &incoming, options.patience);
                 mpi.end();

@@ -18,7 +18,7 @@ mod library;
 
 use std::fmt;
 
-pub use connection::{connect, Options};
+pub use connection::{connect, connect_through, Options};
 pub use environment::{started_by, Launched, Launcher};
 
 /// Why there is no connection to other processes.
@@ -43,6 +43,8 @@ pub enum MpiError {
         /// MPI's error code.
         code: i32,
     },
+    /// Several threads of this process would call MPI, which it does not allow.
+    Threads,
     /// The system does not give a thread.
     Thread {
         /// The system's own words.
@@ -66,6 +68,11 @@ impl fmt::Display for MpiError {
                 write!(f, "{library} has no function {function}: it is no library of MPI 3 or newer")
             }
             MpiError::Refused { function, code } => write!(f, "{function} failed with code {code}"),
+            MpiError::Threads => write!(
+                f,
+                "MPI was begun for calls of one thread, and Forebay calls it from a thread of its own: begin it with MPI_THREAD_MULTIPLE \
+                 (mpi4py does, unless mpi4py.rc.thread_level says something else)"
+            ),
             MpiError::Thread { reason } => write!(f, "the system did not give a thread for MPI: {reason}"),
         }
     }

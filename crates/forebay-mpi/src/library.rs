@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use libloading::os::unix::{Library, Symbol, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::environment::Launcher;
-use crate::MpiError;
+use crate::{MpiError, Options};
 
 /// Names of the libraries that belong to a launcher, in the order in which they are tried.
 const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
@@ -21,8 +21,12 @@ const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
     }
 }
 
-/// `MPI_THREAD_FUNNELED`, in every implementation: one thread makes all calls.
-const THREAD_FUNNELED: c_int = 1;
+/// `MPI_THREAD_FUNNELED`, one thread makes all calls, and `MPI_THREAD_MULTIPLE`, any thread may call at any time, of Open MPI and MPICH.
+const THREADS: [c_int; 2] = [1, 3];
+/// The same of the standard ABI.
+const ABI_THREADS: [c_int; 2] = [1024, 4096];
+/// Has a library be found only where the process has it already: `RTLD_NOLOAD` of Linux.
+const ONLY_IF_LOADED: c_int = 4;
 
 /// A handle as it is passed: an address, or a number of 32 bits.
 type Handle = usize;
@@ -33,6 +37,8 @@ pub(crate) type Request = usize;
 type InitThread = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type Asked = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type Flag = unsafe extern "C" fn(*mut c_int) -> c_int;
+type Copy = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
+type Free = unsafe extern "C" fn(*mut Handle) -> c_int;
 type Send = unsafe extern "C" fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Request) -> c_int;
 type Receive = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Request) -> c_int;
 type Test = unsafe extern "C" fn(*mut Request, *mut c_int, *mut c_void) -> c_int;
@@ -41,7 +47,8 @@ type Finalize = unsafe extern "C" fn() -> c_int;
 
 /// MPI, as this process has it. For one thread.
 pub(crate) struct Mpi {
-    world: Handle,
+    /// The communicator that messages go through.
+    through: Handle,
     byte: Handle,
     status_ignore: *mut c_void,
     comm_rank: Symbol<Asked>,
@@ -51,6 +58,9 @@ pub(crate) struct Mpi {
     test: Symbol<Test>,
     abort: Symbol<Abort>,
     finalize: Symbol<Finalize>,
+    comm_free: Symbol<Free>,
+    /// Whether the communicator is a copy of the caller's.
+    is_copy: bool,
     /// Whether this process has begun MPI, and not something else in it before.
     is_own: bool,
     // Dropped last: the functions are its.
@@ -66,9 +76,16 @@ fn refused(function: &'static str, code: c_int) -> Result<(), MpiError> {
 }
 
 impl Mpi {
-    /// Loads the library, by a name of its own where one is given, and begins MPI unless that was done.
-    pub fn begin(name: Option<&str>, launcher: Option<Launcher>) -> Result<Mpi, MpiError> {
-        let (library, found) = open(name, launcher)?;
+    /// Loads the library and begins MPI, unless that was done.
+    ///
+    /// # Safety
+    /// Where a communicator is given, it is the address of one of MPI's handles, of the library that is loaded.
+    pub unsafe fn begin(
+        options: &Options,
+        communicator: Option<usize>,
+        launcher: Option<Launcher>,
+    ) -> Result<Mpi, MpiError> {
+        let (library, found) = open(options.library.as_deref(), launcher, communicator.is_some())?;
         let incomplete =
             |function: &str| MpiError::Incomplete { library: found.clone(), function: function.to_owned() };
         let is_there = |symbol: &str| {
@@ -76,11 +93,12 @@ impl Mpi {
             let symbol = unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.ok()?;
             Some(symbol.into_raw() as Handle)
         };
-        let (world, byte, status_ignore) = match (is_there("ompi_mpi_comm_world"), is_there("ompi_mpi_byte")) {
-            (Some(world), Some(byte)) => (world, byte, 0),
-            _ if found.contains("mpi_abi") => (0x101, 0x247, 0),
-            _ => (0x4400_0000, 0x4c00_010d, 1),
-        };
+        let (world, byte, status_ignore, [funneled, multiple], is_number) =
+            match (is_there("ompi_mpi_comm_world"), is_there("ompi_mpi_byte")) {
+                (Some(world), Some(byte)) => (world, byte, 0, THREADS, false),
+                _ if found.contains("mpi_abi") => (0x101, 0x247, 0, ABI_THREADS, false),
+                _ => (0x4400_0000, 0x4c00_010d, 1, THREADS, true),
+            };
         macro_rules! function {
             ($name:literal) => {
                 // SAFETY: it has the type that the standard says.
@@ -89,11 +107,13 @@ impl Mpi {
         }
         let initialized: Symbol<Flag> = function!("MPI_Initialized");
         let init: Symbol<InitThread> = function!("MPI_Init_thread");
+        let query: Symbol<Flag> = function!("MPI_Query_thread");
+        let copy: Symbol<Copy> = function!("MPI_Comm_dup");
         let mut is_begun = 0;
         // SAFETY: it may be called at any time, and writes a number.
         refused("MPI_Initialized", unsafe { initialized(&mut is_begun) })?;
-        let mpi = Mpi {
-            world,
+        let mut mpi = Mpi {
+            through: world,
             byte,
             status_ignore: status_ignore as *mut c_void,
             comm_rank: function!("MPI_Comm_rank"),
@@ -103,14 +123,38 @@ impl Mpi {
             test: function!("MPI_Test"),
             abort: function!("MPI_Abort"),
             finalize: function!("MPI_Finalize"),
+            comm_free: function!("MPI_Comm_free"),
+            is_copy: false,
             is_own: is_begun == 0,
             _library: library,
         };
+        let mut provided = 0;
         if mpi.is_own {
-            let mut provided = 0;
+            let asked = if options.others_call { multiple } else { funneled };
             // SAFETY: MPI has not begun; no arguments are given, and it writes a number.
-            let code = unsafe { init(std::ptr::null_mut(), std::ptr::null_mut(), THREAD_FUNNELED, &mut provided) };
+            let code = unsafe { init(std::ptr::null_mut(), std::ptr::null_mut(), asked, &mut provided) };
             refused("MPI_Init_thread", code)?;
+        } else {
+            // SAFETY: MPI has begun, and it writes a number.
+            refused("MPI_Query_thread", unsafe { query(&mut provided) })?;
+        }
+        if options.others_call && provided < multiple {
+            mpi.end();
+            return Err(MpiError::Threads);
+        }
+        if let Some(address) = communicator {
+            // SAFETY: the caller's promise. MPICH's handles are numbers of 32 bits.
+            let given = unsafe {
+                if is_number {
+                    Handle::try_from(*(address as *const u32)).unwrap_or(0)
+                } else {
+                    *(address as *const Handle)
+                }
+            };
+            let mut own = 0;
+            // SAFETY: MPI has begun, the handle is one of its, and it writes a handle.
+            refused("MPI_Comm_dup", unsafe { copy(given, &mut own) })?;
+            (mpi.through, mpi.is_copy) = (own, true);
         }
         Ok(mpi)
     }
@@ -118,7 +162,7 @@ impl Mpi {
     fn asked(&self, function: &Symbol<Asked>, name: &'static str) -> Result<usize, MpiError> {
         let mut number = 0;
         // SAFETY: MPI has begun, on this thread, and it writes a number.
-        refused(name, unsafe { function(self.world, &mut number) })?;
+        refused(name, unsafe { function(self.through, &mut number) })?;
         Ok(usize::try_from(number).unwrap_or(0))
     }
 
@@ -138,7 +182,7 @@ impl Mpi {
         let mut request = 0;
         // SAFETY: the caller's promise; MPI has begun, on this thread.
         let code = unsafe {
-            (self.isend)(address.cast(), bytes, self.byte, peer as c_int, tag as c_int, self.world, &mut request)
+            (self.isend)(address.cast(), bytes, self.byte, peer as c_int, tag as c_int, self.through, &mut request)
         };
         refused("MPI_Isend", code)?;
         Ok(request)
@@ -152,7 +196,7 @@ impl Mpi {
         let mut request = 0;
         // SAFETY: as for `send`.
         let code = unsafe {
-            (self.irecv)(address.cast(), bytes, self.byte, peer as c_int, tag as c_int, self.world, &mut request)
+            (self.irecv)(address.cast(), bytes, self.byte, peer as c_int, tag as c_int, self.through, &mut request)
         };
         refused("MPI_Irecv", code)?;
         Ok(request)
@@ -169,11 +213,15 @@ impl Mpi {
     /// Ends all processes.
     pub fn abort(&self) {
         // SAFETY: MPI has begun, on this thread.
-        unsafe { (self.abort)(self.world, 1) };
+        unsafe { (self.abort)(self.through, 1) };
     }
 
     /// Ends MPI in this process, if it began it. Waits for the others.
-    pub fn end(&self) {
+    pub fn end(&mut self) {
+        if self.is_copy {
+            // SAFETY: MPI has begun, and no message goes through the communicator any more.
+            unsafe { (self.comm_free)(&mut self.through) };
+        }
         if self.is_own {
             // SAFETY: MPI has begun, on this thread, and nothing calls it afterwards.
             unsafe { (self.finalize)() };
@@ -181,18 +229,23 @@ impl Mpi {
     }
 }
 
-/// Loads the library of this name, or the first one of the launcher's that is there.
-fn open(name: Option<&str>, launcher: Option<Launcher>) -> Result<(Library, String), MpiError> {
-    let mut tried = Vec::new();
+/// Loads the library of this name, or the first one of the launcher's that is there. One that the process has already comes first, and is the
+/// only one that will do where its handles are to be used.
+fn open(name: Option<&str>, launcher: Option<Launcher>, has_handle: bool) -> Result<(Library, String), MpiError> {
     let names = match name {
         Some(name) => vec![name],
-        None => names(launcher).to_vec(),
+        None => names(launcher.filter(|_| !has_handle)).to_vec(),
     };
-    for name in names {
-        // SAFETY: a library of MPI does nothing when it is loaded that this process would notice. What it loads itself needs its symbols.
-        match unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL) } {
-            Ok(library) => return Ok((library, name.to_owned())),
-            Err(error) => tried.push((name.to_owned(), error.to_string())),
+    // SAFETY: a library of MPI does nothing when it is loaded that this process would notice. What it loads itself needs its symbols.
+    let load = |name: &str, flags: c_int| unsafe { Library::open(Some(name), RTLD_NOW | RTLD_GLOBAL | flags) };
+    let mut tried = Vec::new();
+    for flags in if has_handle { &[ONLY_IF_LOADED][..] } else { &[ONLY_IF_LOADED, 0] } {
+        tried.clear();
+        for name in &names {
+            match load(name, *flags) {
+                Ok(library) => return Ok((library, (*name).to_owned())),
+                Err(error) => tried.push(((*name).to_owned(), error.to_string())),
+            }
         }
     }
     Err(MpiError::Missing { tried })

@@ -10,6 +10,7 @@
 //! | [`metrics`] | metrics of validation |
 //! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
+//! | [`processes`] | processes that MPI connects |
 //! | [`eager`], [`device_tensor`] | streams and events; tensors on the device, and operations on them |
 //! | [`managed`] | memory for more than the device holds |
 //! | [`command_line`] | the program `forebay` |
@@ -26,6 +27,7 @@ mod metrics;
 mod model;
 mod options;
 mod plan;
+mod processes;
 mod recipe;
 mod session;
 mod trainer;
@@ -39,6 +41,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::Session>()?;
     module.add_class::<trainer::Trainer>()?;
     module.add_class::<metrics::Metrics>()?;
+    module.add_class::<processes::Processes>()?;
     module.add_class::<eager::Context>()?;
     module.add_class::<eager::Stream>()?;
     module.add_class::<eager::Event>()?;

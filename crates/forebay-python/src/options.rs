@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use forebay::managed::Policy;
 use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
-use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, TrainerOptions};
+use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
 use crate::losses::{loss, LossGiven, TermGiven};
+use crate::processes::Processes;
 use crate::recipe::Recipe;
 
 /// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
@@ -36,6 +37,8 @@ pub struct Engine {
     tile_size: Option<u64>,
     tiled: bool,
     link_bytes_per_second: Option<u64>,
+    processes: Option<Py<Processes>>,
+    shard: Option<String>,
 }
 
 /// The batch size and other sizes that the model leaves open.
@@ -110,6 +113,11 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     device.tile_size = given.tile_size;
     device.tiled = given.tiled;
     device.link_bytes_per_second = given.link_bytes_per_second;
+    let group = given.processes.map(|processes| processes.get().0.clone());
+    device.processes = group.filter(|group| group.size() > 1);
+    let shards = [("state", Shard::State), ("gradients", Shard::Gradients), ("parameters", Shard::Parameters)];
+    let shard = given.shard.as_deref().map(|text| choice(py, "kind of shards", text, &shards)).transpose()?;
+    device.shard = shard.unwrap_or_default();
     memory.memory_limit = given.memory_limit.map(|text| text.parse()).transpose().map_err(|error| wrong(&error))?;
     memory.device_memory = size(given.device_memory)?;
     memory.simulate_device = size(given.simulate_device)?;

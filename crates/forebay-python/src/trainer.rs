@@ -28,6 +28,8 @@ pub struct Trainer {
     evaluations: Mutex<Pace>,
     /// The folder that this trainer alone writes checkpoints to.
     folder: Arc<Mutex<Option<CheckpointFolder>>>,
+    /// Whether this process writes files: it is alone, or the first of several.
+    writes: bool,
 }
 
 fn described(info: &TensorInfo) -> Described {
@@ -69,6 +71,28 @@ impl Trainer {
         let trainer = self.trainer.clone();
         obeying_signals(py, f64::INFINITY, move || locked(&trainer, work))
     }
+
+    /// Work on whole parameters and state. Where several processes keep slices of them, all do this at once, and process 0 has the whole.
+    fn on_whole<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut forebay::Trainer) -> Result<T, Error> + Send + 'static,
+    ) -> PyResult<T> {
+        self.long(py, move |trainer| {
+            trainer.collect_shards()?;
+            work(trainer)
+        })
+    }
+
+    /// Work that writes files: the first of several processes does it.
+    fn writing(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut forebay::Trainer) -> Result<(), Error> + Send + 'static,
+    ) -> PyResult<()> {
+        let writes = self.writes;
+        self.on_whole(py, move |trainer| if writes { work(trainer) } else { Ok(()) })
+    }
 }
 
 #[pymethods]
@@ -77,13 +101,19 @@ impl Trainer {
     fn new(py: Python<'_>, model: &Model, engine: Engine, sizes: Sizes, training: Training) -> PyResult<Trainer> {
         let options = trainer_options(py, &model.0, engine, sizes, training)?;
         let model = model.0.clone();
+        let writes = options.engine.device.processes.as_ref().is_none_or(|group| group.rank() == 0);
         let trainer = obeying_signals(py, f64::INFINITY, move || forebay::Trainer::new(model, options))?;
         Ok(Trainer {
             trainer: Arc::new(Mutex::new(trainer)),
             steps: Mutex::default(),
             evaluations: Mutex::default(),
             folder: Arc::default(),
+            writes,
         })
+    }
+
+    fn writes(&self) -> bool {
+        self.writes
     }
 
     fn inputs(&self, py: Python<'_>) -> PyResult<Vec<Described>> {
@@ -128,11 +158,11 @@ impl Trainer {
     }
 
     fn save_average(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.long(py, move |trainer| trainer.save_average(path))
+        self.writing(py, move |trainer| trainer.save_average(path))
     }
 
     fn save_adapters(&self, py: Python<'_>, folder: PathBuf) -> PyResult<()> {
-        self.long(py, move |trainer| trainer.save_adapters(folder))
+        self.writing(py, move |trainer| trainer.save_adapters(folder))
     }
 
     fn evaluate<'py>(
@@ -147,15 +177,15 @@ impl Trainer {
     }
 
     fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        arrays(py, self.long(py, |trainer| trainer.parameters())?)
+        arrays(py, self.on_whole(py, |trainer| trainer.parameters())?)
     }
 
     fn parameter<'py>(&self, py: Python<'py>, name: String) -> PyResult<Option<Taken<'py>>> {
-        Ok(self.long(py, move |trainer| trainer.parameter(&name))?.map(|tensor| array(py, tensor)))
+        Ok(self.on_whole(py, move |trainer| trainer.parameter(&name))?.map(|tensor| array(py, tensor)))
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        arrays(py, self.long(py, |trainer| trainer.state())?)
+        arrays(py, self.on_whole(py, |trainer| trainer.state())?)
     }
 
     /// Replaces parameters and state by name; all others stay as they are.
@@ -181,14 +211,14 @@ impl Trainer {
     }
 
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        self.long(py, move |trainer| trainer.save(path))
+        self.writing(py, move |trainer| trainer.save(path))
     }
 
     /// Writes a checkpoint; the folder stays locked for this trainer until it writes to another.
     fn save_checkpoint(&self, py: Python<'_>, folder: PathBuf, position: String) -> PyResult<()> {
         let position: JsonValue = serde_json::from_str(&position).unwrap_or(JsonValue::String(position));
         let held = self.folder.clone();
-        self.long(py, move |trainer| {
+        self.writing(py, move |trainer| {
             locked(&held, |held| {
                 if held.as_ref().is_none_or(|held| held.path() != folder) {
                     *held = None;

@@ -220,6 +220,14 @@ impl Compiled {
         self.own_samples.get(input)
     }
 
+    /// What this process is fed of an input.
+    pub(crate) fn own_bytes<'a>(&self, input: &str, tensor: &'a Tensor) -> &'a [u8] {
+        let (all, rows) = (tensor.bytes(), tensor.shape().first().copied().unwrap_or(1).max(1));
+        let Some(own) = self.own_samples.get(input) else { return all };
+        let place = |row: u64| (all.len() as u64 / rows * row) as usize;
+        &all[place(own.start)..place(own.end)]
+    }
+
     /// What this process is fed of the inputs of all.
     pub(crate) fn own_share(&self, mut fed: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
         for (name, share) in &self.own_samples {

@@ -7,6 +7,7 @@ use forebay_device::{Device, DeviceUsage};
 use forebay_model::infer::Sizes;
 use forebay_model::training::{open_gradients, open_graph};
 use forebay_model::{Graph, Tensor};
+use forebay_plan::distribute::SharedWork;
 use forebay_plan::plan::Statistics;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{Plan, SavedCosts};
@@ -237,6 +238,12 @@ impl Session {
     /// Numbers about [`Session::plan`].
     pub fn statistics(&self) -> Option<&Statistics> {
         Some(&self.plan()?.statistics)
+    }
+
+    /// How the launches of [`Session::plan`] are shared out among processes; none where every process computes all of it, or where
+    /// there is one.
+    pub fn shared_work(&self) -> Option<&SharedWork> {
+        self.stages.main()?.shared_work.as_ref()
     }
 
     /// The durations that the plan is a function of: those given, estimated, or measured.

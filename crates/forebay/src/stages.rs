@@ -12,7 +12,7 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
 use crate::between::{Between, Values};
-use crate::compile::{compile, Compiled};
+use crate::compile::{compile, Compiled, Together};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
@@ -393,7 +393,7 @@ impl Stages {
         tensor_info::check_indices(&compiled.index_limits, values)?;
         let runner = engine.activate((Purpose::Session, plan.id), compiled)?;
         for backing in runner.plan().inputs.clone() {
-            runner.write_input(&backing.name, value(values, &backing.name)?.bytes())?;
+            runner.write_input(&backing.name, compiled.own_bytes(&backing.name, value(values, &backing.name)?))?;
             if may_go(&backing.name) {
                 values.remove(&backing.name);
             }
@@ -531,7 +531,9 @@ fn make(
         recognize::attention(&mut graph, true)?;
         recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, None)?;
+        let nothing = BTreeSet::new();
+        let together = Together { unshared: &nothing, sharded: &nothing };
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, Some(together))?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;

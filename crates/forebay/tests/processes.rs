@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay::training::TrainingOptions;
-use forebay::{ProcessGroup, Tensor, Trainer};
+use forebay::{Model, ProcessGroup, Session, SessionOptions, Tensor, Trainer};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{chaos, host, recipe, trainer_options, Case};
+use forebay_testing::onnx::builder::{GraphBuilder, Value as Attribute, FLOAT};
 
 /// What a run ends with: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
 type Outcome = (Vec<u32>, u32, Tensor, BTreeMap<String, Tensor>);
@@ -102,4 +103,70 @@ fn nearly_all_launches_are_shared_out() {
     let engine = host(1).processes(ProcessGroup::new(local_communicators(2).remove(0)));
     let trainer = Trainer::new(case.model(), trainer_options(recipe(&case), engine)).unwrap();
     assert_eq!(trainer.shared_work(), None);
+}
+
+/// The same runs of a model by one process and by several; whether the last of them was shared out.
+fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], processes: usize) -> bool {
+    let run = |mut session: Session| {
+        let outputs: Vec<_> = runs.iter().map(|inputs| session.run(inputs.clone()).unwrap()).collect();
+        (outputs, session.shared_work().is_some())
+    };
+    let mut options = SessionOptions::default();
+    options.engine = host(2);
+    let (expected, _) = run(Session::new(model, &options).unwrap());
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let threads = local_communicators(processes).into_iter().map(|communicator| {
+            scope.spawn(|| {
+                let rank = communicator.rank();
+                let mut options = SessionOptions::default();
+                options.engine = host(1).processes(ProcessGroup::new(communicator));
+                if rank % 3 == 1 {
+                    options.engine = options.engine.simulate_device("60%".parse().unwrap());
+                }
+                run(match rank % 3 {
+                    2 => Session::with_device(model, &options, chaos(1, rank as u64)).unwrap(),
+                    _ => Session::new(model, &options).unwrap(),
+                })
+            })
+        });
+        threads.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (rank, (outputs, _)) in found.iter().enumerate() {
+        assert!(*outputs == expected, "outputs of process {rank} of {processes}");
+    }
+    found[0].1
+}
+
+#[test]
+fn sessions_give_the_outputs_of_one_process() {
+    for (name, processes) in [("digits-cnn", 2), ("digits-cnn", 3), ("resnet20", 4), ("tiny-gpt", 2), ("unet3d", 2)] {
+        let case = Case::read(name);
+        let is_shared = run_session_together(&case.model(), &[case.input()], processes);
+        // One volume has no images to share out.
+        assert_eq!(is_shared, name != "unet3d", "{name}");
+    }
+}
+
+/// What a batch holds decides about sizes of later stages; batches differ in size, and one has fewer samples than there are processes.
+#[test]
+fn stages_are_the_same_in_all_processes() {
+    let weights: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 / 4.0 - 1.0).collect();
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["N", "4"])
+        .floats("w", &[4, 8], &weights)
+        .node("MatMul", &["x", "w"], &["product"])
+        .node("Relu", &["product"], &["positive"])
+        .node("NonZero", &["positive"], &["places"])
+        .node_with("Cast", &["places"], &["numbers"], vec![("to", Attribute::Int(FLOAT))])
+        .node("Neg", &["numbers"], &["negative"])
+        .output("positive", FLOAT, &["N", "8"])
+        .output("negative", FLOAT, &["2", "M"]);
+    let model = Model::from_bytes(&graph.build()).unwrap();
+    let batch = |size: u64| {
+        let values: Vec<f32> = (0..size * 4).map(|i| (i * 13 % 17) as f32 / 8.0 - 1.0).collect();
+        BTreeMap::from([("x".to_string(), Tensor::from_f32(&[size, 4], &values))])
+    };
+    for processes in [2, 3] {
+        run_session_together(&model, &[batch(64), batch(7), batch(1), batch(64)], processes);
+    }
 }

@@ -1,0 +1,74 @@
+//! The flags of `run`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::{ReportArguments, TraceArguments};
+use crate::device_arguments::{positive_count, DeviceArguments};
+use crate::processes::ProcessArguments;
+
+/// `forebay run`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay run model.onnx --input x=x.npy --output-dir results      writes results/NAME.npy for each output
+  forebay run model.onnx --inputs inputs.npz --repeat 10           measures ten runs
+  forebay run model.onnx --inputs folder/                          takes folder/NAME.npy for each input
+  mpirun -n 4 forebay run model.onnx --inputs inputs.npz --output-dir results
+                                                                   each of four processes computes a quarter of the batch")]
+pub struct RunArguments {
+    /// The model
+    #[arg(value_name = "MODEL.onnx")]
+    pub model: PathBuf,
+    /// What the run was asked for, as keys and values.
+    #[arg(skip)]
+    pub configuration: String,
+    /// An input as a NumPy file; once per input
+    #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = named_file)]
+    pub input: Vec<(String, PathBuf)>,
+    /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
+    #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
+    pub inputs: Option<PathBuf>,
+    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _ (of runs into one folder
+    /// at once, each puts all of its outputs there in turn: the last one's stay)
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Run that many times; the outputs are those of the last run
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive_count)]
+    pub repeat: u64,
+    /// Size of a batch dimension that the model leaves open [default: as the inputs have it]
+    #[arg(long, value_name = "N", value_parser = positive_count)]
+    pub batch_size: Option<u64>,
+    /// The machine.
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// The other processes.
+    #[command(flatten)]
+    pub processes: ProcessArguments,
+    /// The report.
+    #[command(flatten)]
+    pub report: ReportArguments,
+    /// The trace.
+    #[command(flatten)]
+    pub trace: TraceArguments,
+}
+
+/// NAME=FILE.npy.
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    // A tensor's name may hold `=`, a file's name seldom does.
+    match text.rsplit_once('=') {
+        Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
+        _ => Err("write NAME=FILE.npy".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_split_at_the_last_equals_sign() {
+        assert_eq!(named_file("a=b=c.npy").unwrap(), ("a=b".to_owned(), "c.npy".into()));
+        assert!(named_file("x.npy").is_err() && named_file("=x.npy").is_err() && named_file("x=").is_err());
+    }
+}

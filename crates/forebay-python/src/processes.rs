@@ -1,0 +1,56 @@
+//! The processes of a run, connected by MPI.
+
+use std::time::Duration;
+
+use forebay::{Error, ProcessGroup};
+use forebay_mpi::Options;
+use pyo3::prelude::*;
+
+use crate::long_work::obeying_signals;
+
+/// The processes of a run, as this one sees them.
+#[pyclass(module = "forebay._forebay", frozen)]
+pub struct Processes(pub ProcessGroup);
+
+#[pymethods]
+impl Processes {
+    /// Those of a communicator of mpi4py, of which this is the address of MPI's handle; else those that a launcher of MPI started.
+    #[new]
+    fn new(py: Python<'_>, handle: Option<usize>, library: Option<String>, timeout: u64) -> PyResult<Processes> {
+        let patience = Some(Duration::from_secs(timeout));
+        let options = Options { library, patience, others_call: true };
+        let communicator = obeying_signals(py, f64::INFINITY, move || {
+            let connected = match handle {
+                // SAFETY: Python's side asks mpi4py for the address, of a communicator that it keeps.
+                Some(handle) => unsafe { forebay_mpi::connect_through(&options, handle) },
+                None => forebay_mpi::connect(&options),
+            };
+            connected.map_err(|error| Error::Option { reason: error.to_string() })
+        })?;
+        Ok(Processes(ProcessGroup::new(communicator)))
+    }
+
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    /// Bytes sent, bytes received, and seconds in which something was under way.
+    fn exchanged(&self) -> (u64, u64, f64) {
+        let exchanged = self.0.exchanged();
+        (exchanged.sent_bytes, exchanged.received_bytes, exchanged.time.as_secs_f64())
+    }
+
+    /// Ends the connection, once all processes do.
+    fn finish(&self, py: Python<'_>) {
+        py.detach(|| self.0.communicator().finish());
+    }
+
+    /// Ends all processes.
+    fn abort(&self, py: Python<'_>) {
+        py.detach(|| self.0.communicator().abort());
+    }
+}

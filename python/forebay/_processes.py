@@ -1,0 +1,128 @@
+"""Processes that compute together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+from typing import Any, List, Optional, Type
+
+from . import _forebay
+from .errors import InvalidArgument
+
+
+class Processes:
+    """The processes of a run, connected by MPI: each computes its share of every batch, and results have the bits of one process.
+
+    A launcher starts them (``mpirun -n 4 python train.py``); sessions and trainers take them as ``processes=...``. All processes make the
+    same calls in the same order, with whole batches. What writes a file, all call as well, and the first one writes. A process that
+    ends by an exception ends the others, too.
+
+    Args:
+        communicator: A communicator of mpi4py; all processes of it take part. Without, all that the launcher started, and mpi4py is not
+            needed.
+        timeout: Seconds after which a process that does not answer is given up.
+
+    Raises:
+        forebay.InvalidArgument: No library of MPI is there, or it was begun for calls of one thread. ``FOREBAY_MPI_LIBRARY`` names another
+            library.
+
+    A program for any number of processes:
+
+        import forebay, numpy as np
+
+        processes = forebay.Processes()
+        trainer = forebay.Trainer("model.onnx", batch_size=64, processes=processes)
+        ...
+        trainer.save("trained.onnx")
+        if processes.rank == 0:
+            print("done")
+    """
+
+    #: That of all processes that the launcher started.
+    _world: Optional[Processes] = None
+    #: Those that there are: their connections end before Python does.
+    _all: List[Processes] = []
+
+    def __init__(self, communicator: Any = None, *, timeout: int = 600) -> None:
+        if isinstance(timeout, bool) or timeout < 1:
+            raise InvalidArgument(f"timeout is {timeout}: it counts seconds, so it is at least 1")
+        library = os.environ.get("FOREBAY_MPI_LIBRARY") or None
+        if communicator is not None:
+            self._native = _forebay.Processes(_address_of(communicator), library, timeout)
+        elif Processes._world is not None:
+            self._native = Processes._world._native
+        else:
+            self._native = _forebay.Processes(None, library, timeout)
+            Processes._world = self
+        # MPI's handle is that of the communicator, which lives as long as this does.
+        self._communicator = communicator
+        if not Processes._all:
+            _end_together()
+        Processes._all.append(self)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return self._native.rank()
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return self._native.size()
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this process has sent."""
+        return self._native.exchanged()[0]
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that this process has received."""
+        return self._native.exchanged()[1]
+
+    @property
+    def exchange_seconds(self) -> float:
+        """For how long at least one exchange was under way."""
+        return self._native.exchanged()[2]
+
+    def __repr__(self) -> str:
+        return f"<process {self.rank} of {self.size}>"
+
+    @staticmethod
+    def _native_of(given: Any) -> Optional[_forebay.Processes]:
+        """Processes, or a communicator, as the native module takes them."""
+        if given is None or isinstance(given, Processes):
+            return None if given is None else given._native
+        return Processes(given)._native
+
+
+def _address_of(communicator: Any) -> int:
+    """Where mpi4py has MPI's handle of a communicator."""
+    try:
+        from mpi4py import MPI  # pyright: ignore
+    except ImportError as error:
+        raise InvalidArgument(f"{communicator!r} is no communicator of mpi4py, which is not installed") from error
+    if not isinstance(communicator, MPI.Intracomm):  # pyright: ignore
+        raise InvalidArgument(f"{communicator!r} is no communicator of mpi4py (such as mpi4py.MPI.COMM_WORLD)")
+    return int(MPI._addressof(communicator))  # pyright: ignore
+
+
+def _end_together() -> None:
+    """Has connections end before Python does, and all processes end where this one ends by an exception."""
+    hook = sys.excepthook
+
+    def abort(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:
+        hook(kind, error, traceback)
+        sys.stderr.flush()
+        for processes in Processes._all:
+            if processes.size > 1:
+                processes._native.abort()
+
+    def finish() -> None:
+        for processes in Processes._all:
+            processes._native.finish()
+
+    sys.excepthook = abort
+    atexit.register(finish)

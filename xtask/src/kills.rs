@@ -1,0 +1,21 @@
+//! `cargo xtask kills`: processes of training runs are killed at random moments, and runs go on from their checkpoints.
+
+use crate::command::{cargo, run};
+
+const TIMES: u64 = 100;
+
+/// Kills `--times N` processes; each run has to end with the model of one process.
+///
+/// # Errors
+/// Arguments without meaning, no MPI, or a run that ends with another model.
+pub fn kills(arguments: &[String]) -> Result<(), String> {
+    let times = match arguments {
+        [] => TIMES,
+        [flag, times] if flag == "--times" => {
+            times.parse().ok().filter(|&times| times > 0).ok_or("--times needs a number of at least 1")?
+        }
+        _ => return Err("cargo xtask kills takes --times N alone".to_owned()),
+    };
+    let test = ["test", "-p", "forebay-cli", "--test", "mpi", "--", "--ignored", "--nocapture"];
+    run(cargo(&test).env("FOREBAY_KILLS", times.to_string()).env("FOREBAY_REQUIRE", "mpi"))
+}
