@@ -16,8 +16,8 @@ class Processes:
     """The processes of a run, connected by MPI: each computes its share of every batch, and results have the bits of one process.
 
     A launcher starts them (``mpirun -n 4 python train.py``); sessions and trainers take them as ``processes=...``. All processes make the
-    same calls in the same order, with whole batches. What writes a file, all call as well, and the first one writes. A process that
-    ends by an exception ends the others, too.
+    same calls in the same order, with whole batches. What writes a file, all call as well; the first one writes, while the others go on
+    (:meth:`barrier` waits for it). A process that ends by an exception ends the others, too.
 
     Args:
         communicator: A communicator of mpi4py; all processes of it take part. Without, all that the launcher started, and mpi4py is not
@@ -86,6 +86,10 @@ class Processes:
     def exchange_seconds(self) -> float:
         """For how long at least one exchange was under way."""
         return self._native.exchanged()[2]
+
+    def barrier(self) -> None:
+        """Waits until all processes have called it: after that, each of them finds the files that the first one wrote before."""
+        self._native.barrier()
 
     def __repr__(self) -> str:
         return f"<process {self.rank} of {self.size}>"

@@ -353,7 +353,8 @@ class Trainer:
     def save(self, path: PathLike) -> None:
         """Writes the trained model as ONNX. The file is replaced as a whole or not at all.
 
-        Of several processes (``processes=...``), all call it, and the first one writes; so with all that writes.
+        Of several processes (``processes=...``), all call it, and the first one writes; so with all that writes. The others find the file
+        after :meth:`Processes.barrier`.
         """
         self._native.save(os.fspath(path))
 

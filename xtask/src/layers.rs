@@ -57,7 +57,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("forebay-golden", &["forebay", "forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-conformance", &["forebay", "forebay-base", "forebay-model"]),
     ("forebay-cli", &["forebay", "forebay-data", "forebay-device", "forebay-limits", "forebay-memory", "forebay-mpi"]),
-    ("forebay-python", &["forebay", "forebay-cli"]),
+    ("forebay-python", &["forebay", "forebay-cli", "forebay-mpi"]),
 ];
 
 /// What breaks the rules, one sentence each.

@@ -19,6 +19,7 @@ use crate::numbers::{below_one, not_negative};
 use crate::optimizer_arguments::OptimizerArguments;
 use crate::processes::{ProcessArguments, ShardKind};
 use crate::record_arguments::RecordArguments;
+use crate::report_arguments::{ReportArguments, TraceArguments};
 use crate::run_arguments::RunArguments;
 use crate::schedule_arguments::ScheduleArguments;
 
@@ -67,38 +68,6 @@ pub enum Command {
     Probe(ProbeArguments),
     /// Plan a traced training step for the machine that its trace describes, and say how far from ideal it is
     Replay(ReplayArguments),
-}
-
-/// What every command that reports numbers takes.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Report")]
-pub struct ReportArguments {
-    /// Print one JSON object on standard output, and nothing else there
-    ///
-    /// Keys: steps (loss, learning_rate, gradient_norm where it is known, skipped, data_seconds (waited for its batch), and seconds each),
-    /// data_seconds (all of that), bad_samples (left out), seconds_median, device_budget_bytes (null without a budget), device_peak_bytes
-    /// (measured; planned for `plan`), resident_peak_bytes (of the whole process, as the system counts it; after steps),
-    /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
-    /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
-    /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, launches, host_launches (those
-    /// that the device cannot run, so that the host does) and host_launch_bytes (copied for them), barriers, waits (all
-    /// per step), stall_seconds (time of a step in which no kernel ran; the median), late_copies and
-    /// late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over
-    /// managed memory (--memory), moved
-    /// bytes are measured (the median), and there are, also for each step: faults (units that launches found missing on the
-    /// device), evictions, prefetches (both in units), memory_stalls (how often the host waited to move a unit) and
-    /// memory_stall_seconds (how long). After training with --validate: validation, and validations (all of them, with their steps).
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// A trace file.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Report")]
-pub struct TraceArguments {
-    /// Write when every command ran, for https://ui.perfetto.dev: a row per stream, memory as a counter
-    #[arg(long, value_name = "FILE.json")]
-    pub trace: Option<PathBuf>,
 }
 
 /// How parameters follow their gradients.

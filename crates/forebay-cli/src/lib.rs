@@ -35,6 +35,7 @@
 //! | [`opening`] | what training starts from |
 //! | [`dry_run`] | whether a run can start, and what it takes |
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
+//! | [`report_arguments`] | the flags of reports and traces |
 //! | [`run_arguments`] | the flags of `run` |
 //! | [`text_arguments`] | the flags of text |
 //! | [`lora_arguments`] | the flags of low-rank adapters |
@@ -94,6 +95,7 @@ mod record_arguments;
 mod records;
 mod replay;
 mod report;
+mod report_arguments;
 mod resuming;
 mod run;
 mod run_arguments;

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Network, Plan, ProcessGroup,
-    SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
+    command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit, Model,
+    Network, Plan, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::{ReportArguments, TraceArguments};
 use crate::device_arguments::{positive_count, DeviceArguments};
 use crate::processes::ProcessArguments;
+use crate::report_arguments::{ReportArguments, TraceArguments};
 
 /// `forebay run`.
 #[derive(Args, Debug)]

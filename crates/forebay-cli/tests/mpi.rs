@@ -150,7 +150,8 @@ fn runs_of_a_model_are_shared_out() {
     let folder = Folder::new();
     let values: Vec<f32> = (0..130 * 64).map(|i| (i % 17) as f32).collect();
     let inputs = folder.archive("inputs.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values))]);
-    let others = folder.archive("others.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values[..1].repeat(130 * 64)))]);
+    let others =
+        folder.archive("others.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values[..1].repeat(130 * 64)))]);
     let model = digits_model();
     let run = |inputs: &str, results: &str| {
         let flags = ["run", &model, "--inputs", inputs, "--output-dir", results, "--threads", "1"];

@@ -10,22 +10,12 @@ use forebay_device::communicator::{Communicator, Done, Messages};
 use crate::environment::started_by;
 use crate::exchanges::Exchange;
 use crate::library::Mpi;
+use crate::options::Options;
 use crate::MpiError;
 
 /// How long the thread waits before it looks again whether messages have come. It looks in turns that grow from the first to the last, so
 /// that short exchanges end soon, and long ones leave the processor to kernels.
 const PAUSES: [Duration; 2] = [Duration::from_micros(5), Duration::from_micros(200)];
-
-/// How to connect.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The library; the first one of the launcher's that the system finds, where not given.
-    pub library: Option<String>,
-    /// How long an exchange may take before it is given up; for ever, where not given.
-    pub patience: Option<Duration>,
-    /// Whether other threads of this process call MPI, too, which MPI then has to allow (`MPI_THREAD_MULTIPLE`).
-    pub others_call: bool,
-}
 
 /// What the thread is asked for.
 enum Request {

@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`environment`] | what launchers tell the processes that they start |
+//! | `options` | how to connect |
 //! | `library` | the functions and handles of MPI, as each implementation has them |
 //! | `exchanges` | messages that are under way |
 //! | `connection` | the thread of MPI, and the communicator in front of it |
@@ -15,11 +16,13 @@ pub mod environment;
 mod connection;
 mod exchanges;
 mod library;
+mod options;
 
 use std::fmt;
 
-pub use connection::{connect, connect_through, Options};
+pub use connection::{connect, connect_through};
 pub use environment::{started_by, Launched, Launcher};
+pub use options::Options;
 
 /// Why there is no connection to other processes.
 #[derive(Clone, Debug, PartialEq, Eq)]

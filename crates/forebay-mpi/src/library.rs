@@ -6,7 +6,8 @@ use std::ffi::{c_char, c_int, c_void};
 use libloading::os::unix::{Library, Symbol, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::environment::Launcher;
-use crate::{MpiError, Options};
+use crate::options::Options;
+use crate::MpiError;
 
 /// Names of the libraries that belong to a launcher, in the order in which they are tried.
 const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {

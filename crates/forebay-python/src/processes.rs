@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::{Error, ProcessGroup};
+use forebay::{communicator, Error, ProcessGroup};
 use forebay_mpi::Options;
 use pyo3::prelude::*;
 
@@ -42,6 +42,15 @@ impl Processes {
     fn exchanged(&self) -> (u64, u64, f64) {
         let exchanged = self.0.exchanged();
         (exchanged.sent_bytes, exchanged.received_bytes, exchanged.time.as_secs_f64())
+    }
+
+    /// Waits until all processes have called it.
+    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
+        let group = self.0.clone();
+        obeying_signals(py, f64::INFINITY, move || {
+            let all = communicator::gather_sized(&**group.communicator(), vec![0], |_| 1);
+            all.map(drop).map_err(|reason| Error::Option { reason })
+        })
     }
 
     /// Ends the connection, once all processes do.

@@ -105,8 +105,8 @@ fn nearly_all_launches_are_shared_out() {
     assert_eq!(trainer.shared_work(), None);
 }
 
-/// The same runs of a model by one process and by several; whether the last of them was shared out.
-fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], processes: usize) -> bool {
+/// The same runs of a model by one process and by several, some with this part of the memory; whether the last run was shared out.
+fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], processes: usize, part: &str) -> bool {
     let run = |mut session: Session| {
         let outputs: Vec<_> = runs.iter().map(|inputs| session.run(inputs.clone()).unwrap()).collect();
         (outputs, session.shared_work().is_some())
@@ -121,7 +121,7 @@ fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], proces
                 let mut options = SessionOptions::default();
                 options.engine = host(1).processes(ProcessGroup::new(communicator));
                 if rank % 3 == 1 {
-                    options.engine = options.engine.simulate_device("60%".parse().unwrap());
+                    options.engine = options.engine.simulate_device(part.parse().unwrap());
                 }
                 run(match rank % 3 {
                     2 => Session::with_device(model, &options, chaos(1, rank as u64)).unwrap(),
@@ -141,7 +141,7 @@ fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], proces
 fn sessions_give_the_outputs_of_one_process() {
     for (name, processes) in [("digits-cnn", 2), ("digits-cnn", 3), ("resnet20", 4), ("tiny-gpt", 2), ("unet3d", 2)] {
         let case = Case::read(name);
-        let is_shared = run_session_together(&case.model(), &[case.input()], processes);
+        let is_shared = run_session_together(&case.model(), &[case.input()], processes, "60%");
         // One volume has no images to share out.
         assert_eq!(is_shared, name != "unet3d", "{name}");
     }
@@ -167,6 +167,6 @@ fn stages_are_the_same_in_all_processes() {
         BTreeMap::from([("x".to_string(), Tensor::from_f32(&[size, 4], &values))])
     };
     for processes in [2, 3] {
-        run_session_together(&model, &[batch(64), batch(7), batch(1), batch(64)], processes);
+        run_session_together(&model, &[batch(64), batch(7), batch(1), batch(64)], processes, "100%");
     }
 }
