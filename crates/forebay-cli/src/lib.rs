@@ -37,6 +37,7 @@
 //! | [`feeding`] | data sets and arrays as the tensors that a model takes |
 //! | [`report_arguments`] | the flags of reports and traces |
 //! | [`run_arguments`] | the flags of `run` |
+//! | [`shared_steps`] | what several processes did in the steps of a run |
 //! | [`text_arguments`] | the flags of text |
 //! | [`lora_arguments`] | the flags of low-rank adapters |
 //! | [`head_arguments`] | the flags of another head |
@@ -101,6 +102,7 @@ mod run;
 mod run_arguments;
 mod scaling;
 mod schedule_arguments;
+mod shared_steps;
 mod text_arguments;
 mod train;
 mod training_options;

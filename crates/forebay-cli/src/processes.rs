@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use forebay::{communicator, format_bytes, DeviceOptions, ProcessGroup, Shard, SharedWork};
+use forebay::{communicator, DeviceOptions, ProcessGroup, Shard};
 use serde_json::{json, Value};
 
 use crate::device_arguments::positive_count;
@@ -198,14 +198,14 @@ impl Processes {
     /// # Errors
     /// What a process failed with, or wherein it differs from the first one.
     pub fn agree(&self, own: Result<BTreeMap<String, String>, Failure>) -> Result<(), Failure> {
-        let Some(group) = &self.group else { return own.map(drop) };
+        if self.group.is_none() {
+            return own.map(drop);
+        }
         let said = match &own {
             Ok(facts) => json!({ "facts": facts }),
             Err(failure) => json!({ "failure": failure.to_string(), "code": failure.exit_code() }),
         };
-        let all =
-            communicator::gather(&**group.communicator(), said.to_string().as_bytes()).map_err(Failure::Failed)?;
-        let all: Vec<Value> = all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect();
+        let all = self.all_say(&said)?;
         let size = all.len();
         for (rank, said) in all.iter().enumerate() {
             if let Some(reason) = said["failure"].as_str() {
@@ -234,54 +234,14 @@ impl Processes {
         Ok(())
     }
 
-    /// What was exchanged, as lines of text.
-    pub fn lines(&self, work: Option<&SharedWork>, steps: usize) -> Vec<String> {
-        let Some(group) = &self.group else { return Vec::new() };
-        let exchanged = group.exchanged();
-        let per_step = exchanged.time.as_secs_f64() / steps.max(1) as f64;
-        let sent = format_bytes(work.map_or(0, |work| work.sent_bytes));
-        let mut lines = vec![format!(
-            "{:<16} {}; this one sent {sent} per step in {} exchanges, under way for {per_step:.3} s per step",
-            "processes",
-            group.size(),
-            work.map_or(0, |work| work.exchanges),
-        )];
-        lines.extend(work.filter(|work| work.sharded_bytes > 0).map(|work| format!("{:<16} {}", "", sharded(work))));
-        let text = match work {
-            None => {
-                "every process computed all of every step: there are fewer samples in a batch than processes".to_owned()
-            }
-            Some(work) if work.whole_launches.is_empty() => return lines,
-            Some(SharedWork { whole_launches, shared_launches, .. }) => {
-                let shown: Vec<String> = whole_launches.iter().take(3).map(|name| format!("'{name}'")).collect();
-                let others = whole_launches.len() - shown.len();
-                let others = if others > 0 { format!(", {others} others") } else { String::new() };
-                format!(
-                    "{shared_launches} launches are shared out; every process computed all of {}{others}",
-                    shown.join(", ")
-                )
-            }
-        };
-        lines.push(format!("{:<16} {text}", ""));
-        lines
-    }
-
-    /// The same as JSON; null where this process is alone.
-    pub fn json(&self, work: Option<&SharedWork>) -> Value {
-        let Some(group) = &self.group else { return Value::Null };
-        let exchanged = group.exchanged();
-        json!({
-            "count": group.size(),
-            "exchanges_per_step": work.map_or(0, |work| work.exchanges),
-            "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
-            "shared_launches": work.map_or(0, |work| work.shared_launches),
-            "whole_launches": work.map(|work| &work.whole_launches),
-            "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
-            "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
-            "sent_bytes": exchanged.sent_bytes,
-            "received_bytes": exchanged.received_bytes,
-            "exchange_seconds": exchanged.time.as_secs_f64(),
-        })
+    /// What every process says of its own, by rank; nothing where this one is alone. All of them ask at once.
+    ///
+    /// # Errors
+    /// A process that does not answer.
+    pub fn all_say(&self, own: &Value) -> Result<Vec<Value>, Failure> {
+        let Some(group) = &self.group else { return Ok(Vec::new()) };
+        let all = communicator::gather(&**group.communicator(), own.to_string().as_bytes()).map_err(Failure::Failed)?;
+        Ok(all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect())
     }
 
     /// Ends the connection, once all processes do.
@@ -305,12 +265,6 @@ impl Processes {
         }
         failure
     }
-}
-
-/// What a process keeps of what is sharded.
-pub fn sharded(work: &SharedWork) -> String {
-    let [own, all] = [work.own_shard_bytes, work.sharded_bytes].map(format_bytes);
-    format!("this process keeps {own} of the {all} of parameters and optimizer state that are sharded")
 }
 
 /// What all processes must have alike: the flags that decide results, and the model's file.

@@ -18,6 +18,7 @@ use crate::output;
 use crate::processes::{facts_of, Processes};
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::run_arguments::RunArguments;
+use crate::shared_steps::SharedSteps;
 
 /// Locked in a folder while outputs take their places there.
 const LOCK: &str = ".forebay-outputs.lock";
@@ -52,6 +53,10 @@ fn run_with(arguments: &RunArguments, processes: &Processes) -> Result<(), Failu
         outputs = session.run(inputs.clone()).map_err(|error| processes.fail(error.into()))?;
         steps.push(StepNumbers::of_run(session.last_run()));
     }
+    let shared =
+        SharedSteps::of(processes, session.shared_work(), &steps).map_err(|failure| processes.fail(failure))?;
+    let processes_json = shared.as_ref().map(SharedSteps::json);
+    let processes_lines = shared.iter().flat_map(SharedSteps::lines).collect::<Vec<_>>();
     if !processes.is_first() {
         return Ok(());
     }
@@ -73,15 +78,14 @@ fn run_with(arguments: &RunArguments, processes: &Processes) -> Result<(), Failu
         Report { steps: &steps, statistics: &statistics, device_peak_bytes, resident_peak_bytes, limit, explanation };
     if arguments.report.json {
         let mut object = report.json();
-        object.insert("processes".to_owned(), processes.json(session.shared_work()));
+        object.insert("processes".to_owned(), processes_json.into());
         return say_json(object);
     }
     for (name, tensor) in &outputs {
         let file = files.get(name).map(|file| format!(" in {}", file.display())).unwrap_or_default();
         output::say(&format!("{name}: {}{:?}{file}", tensor.data_type(), tensor.shape()));
     }
-    let of_processes = processes.lines(session.shared_work(), steps.len());
-    report.lines().iter().chain(&of_processes).for_each(|line| output::say(line));
+    report.lines().iter().chain(&processes_lines).for_each(|line| output::say(line));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use forebay::{format_bytes, Network, SharedWork, Statistics};
 use serde_json::{json, Value};
 
-use crate::processes::sharded;
+use crate::shared_steps::sharded;
 
 /// A step of several processes next to the same of one.
 pub struct Scaling {

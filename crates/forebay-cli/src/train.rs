@@ -33,6 +33,7 @@ use crate::progress::Progress;
 use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
+use crate::shared_steps::SharedSteps;
 use crate::untrained::tell_of_untrained;
 use crate::validation::Validation;
 
@@ -100,8 +101,10 @@ fn train_with(arguments: &TrainArguments, processes: &Processes) -> Result<(), F
     }
     failures.extend(run.write_page(validation.as_ref()).err().map(|failure| failure.to_string()));
     let comparison = run.compare();
+    let shared =
+        SharedSteps::of(processes, run.trainer.shared_work(), &run.steps).map_err(|failure| processes.fail(failure))?;
     let saved = arguments.save.as_deref().filter(|_| saved);
-    run.tell(peaks_bytes, validation.as_ref(), comparison, saved)?;
+    run.tell(peaks_bytes, validation.as_ref(), comparison, shared.as_ref(), saved)?;
     if failures.is_empty() {
         return Ok(());
     }
@@ -593,6 +596,7 @@ impl<'a> Run<'a> {
         peaks_bytes: (u64, Option<u64>),
         validation: Option<&Validation>,
         comparison: Option<Comparison>,
+        shared: Option<&SharedSteps>,
         saved: Option<&Path>,
     ) -> Result<(), Failure> {
         let report = self.report(peaks_bytes);
@@ -600,7 +604,7 @@ impl<'a> Run<'a> {
             let mut object = report.json();
             object.insert("bad_samples".to_owned(), self.loader.data().bad_samples().collect::<Vec<_>>().into());
             object.insert("batch_size".to_owned(), self.batch_size.min(self.loader.data().sample_count()).into());
-            object.insert("processes".to_owned(), self.processes.json(self.trainer.shared_work()));
+            object.insert("processes".to_owned(), shared.map(SharedSteps::json).into());
             if let Some(validation) = validation {
                 object.insert("validation".to_owned(), validation.json());
                 object.insert("validations".to_owned(), self.validations.clone().into());
@@ -621,8 +625,7 @@ impl<'a> Run<'a> {
             return say_json(object);
         }
         report.lines().iter().for_each(|line| output::say(line));
-        let of_processes = self.processes.lines(self.trainer.shared_work(), self.steps.len());
-        of_processes.iter().for_each(|line| output::say(line));
+        shared.iter().flat_map(|shared| shared.lines()).for_each(|line| output::say(&line));
         let data = self.loader.data();
         let bad = data.bad_samples();
         if bad.len() > 0 {

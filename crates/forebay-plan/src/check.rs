@@ -10,6 +10,7 @@
 mod extent;
 mod lines;
 mod parts;
+mod ranks;
 mod relaid;
 mod sums;
 mod windows;
@@ -54,6 +55,15 @@ pub fn check(program: &Program, partition: Option<&Partition>, plan: &Plan) -> R
 /// [`PlanError::Check`] names the first launch whose parts are not what it is.
 pub fn check_parts(program: &Program, partition: &Partition) -> Result<(), PlanError> {
     parts::judge(program, partition).map_err(broken)
+}
+
+/// Checks the plans of all processes of a run against each other, those of processes 0, 1, 2 and so on: each exchange pairs up what processes
+/// send and receive, and no order of exchanges has processes wait for each other. Each plan is checked by itself with [`check`].
+///
+/// # Errors
+/// [`PlanError::Check`] names the first exchange that does not pair up, or where processes stop.
+pub fn check_ranks(plans: &[&Plan]) -> Result<(), PlanError> {
+    ranks::judge(plans).map_err(broken)
 }
 
 /// Whether every hazard is ordered, before the first step and in two steps in a row.

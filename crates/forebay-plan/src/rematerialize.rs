@@ -381,7 +381,7 @@ mod tests {
     use crate::liveness::{liveness, Owner};
     use crate::order::Ordered;
     use crate::testing::{limits, random_training_program, training_program, ProgramBuilder, Random};
-    use forebay_base::kernel::UnaryOp;
+    use forebay_base::kernel::{Exchange, UnaryOp};
     use forebay_base::Kernel;
     use forebay_model::program::Role;
 
@@ -449,6 +449,28 @@ mod tests {
         assert_eq!(peaks_mib(&chain(false)), [2, 1]);
         // An input that only the end reads is there while the chain runs.
         assert_eq!(peaks_mib(&chain(true)), [2, 2]);
+    }
+
+    /// What an exchange receives stays until its last use, where what a kernel computes is recomputed.
+    #[test]
+    fn exchanges_run_once() {
+        let peak_mib = |kernel: Kernel| {
+            let mut build = ProgramBuilder::default();
+            let x = build.input("x", 64);
+            let [far, near, next] = ["far", "near", "next"].map(|name| build.temporary(name, 1 << 20));
+            let y = build.temporary("y", 64);
+            build.launch(kernel, &[x], &[far]);
+            build.launch(Kernel::MeanSquaredError, &[far, far], &[y]);
+            build.launch(Kernel::Fill { value: 1.0 }, &[], &[near]);
+            build.launch(Kernel::Unary(UnaryOp::Exp), &[near], &[next]);
+            build.launch(Kernel::MeanSquaredError, &[next, next], &[y]);
+            build.launch(Kernel::MeanSquaredError, &[far, far], &[y]);
+            let program = build.finish(&[y]);
+            let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
+            rematerialize(&program, &live, &costs, 0, Pool::OfDevice, None).peak_bytes >> 20
+        };
+        assert_eq!(peak_mib(Kernel::Copy), 2);
+        assert_eq!(peak_mib(Kernel::Exchange(Exchange::gather(0, 0, &[32, 32]))), 3);
     }
 
     #[test]

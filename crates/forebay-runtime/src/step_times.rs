@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use forebay_base::kernel::KernelKind;
 use forebay_device::{Device, TraceRecord};
 
 use crate::profile::covered;
@@ -11,8 +12,10 @@ use crate::profile::covered;
 pub struct StepTimes {
     /// From the first submission to the last join.
     pub total: Duration,
-    /// The part of `total` in which no kernel ran: waiting for copies, or between commands.
+    /// The part of `total` in which no kernel ran: waiting for copies or other processes, or between commands.
     pub stall: Duration,
+    /// The part of `stall` in which an exchange with other processes was under way.
+    pub exchange_stall: Duration,
     /// Copies to the device that kernels had to wait for.
     pub late_copies: usize,
     /// The part of `stall` that those cost.
@@ -60,11 +63,18 @@ impl StepClock {
     pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
         let total = self.start.elapsed();
         let records = device.take_trace();
-        (StepTimes { total, stall: total.saturating_sub(busy(&records)), ..StepTimes::default() }, records)
+        let busy = launched(&records, |record| !is_exchange(record));
+        let exchange_stall = launched(&records, |_| true).saturating_sub(busy);
+        (StepTimes { total, stall: total.saturating_sub(busy), exchange_stall, ..StepTimes::default() }, records)
     }
 }
 
-/// Time in which at least one kernel ran.
-fn busy(records: &[TraceRecord]) -> Duration {
-    covered(records.iter().filter(|record| record.label.is_some()).map(|record| (record.start, record.end)))
+/// Time in which at least one launch of a kind ran.
+fn launched(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Duration {
+    let launches = records.iter().filter(|record| record.label.is_some() && counts(record));
+    covered(launches.map(|record| (record.start, record.end)))
+}
+
+fn is_exchange(record: &TraceRecord) -> bool {
+    record.name == KernelKind::Exchange.name()
 }

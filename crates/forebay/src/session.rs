@@ -44,6 +44,8 @@ pub struct RunTimes {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// The part of `stall_seconds` in which an exchange with other processes was under way.
+    pub exchange_stall_seconds: f64,
     /// Copies to the device that kernels had to wait for.
     pub late_copies: usize,
     /// The part of `stall_seconds` that those cost.
@@ -57,6 +59,7 @@ impl From<StepTimes> for RunTimes {
         RunTimes {
             seconds: times.total.as_secs_f64(),
             stall_seconds: times.stall.as_secs_f64(),
+            exchange_stall_seconds: times.exchange_stall.as_secs_f64(),
             late_copies: times.late_copies,
             late_seconds: times.late.as_secs_f64(),
             moves: times.moves,

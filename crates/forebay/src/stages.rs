@@ -404,6 +404,7 @@ impl Stages {
         }
         self.times.total += times.total;
         self.times.stall += times.stall;
+        self.times.exchange_stall += times.exchange_stall;
         self.times.late_copies += times.late_copies;
         self.times.late += times.late;
         self.times.moves = times.moves;

@@ -41,6 +41,8 @@ pub struct StepReport {
     pub seconds: f64,
     /// The part of them in which no kernel ran.
     pub stall_seconds: f64,
+    /// The part of `stall_seconds` in which an exchange with other processes was under way.
+    pub exchange_stall_seconds: f64,
     /// Copies to the device that kernels had to wait for.
     pub late_copies: usize,
     /// The part of `stall_seconds` that those cost.
@@ -54,8 +56,8 @@ pub struct StepReport {
 impl StepReport {
     /// When the step took place.
     pub fn times(&self) -> RunTimes {
-        let StepReport { seconds, stall_seconds, late_copies, late_seconds, moves, .. } = *self;
-        RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves }
+        let StepReport { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves, .. } = *self;
+        RunTimes { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves }
     }
 }
 

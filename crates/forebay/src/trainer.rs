@@ -282,7 +282,8 @@ impl Trainer {
         }
         // A step without its updates says nothing about how long the others take.
         let replan = if skipped { None } else { self.engine.watch(&mut plan.compiled, times)? };
-        let RunTimes { seconds, stall_seconds, late_copies, late_seconds, moves } = times.into();
+        let RunTimes { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves } =
+            times.into();
         Ok(StepReport {
             step,
             loss,
@@ -292,6 +293,7 @@ impl Trainer {
             loss_scale: scales.then_some(scale.factor),
             seconds,
             stall_seconds,
+            exchange_stall_seconds,
             late_copies,
             late_seconds,
             moves,

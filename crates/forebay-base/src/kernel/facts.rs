@@ -398,6 +398,11 @@ impl Kernel {
         self.facts().in_place
     }
 
+    /// Whether it runs once in a step, because other processes do their part of it at the same time.
+    pub fn meets_other_processes(&self) -> bool {
+        matches!(self, Kernel::Exchange(_))
+    }
+
     /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
     /// then only makes it faster.
     pub fn runs_in_less_workspace(&self) -> bool {

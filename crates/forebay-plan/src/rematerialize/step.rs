@@ -50,7 +50,7 @@ pub(super) struct Item {
     pub(super) workspace_bytes: i64,
     /// Contents that it writes, each with one that it reads and whose bytes it may take over ([`mod@crate::alias`]).
     pub(super) in_place: Vec<(usize, usize)>,
-    /// Whether it may run twice: it changes nothing that it reads, and nothing that others write.
+    /// Whether it may run twice: it changes nothing that it reads, and nothing that others write, and no other process takes part in it.
     pub(super) repeats: bool,
 }
 
@@ -123,7 +123,8 @@ impl<'a> Step<'a> {
             let one = |buffer| numbers.get(&buffer).copied().filter(is_one);
             let pairs = pairs.filter_map(|(write, read)| one(write).zip(one(read)));
             item.in_place = pairs.filter(|&(_, read)| !contents[read].is_output).collect();
-            item.repeats = item.writes.iter().all(|&content| contents[content].maker == Some(launch));
+            item.repeats = !program.launches[launch].kernel.meets_other_processes();
+            item.repeats &= item.writes.iter().all(|&content| contents[content].maker == Some(launch));
         }
         let update_start = program.update_start;
         let has_updates = update_start < program.launches.len();

@@ -1,0 +1,42 @@
+//! The plans of all processes of a run, judged together: whatever each one's budget, exchanges pair up and no process waits for ever.
+
+use forebay::{EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer};
+use forebay_device_testing::local_communicator::local_communicators;
+use forebay_golden::{host, recipe, trainer_options, Case};
+use forebay_plan::check::check_ranks;
+
+/// The plan of one of several processes within a memory of its own: of tensors, or, for the last one of three, little more than the least that
+/// this process can do with, where what does not fit is recomputed.
+fn plan(case: &Case, group: ProcessGroup, shard: Shard) -> Plan {
+    let (rank, size) = (group.rank(), group.size());
+    let mut engine = host(1 + rank % 2).processes(group);
+    engine.device.shard = shard;
+    let plan = |engine: &EngineOptions| {
+        let trainer = Trainer::new(case.model(), trainer_options(recipe(case), engine.clone()))?;
+        Ok::<Plan, Error>(trainer.plan().clone())
+    };
+    if rank % 3 != 2 || size != 3 {
+        engine.memory.simulate_device = (rank % 3 == 1).then(|| "50%".parse().unwrap());
+        return plan(&engine).unwrap();
+    }
+    engine.memory.memory_limit = Some(MemoryLimit::Size(MemorySize::Bytes(1 << 20)));
+    let Err(Error::MemoryLimit { tensors_bytes, other_bytes, .. }) = plan(&engine) else {
+        panic!("no process stays within 1 MiB")
+    };
+    let bytes = tensors_bytes + tensors_bytes / 4 + other_bytes + (4 << 20);
+    engine.memory.memory_limit = Some(MemoryLimit::Size(MemorySize::Bytes(bytes)));
+    plan(&engine).unwrap()
+}
+
+#[test]
+fn plans_of_all_processes_pair_up() {
+    for (name, processes) in [("digits-cnn", 3), ("digits-cnn", 8), ("resnet20", 4), ("tiny-gpt", 2)] {
+        let case = Case::read(name);
+        for shard in [Shard::Nothing, Shard::State, Shard::Gradients, Shard::Parameters] {
+            let groups = local_communicators(processes).into_iter().map(ProcessGroup::new);
+            let plans: Vec<Plan> = groups.map(|group| plan(&case, group, shard)).collect();
+            let found = check_ranks(&plans.iter().collect::<Vec<&Plan>>());
+            assert_eq!(found, Ok(()), "{name}, {processes} processes, {shard:?}");
+        }
+    }
+}
