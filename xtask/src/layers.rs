@@ -19,7 +19,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("forebay-offload", &[]),
     ("forebay-gpu-kernels", &["forebay-base"]),
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
-    ("forebay-device-testing", &["forebay-base", "forebay-device"]),
+    ("forebay-device-testing", &["forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device", "forebay-gpu-kernels"]),
     ("forebay-mpi", &["forebay-device"]),
     ("forebay-devices", &["forebay-base", "forebay-device", "forebay-vulkan"]),

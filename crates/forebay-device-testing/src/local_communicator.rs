@@ -5,9 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use forebay_device::communicator::{Communicator, Done, MessageBytes, Messages};
+use forebay_testing::Random;
 
 /// How long a thread waits for messages of others before it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long messages take at most, each of three times, where they take their time.
+const PAUSE_MAX_MICROSECONDS: u64 = 3000;
 
 /// Sender, receiver and tag of messages.
 type Channel = (usize, usize, u32);
@@ -25,22 +29,56 @@ pub struct LocalCommunicator {
     rank: usize,
     size: usize,
     post: Arc<Post>,
+    /// Where messages take their time: how long, at random.
+    delays: Option<Arc<Mutex<Random>>>,
 }
 
 /// Communicators between `size` threads, one for each.
 pub fn local_communicators(size: usize) -> Vec<Arc<dyn Communicator>> {
+    connected(size, |_| None)
+}
+
+/// The same where messages take some time at random: they are read late, arrive late, and exchanges overtake each other.
+pub fn slow_communicators(size: usize, seed: u64) -> Vec<Arc<dyn Communicator>> {
+    connected(size, |rank| Some(Arc::new(Mutex::new(Random::new(seed + rank as u64)))))
+}
+
+fn connected(size: usize, delays: impl Fn(usize) -> Option<Arc<Mutex<Random>>>) -> Vec<Arc<dyn Communicator>> {
     let post = Arc::new(Post::default());
-    let of_rank = |rank| Arc::new(LocalCommunicator { rank, size, post: post.clone() }) as Arc<dyn Communicator>;
+    let of_rank = |rank| {
+        let communicator = LocalCommunicator { rank, size, post: post.clone(), delays: delays(rank) };
+        Arc::new(communicator) as Arc<dyn Communicator>
+    };
     (0..size).map(of_rank).collect()
 }
 
-/// Where a message goes, for a thread that receives it.
+/// Bytes of a message, for a thread that sends or receives it.
 struct Target(MessageBytes);
 
 // SAFETY: an address; the bytes are the exchange's until it is done.
 unsafe impl Send for Target {}
 
 impl LocalCommunicator {
+    /// Takes some time.
+    fn pause(&self) {
+        if let Some(delays) = &self.delays {
+            let microseconds = delays.lock().unwrap_or_else(PoisonError::into_inner).below(PAUSE_MAX_MICROSECONDS);
+            std::thread::sleep(Duration::from_micros(microseconds));
+        }
+    }
+
+    fn send(&self, tag: u32, sends: &[Target]) {
+        {
+            let mut messages = self.post.messages.lock().unwrap_or_else(PoisonError::into_inner);
+            for Target(MessageBytes { peer, address, size_bytes }) in sends {
+                // SAFETY: the caller of `start` keeps the bytes for this exchange.
+                let bytes = unsafe { std::slice::from_raw_parts(*address, *size_bytes) };
+                messages.entry((self.rank, *peer, tag)).or_default().push_back(bytes.to_vec());
+            }
+        }
+        self.post.arrived.notify_all();
+    }
+
     fn receive(&self, tag: u32, target: &Target) -> Result<(), String> {
         let channel = (target.0.peer, self.rank, tag);
         let mut messages = self.post.messages.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,17 +111,21 @@ impl Communicator for LocalCommunicator {
     }
 
     unsafe fn start(&self, Messages { tag, sends, receives }: Messages, done: Done) {
-        {
-            let mut messages = self.post.messages.lock().unwrap_or_else(PoisonError::into_inner);
-            for MessageBytes { peer, address, size_bytes } in sends {
-                // SAFETY: the caller keeps the bytes for this exchange.
-                let bytes = unsafe { std::slice::from_raw_parts(address, size_bytes) };
-                messages.entry((self.rank, peer, tag)).or_default().push_back(bytes.to_vec());
-            }
+        let [sends, receives] = [sends, receives].map(|all| all.into_iter().map(Target).collect::<Vec<_>>());
+        let this = self.clone();
+        if self.delays.is_none() {
+            this.send(tag, &sends);
+            std::thread::spawn(move || done(receives.iter().try_for_each(|target| this.receive(tag, target))));
+            return;
         }
-        self.post.arrived.notify_all();
-        let (this, targets) = (self.clone(), receives.into_iter().map(Target).collect::<Vec<_>>());
-        std::thread::spawn(move || done(targets.iter().try_for_each(|target| this.receive(tag, target))));
+        std::thread::spawn(move || {
+            this.pause();
+            this.send(tag, &sends);
+            this.pause();
+            let outcome = receives.iter().try_for_each(|target| this.receive(tag, target));
+            this.pause();
+            done(outcome);
+        });
     }
 
     fn finish(&self) {}

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{LaunchOrder, MemorySize, Model, Plan, Session};
+use forebay::{LaunchOrder, MemorySize, Model, Plan, ProcessGroup, Session, Shard};
 use forebay_base::Command;
-use forebay_golden::host;
+use forebay_device_testing::local_communicator::local_communicators;
+use forebay_golden::{host, Case};
 use forebay_sync::{check_races, StepBoundary};
 
 /// What is planned of a model.
@@ -82,6 +83,21 @@ fn mutate(path: &str, steps: &[Step], percents: &[u64]) {
 }
 
 const BOTH: [Step; 2] = [Step::Inference, Step::Training];
+
+/// What processes exchange is ordered like everything else: nothing of it can be left out in the plan of either of two processes.
+#[test]
+fn processes() {
+    for (rank, communicator) in local_communicators(2).into_iter().enumerate() {
+        let case = Case::read("digits-cnn");
+        let mut engine = host(2).processes(ProcessGroup::new(communicator));
+        engine.device.shard = Shard::State;
+        let training = forebay_golden::recipe(&case);
+        let plan = forebay_golden::trainer(case.model(), training, engine).plan().clone();
+        let deleted = delete_each(&plan, &format!("process {rank} of 2"));
+        println!("process {rank} of 2: {deleted} barriers and waits deleted, each of them missed");
+        assert!(deleted > 10, "{deleted} deleted");
+    }
+}
 
 #[test]
 fn digits() {

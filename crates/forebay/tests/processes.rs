@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay::training::TrainingOptions;
 use forebay::{Model, ProcessGroup, Session, SessionOptions, Tensor, Trainer};
 use forebay_device::Communicator;
-use forebay_device_testing::local_communicator::local_communicators;
+use forebay_device_testing::local_communicator::{local_communicators, slow_communicators};
 use forebay_golden::{chaos, host, recipe, trainer_options, Case};
 use forebay_testing::onnx::builder::{GraphBuilder, Value as Attribute, FLOAT};
 
@@ -41,9 +41,15 @@ fn trainer(case: &Case, training: TrainingOptions, communicator: Arc<dyn Communi
 
 /// The same steps by this many processes.
 fn run_together(case: &Case, training: &TrainingOptions, processes: usize, steps: usize) {
+    run_connected(case, training, local_communicators(processes), steps);
+}
+
+/// The same steps by processes that are connected in this way.
+fn run_connected(case: &Case, training: &TrainingOptions, communicators: Vec<Arc<dyn Communicator>>, steps: usize) {
+    let processes = communicators.len();
     let alone = Trainer::new(case.model(), trainer_options(training.clone(), host(2))).unwrap();
     let expected = run(case, alone, steps);
-    let threads: Vec<_> = local_communicators(processes)
+    let threads: Vec<_> = communicators
         .into_iter()
         .map(|communicator| {
             let (training, name) = (training.clone(), case.name);
@@ -80,6 +86,16 @@ fn parts_of_a_batch_are_shared_out() {
     let mut training = recipe(&case);
     training.accumulate = 2;
     run_together(&case, &training, 2, 2);
+}
+
+#[test]
+fn messages_may_take_any_time() {
+    for (name, processes, seed) in
+        [("digits-cnn", 2, 1), ("digits-cnn", 3, 2), ("digits-cnn", 3, 3), ("tiny-gpt", 2, 4)]
+    {
+        let case = Case::read(name);
+        run_connected(&case, &recipe(&case), slow_communicators(processes, seed), 2);
+    }
 }
 
 #[test]
