@@ -19,8 +19,9 @@ use crate::partition::rows::Rows;
 /// The slices of a process's nodes begin at multiples of this many bytes.
 const SLICE_ALIGNMENT_BYTES: u64 = 64;
 
-/// Sums of fewer bytes go to all processes as they are.
-const SLICED_BYTES_MIN: u64 = 64 << 10;
+/// Sums are added slice by slice where that saves a process at least this many bytes that it would send: about what a fast network moves while
+/// one more exchange begins.
+const SAVED_BYTES_MIN: u64 = 64 << 10;
 
 /// The additions of a tree whose nodes are in slots, process by process: the slots of what is added, of which the first takes the sum.
 fn additions(nodes: &[Vec<Range<u64>>]) -> Vec<(usize, usize)> {
@@ -104,7 +105,7 @@ impl Building<'_> {
             return self.finish_sums(launch, summed, slot(all_sums, 0));
         }
         let is_kept = self.sharding.gradients.contains(&launch.writes[0].buffer);
-        let is_large = is_kept || self.processes > 2 && desc.total_size_bytes() >= SLICED_BYTES_MIN;
+        let is_large = is_kept || self.saved_by_slices(desc.total_size_bytes()) >= SAVED_BYTES_MIN;
         match is_large.then(|| self.byte_slices(&Sliced::of(&desc))).flatten() {
             Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
             None => {
@@ -115,6 +116,14 @@ impl Building<'_> {
             }
         }
         Some(())
+    }
+
+    /// Bytes that a process need not send where a sum is added slice by slice: it sends a slice to each other process, and then its own slice of
+    /// the result, instead of all that it has.
+    fn saved_by_slices(&self, bytes: u64) -> u64 {
+        let others = self.processes as u64 - 1;
+        let slice_bytes = bytes / self.processes as u64;
+        bytes.saturating_sub(2 * slice_bytes).saturating_mul(others)
     }
 
     /// The sums that all processes have, one behind the other.
