@@ -33,7 +33,7 @@ use crate::progress::Progress;
 use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
-use crate::untrained::tell_of_untrained;
+use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 use crate::validation::Validation;
 
 /// Trains a model.
@@ -202,6 +202,7 @@ impl<'a> Run<'a> {
             budget_file,
         } = opening::open(arguments, &processes)?;
         tell_of_untrained(&model)?;
+        tell_of_probabilities(&model, &arguments.training);
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
