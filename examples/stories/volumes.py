@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole volumes instead of patches: what lies far away decides, and a tenth of the memory is enough to see it.
 
-    python3 examples/stories/volumes.py            # needs: pip install numpy onnx; with PyTorch, its patches stand next to Forebay's
+    python3 examples/stories/volumes.py            # needs: pip install numpy onnx onnxruntime; with PyTorch, its patches stand next to Forebay's
 
 Each volume is noise with a few bright balls in the upper half, and one small marker in the corner below. Where the marker is bright, the balls are of
 kind 1; where it is dark, of kind 2. Balls look alike in both: only who sees the marker can tell, and no patch has both in it. The same U-Net trains
@@ -14,9 +14,9 @@ import numpy as np
 
 import story
 
-# Sides of volumes and of patches, and voxels by which balls keep away from the marker along the first axis: more than any side of a patch.
-SIZE, PATCH, DISTANCE = 48, (16, 16, 24), 26
-CHANNELS = (8, 16, 32, 32)
+# Sides of volumes and of patches; voxels between the marker and the balls along the first axis, more than a patch is long there; the marker's side.
+SIZE, PATCH, DISTANCE, MARKER = 48, (16, 16, 32), 20, 6
+CHANNELS = (8, 16, 32, 32, 32)
 CLASSES = 3
 RATE = 2e-3
 
@@ -26,16 +26,15 @@ def volume(random):
     image = (0.25 * random.standard_normal((SIZE,) * 3)).astype(np.float32)
     labels = np.zeros((SIZE,) * 3, np.uint8)
     kind = int(random.integers(1, 3))
-    corner = random.integers(1, 4, 3)
-    image[tuple(slice(at, at + 4) for at in corner)] += 3 if kind == 1 else -3
+    corner = random.integers(0, 3, 3)
+    image[tuple(slice(at, at + MARKER) for at in corner)] += 3 if kind == 1 else -3
+    # Where balls may begin.
+    edge = corner[0] + MARKER + DISTANCE
     places = np.indices((SIZE,) * 3)
-    for _ in range(int(random.integers(3, 6))):
+    for _ in range(int(random.integers(4, 8))):
         radius = int(random.integers(2, 5))
-        low = np.array([corner[0] + 4 + DISTANCE, 0, 0]) + radius
-        centre = random.integers(np.minimum(low, SIZE - radius - 1), SIZE - radius)
-        centre[0] = max(centre[0], min(low[0], SIZE - radius - 1))
+        centre = random.integers([edge + radius, radius, radius], SIZE - radius)
         ball = ((places - centre.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2
-        ball[:corner[0] + 4 + DISTANCE] = False
         labels[ball] = kind
     image[labels > 0] += 1.5
     return image, labels
@@ -65,7 +64,8 @@ def write_set(folder, count, seed):
 
 
 def write_model(path):
-    """A U-Net whose volumes may have any size that its poolings divide."""
+    """A U-Net whose volumes may have any size that its poolings divide. It normalises nothing: with one volume in a batch, batch normalisation would take
+    away what is the same in the whole volume, and that is what the marker has to say."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -87,10 +87,6 @@ def write_model(path):
     def block(name, x, channels, out):
         for number in (1, 2):
             x = convolution(f"{name}.conv{number}", x, channels if number == 1 else out, out)
-            norm = f"{name}.norm{number}"
-            statistics = [add(f"{norm}.{name}", value) for name, value in
-                          [("weight", np.ones(out)), ("bias", np.zeros(out)), ("running_mean", np.zeros(out)), ("running_var", np.ones(out))]]
-            x = node("BatchNormalization", [x, *statistics], norm)
             x = node("Relu", [x], f"{name}.relu{number}")
         return x
 
@@ -128,23 +124,46 @@ def prepare(told):
     write_set(told.path("held-out"), measured, 2)
 
 
-def mean_dice(validation):
-    """The mean Dice of both kinds of balls."""
-    return float(np.mean(validation["dice"][1:]))
+def held_out(told):
+    """The volumes to measure with and their labels, normalised as Forebay normalises them."""
+    random = np.random.default_rng(2)
+    for _ in range(counts(told)[1]):
+        image, labels = volume(random)
+        yield (image - image.mean()) / image.std(), labels
+
+
+def mean_dice(told, network, sides):
+    """The mean Dice of both kinds of balls, by a function from an image to logits that sees boxes of these sides."""
+    both, sums = np.zeros(CLASSES), np.zeros(CLASSES)
+    for image, labels in held_out(told):
+        for corner in np.ndindex(*(SIZE // side for side in sides)):
+            box = tuple(slice(place * side, (place + 1) * side) for place, side in zip(corner, sides))
+            found = network(image[box][None, None])[0].argmax(0)
+            for kind in range(CLASSES):
+                both[kind] += np.sum((found == kind) & (labels[box] == kind))
+                sums[kind] += np.sum(found == kind) + np.sum(labels[box] == kind)
+    return float(np.mean(2 * both[1:] / np.maximum(sums[1:], 1)))
+
+
+def dice_of(told, model, sides):
+    """The mean Dice of a saved model, which ONNX Runtime runs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(told.path(model), providers=["CPUExecutionProvider"])
+    return mean_dice(told, lambda image: session.run(None, {"x": image})[0], sides)
 
 
 def main():
     parser = story.parser(__doc__, "volumes")
-    parser.add_argument("--steps", type=int, help="steps on whole volumes [default: 600, or 8 of the quick form]")
+    parser.add_argument("--steps", type=int, help="steps on whole volumes [default: 800, or 8 of the quick form]")
     arguments = parser.parse_args()
     told = story.Story(arguments)
     prepare(told)
     if arguments.prepare:
         return
-    steps = arguments.steps or (8 if arguments.quick else 600)
+    steps = arguments.steps or (8 if arguments.quick else 800)
     sizes = [word for name in ("depth", "height", "width") for word in ("--size", f"{name}={SIZE}")]
-    recipe = ["train", told.path("unet.onnx"), "--data", told.path("train"), "--validate", told.path("held-out"), "--batch-size", 1,
-              "--loss", "dice-ce", "--no-background", "--optimizer", "adam", "--learning-rate", RATE, "--schedule", "cosine", "--shuffle", 1,
+    recipe = ["train", told.path("unet.onnx"), "--data", told.path("train"), "--batch-size", 1, "--optimizer", "adam", "--learning-rate", RATE, "--schedule", "cosine", "--shuffle", 1,
               "--no-compare"]
     free = told.forebay(*recipe, *sizes, "--steps", 3, "--save", told.path("free.onnx"))
     short = told.forebay(*recipe, *sizes, "--steps", 3, "--simulate-device", "10%", "--save", told.path("short.onnx"))
@@ -154,21 +173,25 @@ def main():
     told.check(tight <= 0.1 * whole, "whole volumes train within 10 % of the memory")
     told.check(story.same_bytes(told.path("free.onnx"), told.path("short.onnx")), "three steps leave the same bytes as without a budget")
 
-    learned = told.forebay(*recipe, *sizes, "--steps", steps, "--simulate-device", "10%", "--save", told.path("whole.onnx"))
-    told.found("dice_whole", mean_dice(learned["validation"]), f"whole volumes: Dice {mean_dice(learned['validation']):.3f}")
+    told.forebay(*recipe, *sizes, "--steps", steps, "--simulate-device", "10%", "--save", told.path("whole.onnx"))
+    dice = dice_of(told, "whole.onnx", (SIZE,) * 3)
+    told.found("dice_whole", dice, f"whole volumes: Dice {dice:.3f}")
     share = SIZE**3 // int(np.prod(PATCH))
     words = "x".join(str(side) for side in PATCH)
     # As many voxels are seen as on whole volumes.
     patches = told.forebay(*recipe, "--patch", words, "--patches", share, "--steps", steps * share, "--save", told.path("patches.onnx"))
     told.found("patch_bytes", patches["device_peak_bytes"], f"a step on a patch of {words} takes {story.mib(patches['device_peak_bytes'])}")
-    told.found("dice_patches", mean_dice(patches["validation"]), f"patches: Dice {mean_dice(patches['validation']):.3f}")
+    dice = dice_of(told, "patches.onnx", PATCH)
+    told.found("dice_patches", dice, f"patches: Dice {dice:.3f}")
+    dice = dice_of(told, "patches.onnx", (SIZE,) * 3)
+    told.found("dice_patches_on_whole", dice, f"what patches taught, on whole volumes: Dice {dice:.3f}")
     torch_dice = told_by_torch(told, steps * share)
     if torch_dice is not None:
         told.found("dice_torch_patches", torch_dice, f"PyTorch's patches: Dice {torch_dice:.3f}")
-    told.check(abs(patches["device_peak_bytes"] - tight) < 0.25 * tight, "a step on a patch takes about as much as one on a volume within its budget")
+    told.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
     if not arguments.quick:
         told.check(told.figures["dice_whole"] > 0.9, "whole volumes are learned")
-        told.check(told.figures["dice_patches"] < 0.7, "patches cannot be")
+        told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches cannot be")
     told.end()
 
 

@@ -12,12 +12,10 @@ import volumes
 class Block(nn.Module):
     def __init__(self, channels, out):
         super().__init__()
-        self.conv1, self.norm1 = nn.Conv3d(channels, out, 3, padding=1), nn.BatchNorm3d(out)
-        self.conv2, self.norm2 = nn.Conv3d(out, out, 3, padding=1), nn.BatchNorm3d(out)
+        self.conv1, self.conv2 = nn.Conv3d(channels, out, 3, padding=1), nn.Conv3d(out, out, 3, padding=1)
 
     def forward(self, x):
-        x = functional.relu(self.norm1(self.conv1(x)))
-        return functional.relu(self.norm2(self.conv2(x)))
+        return functional.relu(self.conv2(functional.relu(self.conv1(x))))
 
 
 class UNet(nn.Module):
@@ -46,48 +44,25 @@ class UNet(nn.Module):
         return self.logits(x)
 
 
-def loss_of(logits, labels):
-    """MONAI's DiceCELoss without the background: what `--loss dice-ce --no-background` is."""
-    shares = logits.softmax(1)[:, 1:]
-    wanted = functional.one_hot(labels, volumes.CLASSES).movedim(-1, 1)[:, 1:].float()
-    places = (2, 3, 4)
-    dice = 1 - (2 * (shares * wanted).sum(places) + 1e-5) / (shares.sum(places) + wanted.sum(places) + 1e-5)
-    return dice.mean() + functional.cross_entropy(logits, labels)
-
-
-def volumes_of(count, seed):
-    """The volumes that `volumes.py` wrote, normalised."""
-    random = np.random.default_rng(seed)
-    for _ in range(count):
-        image, labels = volumes.volume(random)
-        yield torch.from_numpy((image - image.mean()) / image.std()), torch.from_numpy(labels.astype(np.int64))
-
-
 def dice(told, steps):
     """The mean Dice of both kinds after that many steps on random patches."""
-    trained, measured = volumes.counts(told)
     network = UNet()
     weights = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in onnx.load(told.path("unet.onnx")).graph.initializer}
-    network.load_state_dict(weights, strict=False)
+    network.load_state_dict(weights)
     optimizer = torch.optim.Adam(network.parameters(), lr=volumes.RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    samples, random = list(volumes_of(trained, 1)), np.random.default_rng(3)
+    samples, random = [], np.random.default_rng(1)
+    for _ in range(volumes.counts(told)[0]):
+        image, labels = volumes.volume(random)
+        samples.append((torch.from_numpy((image - image.mean()) / image.std()), torch.from_numpy(labels.astype(np.int64))))
     for step in range(steps):
         image, labels = samples[step % len(samples)]
         corner = [int(random.integers(0, volumes.SIZE - side + 1)) for side in volumes.PATCH]
         at = tuple(slice(start, start + side) for start, side in zip(corner, volumes.PATCH))
         optimizer.zero_grad()
-        loss_of(network(image[at][None, None]), labels[at][None]).backward()
+        functional.cross_entropy(network(image[at][None, None]), labels[at][None]).backward()
         optimizer.step()
         schedule.step()
     network.eval()
-    both, sums = np.zeros(volumes.CLASSES), np.zeros(volumes.CLASSES)
     with torch.no_grad():
-        for image, labels in volumes_of(measured, 2):
-            for corner in np.ndindex(*(volumes.SIZE // side for side in volumes.PATCH)):
-                at = tuple(slice(place * side, (place + 1) * side) for place, side in zip(corner, volumes.PATCH))
-                found = network(image[at][None, None])[0].argmax(0)
-                for kind in range(volumes.CLASSES):
-                    both[kind] += int(((found == kind) & (labels[at] == kind)).sum())
-                    sums[kind] += int((found == kind).sum() + (labels[at] == kind).sum())
-    return float(np.mean(2 * both[1:] / sums[1:]))
+        return volumes.mean_dice(told, lambda image: network(torch.from_numpy(image)).numpy(), volumes.PATCH)
