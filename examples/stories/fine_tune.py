@@ -120,7 +120,7 @@ def main():
     import onnxruntime
 
     # What the program itself takes, some 35 MiB, is no small part of the quick form.
-    batch, steps, limit = (16, 8, "50%") if arguments.quick else (64, 50, "25%")
+    batch, steps, limit = (16, 8, "50%") if arguments.quick else (32, 50, "25%")
     recipe = ["train", arguments.model, "--data", told.path("train.npz"), "--validate", told.path("held-out.npz"),
               "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
               "--lora", "*Conv_0*", "--rank", 16, "--lora-also", HEAD, "--lora-also", "*Dense_1*",

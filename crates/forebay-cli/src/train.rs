@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
-use crate::limits::{tell_of_budget, tell_of_limit};
+use crate::limits::{tell_of_budget, tell_of_limit, tell_of_validation};
 use crate::log_file::{step_line, validation_line};
 use crate::metrics;
 use crate::opening::{self, found, Opened};
@@ -192,7 +192,7 @@ impl<'a> Run<'a> {
         let Opened {
             model,
             options,
-            trainer,
+            mut trainer,
             mut data,
             mut digest,
             sampler,
@@ -206,6 +206,7 @@ impl<'a> Run<'a> {
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
+        tell_of_validation(&mut trainer, arguments, batch_size);
         if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }

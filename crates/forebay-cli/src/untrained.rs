@@ -37,7 +37,10 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
 
 /// Says where a loss would make probabilities of what is probabilities already.
 pub fn tell_of_probabilities(model: &Model, arguments: &TrainingArguments) {
-    let takes_logits = matches!(arguments.loss, LossKind::SoftmaxCrossEntropy | LossKind::Focal | LossKind::Bce | LossKind::BinaryFocal);
+    let takes_logits = matches!(
+        arguments.loss,
+        LossKind::SoftmaxCrossEntropy | LossKind::Focal | LossKind::Bce | LossKind::BinaryFocal
+    );
     if let Some((output, logits)) = model.logits_behind(arguments.loss_output.as_deref()).filter(|_| takes_logits) {
         output::complain(&format!(
             "note: '{output}' is probabilities, of which the loss makes probabilities once more: networks then learn slowly; --loss-output \

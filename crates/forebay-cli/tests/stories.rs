@@ -10,7 +10,11 @@ use forebay_testing::parts::skipped;
 
 /// Runs a story where Python has what it needs.
 fn tell(script: &str, flags: &[&str]) {
-    if !Command::new("python3").args(["-c", "import numpy, onnx, onnxruntime"]).output().is_ok_and(|output| output.status.success()) {
+    if !Command::new("python3")
+        .args(["-c", "import numpy, onnx, onnxruntime"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
         return skipped("onnxruntime", "python3 cannot import numpy, onnx and onnxruntime");
     }
     let folder = Folder::new();

@@ -23,13 +23,15 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
     let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
     let request = |reason| Err(ModelError::Request { reason });
     match (name, graph.outputs.as_slice()) {
-        (Some(name), outputs) => match graph.find(name).filter(|&id| outputs.contains(&id) || producer(graph, id).is_some()) {
-            Some(value) => Ok(value),
-            None => request(format!(
+        (Some(name), outputs) => {
+            match graph.find(name).filter(|&id| outputs.contains(&id) || producer(graph, id).is_some()) {
+                Some(value) => Ok(value),
+                None => request(format!(
                 "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
                 names()
             )),
-        },
+            }
+        }
         (None, &[output]) => Ok(output),
         (None, []) => request("the model has no outputs".to_string()),
         (None, _) => request(format!("choose the output that the loss takes (--loss-output) out of {}", names())),
