@@ -192,7 +192,7 @@ def main():
         told.found("dice_torch_patches", torch_dice, f"PyTorch's patches: Dice {torch_dice:.3f}")
     told.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
     if not arguments.quick:
-        told.check(told.figures["dice_whole"] > 0.9, "whole volumes are learned")
+        told.check(told.figures["dice_whole"] > 0.8, "whole volumes are learned")
         told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches cannot be")
     told.end()
 
