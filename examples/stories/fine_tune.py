@@ -98,7 +98,7 @@ def prepare(told):
     fetch(told.arguments.model)
     files = library()
     held_out = len(files) // 5
-    trained, measured = (160, 100) if told.arguments.quick else (3200, 500)
+    trained, measured = (160, 100) if told.arguments.quick else (1600, 500)
     np.savez(told.path("train.npz"), **samples(files[held_out:], trained, 1))
     held = samples(files[:held_out], measured, 2)
     np.savez(told.path("held-out.npz"), **held)
@@ -120,7 +120,7 @@ def main():
     import onnxruntime
 
     # What the program itself takes, some 35 MiB, is no small part of the quick form.
-    batch, steps, limit = (16, 8, "50%") if arguments.quick else (32, 50, "25%")
+    batch, steps, limit = (16, 8, "50%") if arguments.quick else (64, 20, "25%")
     recipe = ["train", arguments.model, "--data", told.path("train.npz"), "--validate", told.path("held-out.npz"),
               "--replace", HEAD, "--classes", len(ENCODINGS), "--loss-output", LOGITS,
               "--lora", "*Conv_0*", "--rank", 16, "--lora-also", HEAD, "--lora-also", "*Dense_1*",
