@@ -218,9 +218,9 @@ fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
     };
     // Training needs a part of the volume at once, validation the predictions of all of it.
     let tight = run("2MiB");
-    let text = texts(&tight).1;
-    let (warning, step) = (text.find("warning: validation on "), text.find("step 1/1"));
-    assert!(warning.is_some() && step.is_some() && warning < step, "{text}");
+    let (steps, text) = texts(&tight);
+    let (warning, error) = (text.find("warning: validation on "), text.find("error: "));
+    assert!(warning.is_some() && warning < error && steps.contains("step 1/1"), "{steps}{text}");
     assert!(text.contains("--device-memory ") && tight.status.code() == Some(1), "{text}");
     let enough = run("6MiB");
     let text = texts(&enough).1;
