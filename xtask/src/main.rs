@@ -21,6 +21,7 @@
 //! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
+//! | [`stories`] | `cargo xtask stories`: what the guide's stories claim, checked |
 //! | [`results`] | `cargo xtask results`: the page of results from its records |
 //! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
 //! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested; and as it is released |
@@ -47,6 +48,7 @@ mod recipes;
 mod results;
 mod source;
 mod spirv;
+mod stories;
 mod test;
 mod tidy;
 
@@ -61,6 +63,7 @@ const HELP: &str = "Development tasks:
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
+  cargo xtask stories [NAME] [ARGUMENTS]   the stories of docs/stories.md, minutes each; needs python3 with numpy, onnx and onnxruntime
   cargo xtask results [--check]         renders benches/RESULTS.md from the records in benches/results
   cargo xtask results record [--output FILE]   completes a record from the standard input; see benches/results/README.md
   cargo xtask package [--no-verify]     every crate as it would be published, in order; uploads nothing
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         "kills" => kills::kills(rest),
         "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),
+        "stories" => stories::stories(rest),
         "results" => results::results(rest),
         "package" => package::package(rest),
         "semver" => package::semver(rest),

@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 9] = [
+pub const PARTS: [Part; 10] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -63,6 +63,12 @@ pub const PARTS: [Part; 9] = [
             let is_there = |launcher: &str| succeeds(program(launcher).arg("--version"));
             ["mpirun.openmpi", "mpirun.mpich"].into_iter().all(is_there)
         },
+    },
+    Part {
+        name: "models",
+        reason: "no pretrained model is fine-tuned (no target/models/magika-1.0.3.onnx: python3 examples/stories/fine_tune.py --fetch \
+                 downloads it)",
+        present: || source::root().join("target/models/magika-1.0.3.onnx").is_file(),
     },
     Part {
         name: "slang",

@@ -116,7 +116,7 @@ pub struct TrainingArguments {
     /// What is minimised
     #[arg(long, value_enum, default_value = "softmax-cross-entropy")]
     pub loss: LossKind,
-    /// The output that the loss takes, where the model has several
+    /// The output that the loss takes, where the model has several; or a value inside the model, such as the logits in front of its last softmax
     #[arg(long, value_name = "NAME")]
     pub loss_output: Option<String>,
     /// Of --loss output: the model's input that takes the labels [default: the first of labels, label, targets, target and y]

@@ -15,7 +15,7 @@ use crate::output;
 use crate::processes::Processes;
 use crate::report::{say_json, Report};
 use crate::train::check_outputs;
-use crate::untrained::tell_of_untrained;
+use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 
 /// Checks a run, and says what it takes.
 ///
@@ -44,6 +44,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     };
     let disk = disk(arguments, trainer)?;
     tell_of_untrained(model)?;
+    tell_of_probabilities(model, &arguments.training);
     tell_of_limit(trainer.memory_limit());
     tell_of_budget(&arguments.device, trainer.budget_excludes_process());
     let left = steps.saturating_sub(trainer.step_count());

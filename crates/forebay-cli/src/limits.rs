@@ -1,7 +1,8 @@
 //! The limit on the process that a run keeps to, in words.
 
-use forebay::{format_bytes, ProcessLimit};
+use forebay::{format_bytes, ProcessLimit, Trainer};
 
+use crate::arguments::TrainArguments;
 use crate::device_arguments::DeviceArguments;
 use crate::output;
 
@@ -12,6 +13,17 @@ pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
             "note: the whole process cannot stay within --device-memory {size}, so that bounds tensors alone: what does not fit is \
              copied to the rest of the memory and back, as with --simulate-device (--memory-limit bounds the process)"
         ));
+    }
+}
+
+/// Plans the validation of a run before its first step, and says so where no plan fits: predictions of a batch take memory that training does
+/// not need. Where sizes vary, they are known later.
+pub fn tell_of_validation(trainer: &mut Trainer, arguments: &TrainArguments, batch_size: u64) {
+    let varies = arguments.bucket_by.is_some() || arguments.pad_to.is_some();
+    let Some(data) = arguments.validation().filter(|_| !varies) else { return };
+    let part = (batch_size / arguments.training.gradients.parts()).max(1);
+    if let Err(error) = trainer.plan_evaluation(part) {
+        output::complain(&format!("warning: validation on {data} will fail after training: {error}"));
     }
 }
 

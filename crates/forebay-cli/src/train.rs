@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::interrupt;
 use crate::keeping::Keeper;
-use crate::limits::{tell_of_budget, tell_of_limit};
+use crate::limits::{tell_of_budget, tell_of_limit, tell_of_validation};
 use crate::log_file::{step_line, validation_line};
 use crate::metrics;
 use crate::opening::{self, found, Opened};
@@ -34,7 +34,7 @@ use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
 use crate::shared_steps::SharedSteps;
-use crate::untrained::tell_of_untrained;
+use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 use crate::validation::Validation;
 
 /// Trains a model.
@@ -195,7 +195,7 @@ impl<'a> Run<'a> {
         let Opened {
             model,
             options,
-            trainer,
+            mut trainer,
             mut data,
             mut digest,
             sampler,
@@ -205,9 +205,11 @@ impl<'a> Run<'a> {
             budget_file,
         } = opening::open(arguments, &processes)?;
         tell_of_untrained(&model)?;
+        tell_of_probabilities(&model, &arguments.training);
         output::complain(&format!("data: {}", found(&arguments.data, &data)?));
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
+        tell_of_validation(&mut trainer, arguments, batch_size);
         if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }

@@ -2,7 +2,9 @@
 
 use forebay::Model;
 
+use crate::arguments::TrainingArguments;
 use crate::failure::Failure;
+use crate::loss_arguments::LossKind;
 use crate::output;
 
 /// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
@@ -31,4 +33,18 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// Says where a loss would make probabilities of what is probabilities already.
+pub fn tell_of_probabilities(model: &Model, arguments: &TrainingArguments) {
+    let takes_logits = matches!(
+        arguments.loss,
+        LossKind::SoftmaxCrossEntropy | LossKind::Focal | LossKind::Bce | LossKind::BinaryFocal
+    );
+    if let Some((output, logits)) = model.logits_behind(arguments.loss_output.as_deref()).filter(|_| takes_logits) {
+        output::complain(&format!(
+            "note: '{output}' is probabilities, of which the loss makes probabilities once more: networks then learn slowly; --loss-output \
+             '{logits}' takes the numbers that they are made of"
+        ));
+    }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use common::group::{after, Group};
 use common::{
-    assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, Folder,
+    assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, texts, Folder,
 };
 use common::{message, number};
 
@@ -206,4 +206,23 @@ fn a_model_without_inputs_runs_without_them() {
     let y = forebay::data::npy::read(&folder.path("out/y.npy")).unwrap();
     assert_eq!(y, forebay::Tensor::from_f32(&[3], &[-1.0; 3]));
     assert_says(&failure(2, &["run", &digits_model()]), &["input 'x: float32[", "--input NAME=FILE.npy"]);
+}
+
+#[test]
+fn a_budget_that_is_too_small_for_validation_is_named_before_the_first_step() {
+    let golden = |file: &str| example(&format!("../testdata/golden/unet3d/{file}"));
+    let (unet, data) = (golden("model.onnx"), golden("inputs.npz"));
+    let run = |budget: &str| {
+        let flags = ["--steps", "1", "--simulate-device", budget, "--validate", &data, "--no-compare"];
+        forebay(&[&["train", &unet, "--data", &data], flags.as_slice()].concat()).output().unwrap()
+    };
+    // Training needs a part of the volume at once, validation the predictions of all of it.
+    let tight = run("2MiB");
+    let (steps, text) = texts(&tight);
+    let (warning, error) = (text.find("warning: validation on "), text.find("error: "));
+    assert!(warning.is_some() && warning < error && steps.contains("step 1/1"), "{steps}{text}");
+    assert!(text.contains("--device-memory ") && tight.status.code() == Some(1), "{text}");
+    let enough = run("6MiB");
+    let text = texts(&enough).1;
+    assert!(enough.status.success() && !text.contains("warning"), "{text}");
 }

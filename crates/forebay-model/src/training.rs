@@ -16,6 +16,7 @@ mod mixed;
 mod mode;
 mod open;
 mod optimizer;
+mod outputs;
 mod pattern;
 mod regions;
 mod term;
@@ -45,6 +46,7 @@ pub use loss::{Ctc, Loss, Region, Shares};
 pub use mixed::Precision;
 pub use open::{open_gradients, open_graph, GRADIENT_PREFIX, NEXT_PREFIX};
 pub use optimizer::Optimizer;
+pub use outputs::logits_behind;
 pub(crate) use pattern::matches;
 use terms::LabelSource;
 pub use terms::LossTerm;
@@ -83,7 +85,7 @@ pub enum DecayRule {
 pub struct TrainingOptions {
     /// What is minimised.
     pub loss: Loss,
-    /// Name of the graph output that the loss takes. `None`: the only output.
+    /// Name of the graph output that the loss takes, or of a value inside the graph. `None`: the only output.
     pub loss_output: Option<String>,
     /// The factor of that loss, where there are more. `None`: 1.
     pub loss_weight: Option<f32>,
@@ -207,14 +209,7 @@ pub struct LossGraph {
 /// nothing, or nothing that trains.
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
     let mut graph = graph.clone();
-    let prediction = prediction(&graph, options.loss_output.as_deref())?;
-    let losses = [&options.loss].into_iter().chain(options.terms.iter().map(|term| &term.loss));
-    let mut names: Vec<&str> = losses.filter_map(|loss| loss.other_output()).collect();
-    names.extend(options.terms.iter().map(|term| &*term.output));
-    let others = names.into_iter().map(|name| self::prediction(&graph, Some(name))).collect::<Result<Vec<_>, _>>()?;
-    let outputs: BTreeSet<ValueId> = [prediction].into_iter().chain(others).collect();
-    graph.outputs = outputs.into_iter().collect();
-    graph.drop_dead_nodes();
+    let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
     let mut mode = mode::enter(&mut graph)?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
@@ -270,7 +265,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
 /// A loss that does not fit the graph's outputs.
 pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph, ModelError> {
     let mut graph = graph.clone();
-    let prediction = prediction(&graph, options.loss_output.as_deref())?;
+    let prediction = outputs::choose(&mut graph, options)?;
     mixed::narrow(&mut graph, options.precision.as_ref())?;
     let Losses { loss, labels, terms } = append_losses(&mut graph, prediction, options)?;
     graph.outputs = if loss == prediction { vec![loss] } else { vec![loss, prediction] };
@@ -294,7 +289,7 @@ fn append_losses(graph: &mut Graph, prediction: ValueId, options: &TrainingOptio
     let mut parts = vec![(loss, options.loss_weight.unwrap_or(1.0))];
     let mut terms = Vec::new();
     for LossTerm { output, loss, weight, labels: name } in &options.terms {
-        let prediction = self::prediction(graph, Some(output))?;
+        let prediction = outputs::prediction(graph, Some(output))?;
         if matches!(loss, Loss::Output { .. }) {
             parts.push((own_scalar(graph, prediction)?, *weight));
             terms.push(None);
@@ -306,21 +301,6 @@ fn append_losses(graph: &mut Graph, prediction: ValueId, options: &TrainingOptio
         terms.push(Some((prediction, labels)));
     }
     Ok(Losses { loss: terms::sum(graph, &parts)?, labels, terms })
-}
-
-/// The output that the loss takes.
-fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
-    let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
-    let request = |reason| Err(ModelError::Request { reason });
-    match (name, graph.outputs.as_slice()) {
-        (Some(name), outputs) => match outputs.iter().find(|&&id| graph.value(id).name == name) {
-            Some(&output) => Ok(output),
-            None => request(format!("the loss takes output '{name}', but the outputs are {}", names())),
-        },
-        (None, &[output]) => Ok(output),
-        (None, []) => request("the model has no outputs".to_string()),
-        (None, _) => request(format!("choose the output that the loss takes (--loss-output) out of {}", names())),
-    }
 }
 
 /// Adds the labels' input and the loss; both.
@@ -344,7 +324,7 @@ fn append_loss(
             (Kernel::SoftmaxCrossEntropy { axis, ignore_index }, term::classes_type(&ty, axis))
         }
         other => {
-            let pair = other.other_output().map(|name| self::prediction(graph, Some(name))).transpose()?;
+            let pair = other.other_output().map(|name| outputs::prediction(graph, Some(name))).transpose()?;
             return losses::append(graph, prediction, pair, other, source);
         }
     };

@@ -132,7 +132,7 @@ impl TrainerBuilder {
         self
     }
 
-    /// The output that the loss takes, where the model has several.
+    /// The output that the loss takes, where the model has several; or a value inside the model, such as the logits in front of its last softmax.
     pub fn loss_output(mut self, name: impl Into<String>) -> Self {
         self.options.training.loss_output = Some(name.into());
         self

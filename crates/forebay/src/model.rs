@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_model::adapters::LoraOptions;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
-use forebay_model::training::{layer_groups, ParameterGroup};
+use forebay_model::training::{layer_groups, logits_behind, ParameterGroup};
 use forebay_model::{infer, onnx, recognize, Graph, ModelError, TensorType, ValueId};
 
 use crate::error::Error;
@@ -81,6 +81,25 @@ impl Model {
     /// Contents that cannot be read.
     pub fn untrained_initializers(&self) -> Result<Vec<String>, Error> {
         Ok(self.onnx.untrained_initializers()?)
+    }
+
+    /// Where the output of this name, or the only one, is a softmax or a sigmoid: its name, and that of the logits that go into it. Losses of classes
+    /// and decisions take logits, so those are what [`TrainerBuilder::loss_output`](crate::TrainerBuilder::loss_output) should name.
+    ///
+    /// ```
+    /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+    /// assert_eq!(model.logits_behind(None), None, "its output is logits already");
+    /// # Ok::<(), forebay::Error>(())
+    /// ```
+    pub fn logits_behind(&self, output: Option<&str>) -> Option<(String, String)> {
+        let graph = &self.onnx.graph;
+        let output = match (output, graph.outputs.as_slice()) {
+            (Some(name), _) => graph.find(name)?,
+            (None, &[only]) => only,
+            (None, _) => return None,
+        };
+        let logits = logits_behind(graph, output)?;
+        Some((graph.value(output).name.clone(), graph.value(logits).name.clone()))
     }
 
     /// Names of parameters of the PyTorch module that do not train as they do in the module, because the exporter computed with them: the file

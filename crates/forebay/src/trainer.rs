@@ -321,6 +321,22 @@ impl Trainer {
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
     }
 
+    /// Makes the plan of [`Trainer::evaluate`] for batches of this many samples, of the planned sizes otherwise, so that a budget which is too
+    /// small for it is found before any training.
+    ///
+    /// # Errors
+    /// As of `evaluate`, for what does not depend on the samples.
+    pub fn plan_evaluation(&mut self, batch_size: u64) -> Result<(), Error> {
+        let main = self.main();
+        let of_batch = |info: &TensorInfo| info.with_batch(self.batch_size, batch_size);
+        let labels = main.has_own_labels.then(|| of_batch(&main.labels).shape);
+        let (shapes, sizes) = self.sizes_with(main.inputs.iter().map(of_batch).collect(), batch_size, labels);
+        if !self.evaluation.contains_key(&shapes) {
+            self.evaluation.insert(shapes, self.evaluation_plan(&sizes)?);
+        }
+        Ok(())
+    }
+
     /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
     /// it can.
     fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
@@ -353,15 +369,21 @@ impl Trainer {
         };
         let infos: Vec<TensorInfo> = main.inputs.iter().map(expected).collect();
         tensor_info::check_inputs(&infos, batch)?;
+        let own = main.has_own_labels.then(|| labels.shape().to_vec());
+        Ok(self.sizes_with(infos, batch_size, own.filter(|shape| shape.iter().all(|&size| size > 0))))
+    }
+
+    /// What plans are told of inputs, and of labels where they have a shape of their own.
+    fn sizes_with(&self, infos: Vec<TensorInfo>, batch_size: u64, labels: Option<Vec<u64>>) -> (Shapes, Sizes) {
         let ty = |info: &TensorInfo| (info.name.clone(), TensorType::new(info.data_type, &info.shape));
         let mut inputs: BTreeMap<String, TensorType> = infos.iter().map(ty).collect();
         let mut shapes: Shapes = infos.into_iter().map(|info| info.shape).collect();
-        if main.has_own_labels && labels.shape().iter().all(|&size| size > 0) {
-            let shape = labels.shape();
-            inputs.insert(main.labels.name.clone(), TensorType::new(main.labels.data_type, shape));
-            shapes.push(shape.to_vec());
+        if let Some(shape) = labels {
+            let labels = &self.main().labels;
+            inputs.insert(labels.name.clone(), TensorType::new(labels.data_type, &shape));
+            shapes.push(shape);
         }
-        Ok((shapes, Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() }))
+        (shapes, Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() })
     }
 
     /// The number of shapes; new ones get the next.

@@ -199,3 +199,21 @@ fn what_cannot_have_adapters_is_named() {
     let error = trainer.save_adapters("unused").unwrap_err().to_string();
     assert!(error.contains("no adapters"), "{error}");
 }
+
+#[test]
+fn numbers_of_formulas_do_not_train_next_to_adapters() {
+    let graph = GraphBuilder::new()
+        .input("x", FLOAT, &["2", "4"])
+        .floats("scale", &[], &[0.5])
+        .floats("w", &[4, 3], &[0.25; 12])
+        .floats("b", &[3], &[0.0; 3])
+        .node("Mul", &["x", "scale"], &["scaled"])
+        .node("MatMul", &["scaled", "w"], &["product"])
+        .node("Add", &["product", "b"], &["y"])
+        .output("y", FLOAT, &["2", "3"]);
+    let mut options = LoraOptions::new("w");
+    options.also.push("*".to_string());
+    let model = Model::from_bytes(&graph.build()).unwrap().with_adapters(&options).unwrap();
+    let parameters = Trainer::builder(&model).build().unwrap().parameters().unwrap();
+    assert_eq!(parameters.into_keys().collect::<Vec<_>>(), ["b", "w", "w.lora_left", "w.lora_right"]);
+}

@@ -88,3 +88,51 @@ fn heads_of_every_kind_get_another_size() {
         assert!(error.contains(words), "{error}");
     }
 }
+
+/// A classifier whose output is probabilities: as one operator, or as exponentials over their sum; or logits alone.
+fn classifier(ends_with: &str) -> Model {
+    let numbers: Vec<f32> = (0..12).map(|i| (i * 5 % 7) as f32 / 7.0 - 0.4).collect();
+    let graph = GraphBuilder::new().input("x", FLOAT, &["2", "4"]).floats("w", &[4, 3], &numbers);
+    let graph = graph.node("MatMul", &["x", "w"], &["logits"]);
+    let graph = match ends_with {
+        "softmax" => graph.node_with("Softmax", &["logits"], &["p"], vec![("axis", Value::Int(1))]).output(
+            "p",
+            FLOAT,
+            &["2", "3"],
+        ),
+        "quotient" => graph
+            .node_with("ReduceMax", &["logits"], &["largest"], vec![("axes", Value::Ints(vec![1]))])
+            .node("Sub", &["logits", "largest"], &["below"])
+            .node("Exp", &["below"], &["powers"])
+            .node_with("ReduceL1", &["powers"], &["sum"], vec![("axes", Value::Ints(vec![1]))])
+            .node("Div", &["powers", "sum"], &["p"])
+            .output("p", FLOAT, &["2", "3"]),
+        _ => graph.output("logits", FLOAT, &["2", "3"]),
+    };
+    Model::from_bytes(&graph.build()).unwrap()
+}
+
+#[test]
+fn a_loss_takes_logits_inside_a_model_that_ends_with_probabilities() {
+    let batch = || {
+        let x = Tensor::from_f32(&[2, 4], &[0.5, -1.0, 2.0, 0.25, 1.0, 1.5, -0.5, 0.0]);
+        (BTreeMap::from([("x".to_string(), x)]), Tensor::from_i64(&[2], &[2, 0]))
+    };
+    let steps = |model: &Model, output: Option<&str>| {
+        let builder = Trainer::builder(model).optimizer(Optimizer::sgd(0.5));
+        let mut trainer = output.map_or(builder.clone(), |name| builder.loss_output(name)).build().unwrap();
+        let losses: Vec<f32> = (0..3).map(|_| trainer.step(batch().0, batch().1).unwrap().loss).collect();
+        let evaluation = trainer.evaluate(batch().0, batch().1).unwrap();
+        (losses, evaluation.loss, evaluation.logits, trainer.parameters().unwrap())
+    };
+    let expected = steps(&classifier("logits"), None);
+    assert_eq!(classifier("logits").logits_behind(None), None);
+    for ends_with in ["softmax", "quotient"] {
+        let model = classifier(ends_with);
+        assert_eq!(model.logits_behind(None), Some(("p".to_string(), "logits".to_string())), "{ends_with}");
+        assert_eq!(steps(&model, Some("logits")), expected, "{ends_with}");
+        assert_ne!(steps(&model, None).0, expected.0, "{ends_with}: probabilities of probabilities");
+        let error = Trainer::builder(&model).loss_output("w").build().err().unwrap().to_string();
+        assert!(error.contains("'w'") && error.contains("'p'"), "{error}");
+    }
+}

@@ -88,14 +88,22 @@ impl Model {
     /// # Errors
     /// Contents that cannot be read.
     pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
-        let mut graph = self.graph.clone();
+        let mut graph = self.graph_without_adapters()?;
         if let Some(adaptation) = &self.adaptation {
             let (trained, statistics) = (adaptation.trained(), statistics(&graph));
             let is_frozen = |id: &ValueId| !trained(&graph.value(*id).name) && !statistics.contains(id);
             let frozen: Vec<ValueId> = graph.initializers.keys().copied().filter(is_frozen).collect();
             graph.constants.extend(frozen);
-            return Ok(graph);
+            let factors = adaptation.factors();
+            let values = &graph.values;
+            graph.constants.retain(|id| !factors.contains(values[id.0 as usize].name.as_str()));
         }
+        Ok(graph)
+    }
+
+    /// The same, whether there are adapters or not.
+    fn graph_without_adapters(&self) -> Result<Graph, ModelError> {
+        let mut graph = self.graph.clone();
         if self.parameters.values().any(|&is_parameter| is_parameter) {
             let (multiplied, statistics) = (multiplied(&graph), statistics(&graph));
             let ids: Vec<ValueId> = graph.initializers.keys().copied().collect();
@@ -133,10 +141,14 @@ impl Model {
 }
 
 impl Adaptation {
+    /// The names of the adapters' factors.
+    fn factors(&self) -> BTreeSet<&str> {
+        self.adapters.iter().flat_map(|adapter| [adapter.left.as_str(), adapter.right.as_str()]).collect()
+    }
+
     /// Whether an initializer of a name trains.
     fn trained(&self) -> impl Fn(&str) -> bool + '_ {
-        let factors: BTreeSet<&str> =
-            self.adapters.iter().flat_map(|adapter| [adapter.left.as_str(), adapter.right.as_str()]).collect();
+        let factors = self.factors();
         move |name| factors.contains(name) || self.options.also.iter().any(|pattern| matches(pattern, name))
     }
 }

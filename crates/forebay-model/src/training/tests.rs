@@ -169,6 +169,8 @@ fn validation_keeps_evaluation_form() {
     options.loss_output = Some("nothing".to_string());
     let error = loss_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("'nothing'") && error.contains("'logits'"), "{error}");
+    options.loss_output = Some("fc.weight".to_string());
+    assert!(loss_graph(&digits(), &options).is_err(), "what no operator gives");
     options.loss = Loss::SoftmaxCrossEntropy { class_axis: Some(2), ignore_index: None };
     options.loss_output = None;
     let error = loss_graph(&digits(), &options).unwrap_err().to_string();

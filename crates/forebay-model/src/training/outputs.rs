@@ -1,0 +1,66 @@
+//! Which value a loss takes: an output of the model, or a value inside it.
+
+use std::collections::BTreeSet;
+
+use super::TrainingOptions;
+use crate::error::ModelError;
+use crate::graph::{Graph, Node, Operation, ValueId};
+
+/// Leaves a graph what its losses take, and what that depends on; gives what the first one takes.
+pub(super) fn choose(graph: &mut Graph, options: &TrainingOptions) -> Result<ValueId, ModelError> {
+    let first = prediction(graph, options.loss_output.as_deref())?;
+    let losses = [&options.loss].into_iter().chain(options.terms.iter().map(|term| &term.loss));
+    let names = losses.filter_map(|loss| loss.other_output()).chain(options.terms.iter().map(|term| &*term.output));
+    let others = names.map(|name| prediction(graph, Some(name))).collect::<Result<Vec<_>, _>>()?;
+    let outputs: BTreeSet<ValueId> = [first].into_iter().chain(others).collect();
+    graph.outputs = outputs.into_iter().collect();
+    graph.drop_dead_nodes();
+    Ok(first)
+}
+
+/// The output with this name, or the value inside the graph; without a name, the only output.
+pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
+    let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
+    let request = |reason| Err(ModelError::Request { reason });
+    match (name, graph.outputs.as_slice()) {
+        (Some(name), outputs) => {
+            match graph.find(name).filter(|&id| outputs.contains(&id) || producer(graph, id).is_some()) {
+                Some(value) => Ok(value),
+                None => request(format!(
+                "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
+                names()
+            )),
+            }
+        }
+        (None, &[output]) => Ok(output),
+        (None, []) => request("the model has no outputs".to_string()),
+        (None, _) => request(format!("choose the output that the loss takes (--loss-output) out of {}", names())),
+    }
+}
+
+/// Where an output is a sigmoid or a softmax, also one that is written as exponentials over their sum: what goes into it.
+pub fn logits_behind(graph: &Graph, output: ValueId) -> Option<ValueId> {
+    let input = |node: &Node, index: usize| node.inputs.get(index).copied().flatten();
+    let made_by = |id: ValueId, wanted: &str| producer(graph, id).filter(|node| kind(node) == wanted);
+    if let Some(probabilities) = ["Softmax", "Sigmoid"].into_iter().find_map(|wanted| made_by(output, wanted)) {
+        return input(probabilities, 0);
+    }
+    let exponential = made_by(input(made_by(output, "Div")?, 0)?, "Exp")?;
+    let power = input(exponential, 0)?;
+    // What is taken away first, the largest logit, changes nothing but the range.
+    match made_by(power, "Sub") {
+        Some(difference) => input(difference, 0),
+        None => Some(power),
+    }
+}
+
+fn producer(graph: &Graph, id: ValueId) -> Option<&Node> {
+    graph.nodes.iter().find(|node| node.outputs.contains(&Some(id)))
+}
+
+fn kind(node: &Node) -> &str {
+    match &node.operation {
+        Operation::Onnx { op_type, .. } => op_type,
+        Operation::Kernel(_) => "",
+    }
+}

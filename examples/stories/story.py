@@ -1,0 +1,89 @@
+"""What the stories of this folder share: arguments, the `forebay` command, and how claims are checked.
+
+A story makes its model and its data, runs the commands of the guide, and ends with an error where what the guide says does not hold.
+"""
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def parser(text, name):
+    """The arguments that every story takes."""
+    found = argparse.ArgumentParser(description=text.split("\n\n")[0], epilog=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--folder", default=os.path.join("target", "stories", name), help="where models and data go [default: %(default)s]")
+    found.add_argument("--forebay", help="the program [default: target/release/forebay, else the one that is installed]")
+    found.add_argument("--prepare", action="store_true", help="make the model and the data, and stop")
+    found.add_argument("--quick", action="store_true", help="a small form of the story, which takes seconds")
+    found.add_argument("--threads", type=int, help="threads of Forebay and of PyTorch [default: all]")
+    found.add_argument("--without-torch", action="store_true", help="leave PyTorch out, also where it is installed")
+    found.add_argument("--output", help="write the figures as JSON to this file, too")
+    return found
+
+
+class Story:
+    """A run of a story: its folder, and what was found."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.folder = arguments.folder
+        self.figures = {}
+        os.makedirs(self.folder, exist_ok=True)
+        built = os.path.join(ROOT, "target", "release", "forebay")
+        self.program = arguments.forebay or (built if os.path.exists(built) else shutil.which("forebay"))
+        if not self.program and not arguments.prepare:
+            sys.exit("error: there is no program 'forebay': `cargo build --release` builds it, --forebay names another")
+
+    def path(self, *names):
+        """A path in the folder."""
+        return os.path.join(self.folder, *names)
+
+    def command(self, *words):
+        """A command with its words, as it is run."""
+        words = [str(word) for word in words]
+        return [self.program, *words, *(["--threads", str(self.arguments.threads)] if self.arguments.threads else [])]
+
+    def forebay(self, *words):
+        """Runs the program, which has to succeed, and gives its report."""
+        words = [str(word) for word in words]
+        print("$ " + shlex.join(["forebay", *words]), flush=True)
+        start = time.monotonic()
+        done = subprocess.run([*self.command(*words), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"error: this command ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        print(f"  {time.monotonic() - start:.1f} s", flush=True)
+        return json.loads(done.stdout)
+
+    def found(self, name, value, text):
+        """Keeps a figure, and says it."""
+        self.figures[name] = value
+        print(f"  {text}", flush=True)
+
+    def check(self, holds, claim):
+        """Ends the story where a claim of the guide does not hold."""
+        if not holds:
+            sys.exit(f"error: it does not hold that {claim}; found: {json.dumps(self.figures)}")
+        print(f"  holds: {claim}", flush=True)
+
+    def end(self):
+        """Writes the figures."""
+        if self.arguments.output:
+            with open(self.arguments.output, "w", encoding="utf-8") as file:
+                json.dump(self.figures, file, indent=2)
+
+
+def same_bytes(one, other):
+    """Whether two files are the same."""
+    with open(one, "rb") as first, open(other, "rb") as second:
+        return first.read() == second.read()
+
+
+def mib(count):
+    """Bytes in words."""
+    return f"{count / 2**20:.1f} MiB"

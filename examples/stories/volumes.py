@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Whole volumes instead of patches: what lies far away decides, and a tenth of the memory is enough to see it.
+
+    python3 examples/stories/volumes.py            # needs: pip install numpy onnx onnxruntime; with PyTorch, its patches stand next to Forebay's
+
+Each volume is noise with a few bright balls in the upper half, and one small marker in the corner below. Where the marker is bright, the balls are of
+kind 1; where it is dark, of kind 2. Balls look alike in both: only who sees the marker can tell, and no patch has both in it. The same U-Net trains
+on whole volumes within 10 % of the memory that they take, and on random patches that take as much. The guide's page docs/stories.md explains
+each step.
+"""
+import os
+
+import numpy as np
+
+import story
+
+# Sides of volumes and of patches; voxels between the marker and the balls along the first axis, more than a patch is long there; the marker's side.
+SIZE, PATCH, DISTANCE, MARKER = 32, (8, 16, 16), 12, 6
+CHANNELS = (8, 16, 32, 32)
+CLASSES = 3
+BATCH = 4
+RATE = 2e-3
+
+
+def volume(random):
+    """A volume and its labels."""
+    image = (0.25 * random.standard_normal((SIZE,) * 3)).astype(np.float32)
+    labels = np.zeros((SIZE,) * 3, np.uint8)
+    kind = int(random.integers(1, 3))
+    corner = random.integers(0, 3, 3)
+    image[tuple(slice(at, at + MARKER) for at in corner)] += 3 if kind == 1 else -3
+    # Where balls may begin.
+    edge = corner[0] + MARKER + DISTANCE
+    places = np.indices((SIZE,) * 3)
+    for _ in range(int(random.integers(4, 8))):
+        radius = int(random.integers(2, 5))
+        centre = random.integers([edge + radius, radius, radius], SIZE - radius)
+        ball = ((places - centre.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2
+        labels[ball] = kind
+    image[labels > 0] += 1.5
+    return image, labels
+
+
+def write_nifti(path, array):
+    """A file of NIfTI-1: a header of 352 bytes, then the voxels, the first axis fastest."""
+    header = np.zeros(1, np.dtype([
+        ("size", "<i4"), ("unused", "S36"), ("dim", "<i2", 8), ("intent", "<f4", 3), ("intent_code", "<i2"), ("datatype", "<i2"),
+        ("bits", "<i2"), ("slice_start", "<i2"), ("pixdim", "<f4", 8), ("offset", "<f4"), ("slope", "<f4"), ("inter", "<f4"),
+        ("rest", "S224"), ("magic", "S4"), ("extension", "S4")]))
+    header["size"], header["offset"], header["slope"], header["magic"] = 348, 352, 1, b"n+1"
+    header["dim"][0, :4], header["dim"][0, 4:], header["pixdim"] = (3, *array.shape), 1, 1
+    header["datatype"], header["bits"] = (16, 32) if array.dtype == np.float32 else (2, 8)
+    assert header.nbytes == 352
+    with open(path, "wb") as file:
+        file.write(header.tobytes() + array.tobytes(order="F"))
+
+
+def write_set(folder, count, seed):
+    os.makedirs(folder, exist_ok=True)
+    random = np.random.default_rng(seed)
+    for number in range(count):
+        image, labels = volume(random)
+        write_nifti(os.path.join(folder, f"case{number:03}_image.nii"), image)
+        write_nifti(os.path.join(folder, f"case{number:03}_label.nii"), labels)
+
+
+def write_model(path):
+    """A U-Net whose volumes may have any size that its poolings divide. It normalises nothing: with one volume in a batch, batch normalisation would take
+    away what is the same in the whole volume, and that is what the marker has to say."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random, nodes, weights = np.random.default_rng(7), [], []
+
+    def add(name, array):
+        weights.append(numpy_helper.from_array(array.astype(np.float32), name))
+        return name
+
+    def node(kind, inputs, output, **attributes):
+        nodes.append(helper.make_node(kind, inputs, [output], output, **attributes))
+        return output
+
+    def convolution(name, x, channels, out, side=3):
+        scale = np.sqrt(2 / (channels * side**3))
+        given = [x, add(f"{name}.weight", scale * random.standard_normal((out, channels, side, side, side))), add(f"{name}.bias", np.zeros(out))]
+        return node("Conv", given, name, kernel_shape=[side] * 3, pads=[side // 2] * 6)
+
+    def block(name, x, channels, out):
+        for number in (1, 2):
+            x = convolution(f"{name}.conv{number}", x, channels if number == 1 else out, out)
+            x = node("Relu", [x], f"{name}.relu{number}")
+        return x
+
+    x, before, kept = "x", 1, []
+    for level, channels in enumerate(CHANNELS):
+        x = block(f"down{level}", x, before, channels)
+        if level + 1 < len(CHANNELS):
+            kept.append(x)
+            x = node("MaxPool", [x], f"pool{level}", kernel_shape=[2] * 3, strides=[2] * 3)
+        before = channels
+    for level in reversed(range(len(CHANNELS) - 1)):
+        channels = CHANNELS[level]
+        weight = add(f"grow{level}.weight", np.sqrt(1 / before) * random.standard_normal((before, channels, 2, 2, 2)))
+        x = node("ConvTranspose", [x, weight, add(f"grow{level}.bias", np.zeros(channels))], f"grow{level}", kernel_shape=[2] * 3, strides=[2] * 3)
+        x = node("Concat", [x, kept[level]], f"joined{level}", axis=1)
+        x, before = block(f"up{level}", x, 2 * channels, channels), channels
+    convolution("logits", x, before, CLASSES, side=1)
+    sizes = ["depth", "height", "width"]
+    graph = helper.make_graph(
+        nodes, "unet", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, *sizes])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", CLASSES, *sizes])], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def counts(told):
+    """How many volumes to train on, and to measure with."""
+    return (8, 4) if told.arguments.quick else (64, 16)
+
+
+def prepare(told):
+    """The model, and volumes to train on and to measure with."""
+    trained, measured = counts(told)
+    write_model(told.path("unet.onnx"))
+    write_set(told.path("train"), trained, 1)
+    write_set(told.path("held-out"), measured, 2)
+
+
+def held_out(told):
+    """The volumes to measure with and their labels, normalised as Forebay normalises them."""
+    random = np.random.default_rng(2)
+    for _ in range(counts(told)[1]):
+        image, labels = volume(random)
+        yield (image - image.mean()) / image.std(), labels
+
+
+def mean_dice(told, network, sides):
+    """The mean Dice of both kinds of balls, by a function from an image to logits that sees boxes of these sides."""
+    both, sums = np.zeros(CLASSES), np.zeros(CLASSES)
+    for image, labels in held_out(told):
+        for corner in np.ndindex(*(SIZE // side for side in sides)):
+            box = tuple(slice(place * side, (place + 1) * side) for place, side in zip(corner, sides))
+            found = network(image[box][None, None])[0].argmax(0)
+            for kind in range(CLASSES):
+                both[kind] += np.sum((found == kind) & (labels[box] == kind))
+                sums[kind] += np.sum(found == kind) + np.sum(labels[box] == kind)
+    return float(np.mean(2 * both[1:] / np.maximum(sums[1:], 1)))
+
+
+def dice_of(told, model, sides):
+    """The mean Dice of a saved model, which ONNX Runtime runs."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(told.path(model), providers=["CPUExecutionProvider"])
+    return mean_dice(told, lambda image: session.run(None, {"x": image})[0], sides)
+
+
+def main():
+    parser = story.parser(__doc__, "volumes")
+    parser.add_argument("--steps", type=int, help="steps on whole volumes [default: 250, or 4 of the quick form]")
+    arguments = parser.parse_args()
+    told = story.Story(arguments)
+    prepare(told)
+    if arguments.prepare:
+        return
+    steps = arguments.steps or (4 if arguments.quick else 250)
+    sizes = [word for name in ("depth", "height", "width") for word in ("--size", f"{name}={SIZE}")]
+    recipe = ["train", told.path("unet.onnx"), "--data", told.path("train"), "--batch-size", BATCH,
+              "--loss", "dice-ce", "--no-background", "--optimizer", "adam", "--learning-rate", RATE, "--schedule", "cosine", "--shuffle", 1,
+              "--no-compare"]
+    free = told.forebay(*recipe, *sizes, "--steps", 3, "--save", told.path("free.onnx"))
+    short = told.forebay(*recipe, *sizes, "--steps", 3, "--simulate-device", "10%", "--save", told.path("short.onnx"))
+    whole, tight = free["device_peak_bytes"], short["device_peak_bytes"]
+    told.found("step_bytes", whole, f"a step on a whole volume takes {story.mib(whole)}")
+    told.found("step_bytes_limited", tight, f"within 10 %: {story.mib(tight)}; {short['seconds_median']:.2f} s instead of {free['seconds_median']:.2f}")
+    told.check(tight <= 0.1 * whole, "whole volumes train within 10 % of the memory")
+    told.check(story.same_bytes(told.path("free.onnx"), told.path("short.onnx")), "three steps leave the same bytes as without a budget")
+
+    told.forebay(*recipe, *sizes, "--steps", steps, "--simulate-device", "10%", "--save", told.path("whole.onnx"))
+    dice = dice_of(told, "whole.onnx", (SIZE,) * 3)
+    told.found("dice_whole", dice, f"whole volumes: Dice {dice:.3f}")
+    share = SIZE**3 // int(np.prod(PATCH))
+    words = "x".join(str(side) for side in PATCH)
+    # As many voxels are seen as on whole volumes.
+    patches = told.forebay(*recipe, "--patch", words, "--patches", share, "--steps", steps * share, "--save", told.path("patches.onnx"))
+    told.found("patch_bytes", patches["device_peak_bytes"], f"a step on a patch of {words} takes {story.mib(patches['device_peak_bytes'])}")
+    dice = dice_of(told, "patches.onnx", PATCH)
+    told.found("dice_patches", dice, f"patches: Dice {dice:.3f}")
+    dice = dice_of(told, "patches.onnx", (SIZE,) * 3)
+    told.found("dice_patches_on_whole", dice, f"what patches taught, on whole volumes: Dice {dice:.3f}")
+    torch_dice = told_by_torch(told, steps * share)
+    if torch_dice is not None:
+        told.found("dice_torch_patches", torch_dice, f"PyTorch's patches: Dice {torch_dice:.3f}")
+    told.check(patches["device_peak_bytes"] >= tight, "a step on a patch takes no less memory than one on a whole volume within its budget")
+    if not arguments.quick:
+        told.check(told.figures["dice_whole"] > 0.8, "whole volumes are learned")
+        told.check(max(told.figures["dice_patches"], told.figures["dice_patches_on_whole"]) < 0.7, "patches cannot be")
+    told.end()
+
+
+def told_by_torch(told, steps):
+    """The Dice of the same network, trained by PyTorch on random patches; nothing without PyTorch."""
+    if told.arguments.without_torch:
+        return None
+    try:
+        import torch
+    except ImportError:
+        print("  no PyTorch here: its patches are left out")
+        return None
+    import volumes_torch
+
+    if told.arguments.threads:
+        torch.set_num_threads(told.arguments.threads)
+    return volumes_torch.dice(told, steps)
+
+
+if __name__ == "__main__":
+    main()
