@@ -282,6 +282,26 @@ impl Tensor {
         Tensor { data_type, ..self }
     }
 
+    /// What gives single elements as float32, where they are float32 or float64: for tensors of which there should not be a copy.
+    ///
+    /// ```
+    /// use forebay_base::Tensor;
+    ///
+    /// let tensor = Tensor::from_f32(&[2], &[0.5, 2.0]);
+    /// let real = tensor.reals().unwrap();
+    /// assert_eq!(real(1), 2.0);
+    /// assert!(Tensor::from_i64(&[1], &[3]).reals().is_none());
+    /// ```
+    pub fn reals(&self) -> Option<impl Fn(usize) -> f32 + '_> {
+        let read: fn(&[u8]) -> f32 = match self.data_type {
+            DataType::Float32 => |bytes| f32::from_le_bytes(bytes.try_into().expect("exact chunk")),
+            DataType::Float64 => |bytes| f64::from_le_bytes(bytes.try_into().expect("exact chunk")) as f32,
+            _ => return None,
+        };
+        let size = self.data_type.size_bytes() as usize;
+        Some(move |index: usize| read(&self.bytes[index * size..][..size]))
+    }
+
     /// The elements as float32, where they are float32 or float64.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         match self.data_type {

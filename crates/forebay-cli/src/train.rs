@@ -526,12 +526,8 @@ impl<'a> Run<'a> {
                 self.records.draw(self.trainer.step_count(), samples, &evaluation.logits, class_axis);
             }
             metrics.add(&evaluation.logits, &labels);
-            let weight = match (class_axis, evaluation.logits.to_f32(), labels.to_i64()) {
-                (Some(axis), Some(logits), Some(labels)) => {
-                    counts.add(&logits, evaluation.logits.shape(), axis, &labels, ignored)
-                }
-                _ => labels.count(),
-            };
+            let counted = class_axis.and_then(|axis| counts.add_tensors(&evaluation.logits, axis, &labels, ignored));
+            let weight = counted.unwrap_or_else(|| labels.count());
             // A batch's loss is a mean: the whole set's weighs each batch by what it counted.
             if weight > 0 {
                 loss_sum += f64::from(evaluation.loss) * weight as f64;

@@ -214,22 +214,23 @@ impl Metrics {
         if self.chosen.is_empty() {
             return;
         }
-        let Some(values) = prediction.to_f32() else { return };
+        // Predictions may take much of a limited memory: there is no copy of them.
+        let Some(value) = prediction.reals() else { return };
         let shape = prediction.shape();
         match self.labels {
             Labels::Classes { axis, ignored } => {
                 let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
                 let Some(axis) = usize::try_from(axis).ok().filter(|&axis| axis < shape.len()) else { return };
-                let Some(labels) = labels.to_i64() else { return };
-                self.counts.add(&values, shape, axis, &labels, ignored);
+                let Some(all) = labels.integers() else { return };
+                self.counts.add_tensors(prediction, axis, labels, ignored);
                 let (classes, inner) = (shape[axis] as usize, shape[axis + 1..].iter().product::<u64>() as usize);
-                for (position, &label) in labels.iter().enumerate() {
+                for (position, label) in all.enumerate() {
                     let Ok(class) = usize::try_from(label) else { continue };
                     if ignored == Some(label) || class >= classes {
                         continue;
                     }
                     let logits: Vec<f32> =
-                        (0..classes).map(|class| values[place(position, class, classes, inner)]).collect();
+                        (0..classes).map(|class| value(place(position, class, classes, inner))).collect();
                     self.add_position(&logits, class);
                 }
             }
@@ -238,7 +239,8 @@ impl Metrics {
                 let classes = shape.get(1).map_or(1, |&classes| classes as usize);
                 let inner = shape.get(2..).map_or(1, |inner| inner.iter().product::<u64>() as usize);
                 self.decisions.resize(classes, ClassCounts::default());
-                for (i, (&value, &target)) in values.iter().zip(&targets).enumerate() {
+                let count = prediction.count() as usize;
+                for (i, (value, &target)) in (0..count).map(value).zip(&targets).enumerate() {
                     let class = i / inner.max(1) % classes;
                     self.decisions[class].add_decision(target > 0.5, value > threshold);
                     if self.chosen.contains(&Metric::Auc) {
@@ -248,9 +250,10 @@ impl Metrics {
             }
             Labels::Numbers => {
                 let Some(targets) = labels.to_f32() else { return };
-                let errors = values.iter().zip(&targets).map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs());
+                let values = (0..prediction.count() as usize).map(value);
+                let errors = values.zip(&targets).map(|(a, b)| (f64::from(a) - f64::from(*b)).abs());
                 self.sum += errors.sum::<f64>();
-                self.count += values.len() as u64;
+                self.count += prediction.count();
             }
             Labels::Other => {}
         }

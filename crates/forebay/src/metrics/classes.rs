@@ -1,5 +1,7 @@
 //! Counts per class: accuracy, Dice and what else follows from them.
 
+use forebay_model::Tensor;
+
 /// The place of a position's class in logits whose classes have `inner` elements each.
 pub(super) fn place(position: usize, class: usize, classes: usize, inner: usize) -> usize {
     (position / inner) * classes * inner + position % inner + class * inner
@@ -36,18 +38,40 @@ impl ClassCounts {
         labels: &[i64],
         ignored: Option<i64>,
     ) -> u64 {
+        self.count_all(|index| logits[index], shape, class_axis, labels.iter().copied(), ignored)
+    }
+
+    /// The same of tensors, without a copy of them; none where they are of other types.
+    pub fn add_tensors(
+        &mut self,
+        logits: &Tensor,
+        class_axis: usize,
+        labels: &Tensor,
+        ignored: Option<i64>,
+    ) -> Option<u64> {
+        Some(self.count_all(logits.reals()?, logits.shape(), class_axis, labels.integers()?, ignored))
+    }
+
+    fn count_all(
+        &mut self,
+        logits: impl Fn(usize) -> f32,
+        shape: &[u64],
+        class_axis: usize,
+        labels: impl Iterator<Item = i64>,
+        ignored: Option<i64>,
+    ) -> u64 {
         let classes = shape[class_axis] as usize;
         let inner = shape[class_axis + 1..].iter().product::<u64>() as usize;
         for counts in [&mut self.right, &mut self.predicted, &mut self.labelled] {
             counts.resize(classes, 0);
         }
         let mut counted = 0;
-        for (position, &label) in labels.iter().enumerate() {
+        for (position, label) in labels.enumerate() {
             let Ok(class) = usize::try_from(label) else { continue };
             if ignored == Some(label) || class >= classes {
                 continue;
             }
-            let logit = |class: usize| logits[place(position, class, classes, inner)];
+            let logit = |class: usize| logits(place(position, class, classes, inner));
             let best = (1..classes).fold(0, |best, class| if logit(class) > logit(best) { class } else { best });
             counted += 1;
             self.count_one(class, best);
