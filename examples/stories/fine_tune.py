@@ -129,7 +129,7 @@ def main():
     told.found("accuracy_before", before["accuracy"], f"with the new head as it begins: {before['accuracy']:.1%} of the held-out samples")
     learn = [*recipe, "--steps", steps, "--learning-rate", "3e-3", "--schedule", "cosine"]
     free = told.forebay(*learn, *measure, "--save", told.path("free.onnx"))
-    tight = told.forebay(*learn, "--memory-limit", limit, "--spill-dir", told.folder, "--save", told.path("tuned.onnx"))
+    tight = told.forebay(*learn, *measure, "--memory-limit", limit, "--spill-dir", told.folder, "--save", told.path("tuned.onnx"))
     after, whole, peak = free["validation"]["accuracy"], free["resident_peak_bytes"], tight["resident_peak_bytes"]
     told.found("accuracy_after", after, f"after {steps} steps: {after:.1%}")
     told.found("process_bytes", whole, f"the process without a limit: {story.mib(whole)}")

@@ -25,7 +25,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
     folders.into_iter().flatten().try_for_each(|folder| output::check_folder(folder))?;
-    let Opened { model, trainer, mut data, sampler, batch_size, shuffle, .. } =
+    let Opened { model, trainer, mut data, validation, sampler, batch_size, shuffle, .. } =
         opening::open(arguments, &Processes::default())?;
     let (model, trainer) = (&model, &trainer);
     let per_epoch = sampler.steps_per_epoch();
@@ -38,7 +38,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     loader.end_at(trainer.step_count() + 1);
     loader.batch(trainer.step_count())?;
     let data = &*loader.data();
-    let validation = match (arguments.validation(), feeding::open_validation(trainer, arguments)?) {
+    let validation = match (arguments.validation(), validation) {
         (Some(name), Some(set)) => Some(opening::found(&name, &set)?),
         _ => None,
     };

@@ -25,6 +25,8 @@ pub struct Opened {
     pub trainer: Trainer,
     /// What it is trained on.
     pub data: DataSet,
+    /// What it is validated on; none where nothing is.
+    pub validation: Option<DataSet>,
     /// The digest of the data, where it was needed.
     pub digest: Option<String>,
     /// Which samples make up which batch.
@@ -90,7 +92,12 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
     warn_of_unknown_costs(trainer.unknown_costs());
     let mut data = feeding::open(&trainer, arguments)?;
+    let mut validation = feeding::open_validation(&trainer, arguments)?;
+    // What both hold in memory counts.
     trainer.keep_memory_limit()?;
+    if let Some(validation) = &mut validation {
+        feeding::keep_less(validation, &data, &trainer);
+    }
     let mut digest = None;
     if let Some(checkpoint) = &checkpoint {
         check_batches(arguments, &checkpoint.position)?;
@@ -108,7 +115,19 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         ));
     }
     let position = position.cloned().unwrap_or_default();
-    Ok(Opened { model, options, trainer, data, digest, sampler, batch_size, shuffle, position, budget_file })
+    Ok(Opened {
+        model,
+        options,
+        trainer,
+        data,
+        validation,
+        digest,
+        sampler,
+        batch_size,
+        shuffle,
+        position,
+        budget_file,
+    })
 }
 
 /// Steps to be done in the end, those before a checkpoint included.

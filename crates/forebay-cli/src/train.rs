@@ -181,7 +181,7 @@ struct Run<'a> {
     best: BestLoss,
     /// Where the checkpoint of the lowest loss goes.
     best_folder: Option<CheckpointFolder>,
-    /// The data of validations, once it was opened.
+    /// The data of validations.
     validation_data: Option<DataSet>,
     /// Numbers of all validations, and the latest with its step.
     validations: Vec<Value>,
@@ -197,6 +197,7 @@ impl<'a> Run<'a> {
             options,
             mut trainer,
             mut data,
+            mut validation,
             mut digest,
             sampler,
             batch_size,
@@ -216,7 +217,9 @@ impl<'a> Run<'a> {
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
         feeding::augment(&mut data, &arguments.reading.augment, shuffle);
         let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
-        normalization.iter().for_each(|normalization| data.normalize(normalization.clone()));
+        for set in [&mut data].into_iter().chain(&mut validation) {
+            normalization.iter().for_each(|normalization| set.normalize(normalization.clone()));
+        }
         let loader = feeding::loader(data, sampler, &trainer, arguments)?;
         let (epoch_loss, best) = (EpochLoss::of(&kept("epoch_loss")), BestLoss::of(&kept("best")));
         let measured = metrics::of_validation(&options.training.loss, &arguments.metrics)?;
@@ -242,7 +245,7 @@ impl<'a> Run<'a> {
             epoch_loss,
             best,
             best_folder,
-            validation_data: None,
+            validation_data: validation,
             validations: Vec::new(),
             latest: None,
             records,
@@ -500,21 +503,22 @@ impl<'a> Run<'a> {
     }
 
     fn validate(&mut self, data: &str) -> Result<Validation, Failure> {
-        let mut set = match self.validation_data.take() {
-            Some(set) => set,
-            None => match feeding::open_validation(&self.trainer, self.arguments)? {
-                Some(mut set) => {
-                    self.normalization.iter().for_each(|normalization| set.normalize(normalization.clone()));
-                    set
-                }
-                None => return Err(Failure::Usage("there is nothing to validate on".to_owned())),
-            },
+        let mut set = self.validation_data.take();
+        let outcome = match &mut set {
+            Some(set) => self.validate_on(set, data),
+            None => Err(Failure::Usage("there is nothing to validate on".to_owned())),
         };
+        self.validation_data = set;
+        outcome
+    }
+
+    /// Validates on opened data.
+    fn validate_on(&mut self, set: &mut DataSet, data: &str) -> Result<Validation, Failure> {
         let loss = &self.options.training.loss;
         let ignored = loss.ignore_index();
         let mut metrics = metrics::of_validation(loss, &self.arguments.metrics)?;
         let class_axis = self.trainer.class_axis();
-        let mut sampler = feeding::sampler(&set, &self.model, self.arguments, self.part_size(), None)?;
+        let mut sampler = feeding::sampler(set, &self.model, self.arguments, self.part_size(), None)?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
@@ -534,7 +538,6 @@ impl<'a> Run<'a> {
                 weight_sum += weight as f64;
             }
         }
-        self.validation_data = Some(set);
         let spatial = self.trainer.labels().shape.len() > 1;
         Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial, metrics })
     }

@@ -41,6 +41,17 @@ fn the_process_stays_within_its_limit_and_losses_are_the_same_bits() {
 }
 
 #[test]
+fn validation_stays_within_the_limit() {
+    let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
+    let validating = ["--validate", &data, "--validate-every", "1", "--metrics", "iou,perplexity"];
+    let free = json(&train(&model, &data, &validating));
+    let limited = json(&train(&model, &data, &[&validating[..], &["--memory-limit", "42%"]].concat()));
+    let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(limited["validations"], free["validations"]);
+}
+
+#[test]
 fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let error = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));

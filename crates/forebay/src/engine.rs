@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use forebay_device::DeviceUsage;
@@ -217,6 +218,22 @@ impl Engine {
         let replan = compiled.watch(runner, times, &self.machine)?;
         self.stale |= replan.is_some();
         Ok(replan)
+    }
+
+    /// Before another plan is made within a limit on the process: what is on the device goes, so that planning has its memory, and what else
+    /// the process takes by now can be measured.
+    ///
+    /// # Errors
+    /// As [`Engine::retire`].
+    pub(crate) fn make_room_to_plan(&mut self) -> Result<(), Error> {
+        if self.machine.process_limit().is_none() || self.active.is_none() {
+            return Ok(());
+        }
+        self.retire()?;
+        let held = self.values.values().filter(|value| value.is_held());
+        let bytes = held.map(|value| value.ty().checked_size_bytes().unwrap_or(0)).fold(0, u64::saturating_add);
+        self.machine.waiting_bytes.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Brings the values out of the active plan, into a file where there is a folder for what exceeds memory, and gives back what is on

@@ -29,6 +29,8 @@ pub(crate) struct LimitedDevice {
     reserved_host_bytes: AtomicU64,
     /// The most that the process was found to take while no plan was on the device, in bytes.
     pub(crate) process_bytes: AtomicU64,
+    /// Bytes of values that came back to memory from the last plan, and that the next one has again.
+    pub(crate) waiting_bytes: AtomicU64,
     /// The most that planning took for a while, in bytes.
     pub(crate) planning_bytes: AtomicU64,
     /// The limit on the process that the first plan got, and those after it keep to.
@@ -83,6 +85,7 @@ impl LimitedDevice {
             options,
             reserved_host_bytes: AtomicU64::new(reserved_host_bytes),
             process_bytes: AtomicU64::new(0),
+            waiting_bytes: AtomicU64::new(0),
             planning_bytes: AtomicU64::new(0),
             process_limit: Mutex::new(None),
         })
@@ -104,6 +107,7 @@ impl LimitedDevice {
             options: self.options.clone(),
             reserved_host_bytes: AtomicU64::new(self.reserved_host_bytes().saturating_add(value_bytes)),
             process_bytes: AtomicU64::new(self.process_bytes.load(Ordering::Relaxed)),
+            waiting_bytes: AtomicU64::new(self.waiting_bytes.load(Ordering::Relaxed)),
             planning_bytes: AtomicU64::new(self.planning_bytes.load(Ordering::Relaxed)),
             process_limit: Mutex::new(self.process_limit()),
             simulates: AtomicBool::new(self.simulates()),

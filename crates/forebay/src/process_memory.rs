@@ -221,13 +221,16 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feed
     // While a plan is on the device, what it holds cannot be told from the rest.
     let is_idle = machine.device.usage().heap_bytes == 0;
     let is_limited = machine.options.memory.memory_limit.is_some() || machine.process_limit().is_some();
-    if is_idle && is_limited {
+    if is_limited {
         // What planning took is not needed again.
         forebay_device::process::give_back();
     }
     let now_bytes = || forebay_limits::resident().ok_or_else(not_known).map(|resident| resident.now_bytes);
     let measured = match is_idle {
-        true => now_bytes()?.next_multiple_of(MEASURED_STEP_BYTES),
+        true => {
+            let waiting_bytes = machine.waiting_bytes.load(Ordering::Relaxed);
+            now_bytes()?.saturating_sub(waiting_bytes).next_multiple_of(MEASURED_STEP_BYTES)
+        }
         false => 0,
     };
     let before = if is_limited { machine.process_bytes.fetch_max(measured, Ordering::Relaxed) } else { 0 };

@@ -235,6 +235,7 @@ impl Trainer {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.training.contains_key(&shapes) {
             self.make_room();
+            self.engine.make_room_to_plan()?;
             let (options, sizes) = in_parts(&self.options, sizes);
             let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
             plan.compiled.check_shards(&self.main().compiled)?;
@@ -309,6 +310,7 @@ impl Trainer {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.evaluation.contains_key(&shapes) {
             self.make_room();
+            self.engine.make_room_to_plan()?;
             self.evaluation.insert(shapes.clone(), self.evaluation_plan(&sizes)?);
         }
         let number = self.number(&shapes);
