@@ -99,7 +99,7 @@ pub struct DeviceArguments {
     /// makes them an error
     #[arg(long, value_enum, value_name = "WHICH", default_value = "needed", env = "FOREBAY_HOST_OPERATORS")]
     pub host_operators: HostOperatorsKind,
-    /// Check every plan for races and lost data before it runs
+    /// Check every plan for races and lost data before it runs; with `plan --train --ranks`, those of all processes, also against each other
     #[arg(long)]
     pub check: bool,
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit, Model,
-    Network, Plan, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
+    check_plans, command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit,
+    Model, Network, Plan, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
 };
 use serde_json::{self, Value};
 
@@ -53,7 +53,16 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         options.engine.device.shard = ShardKind::shard(arguments.shard);
         let scaled = scaled(arguments, machine.as_ref(), &mut options.engine.device);
         let alone = scaled.and_then(|_| Trainer::new(model.clone(), alone).ok());
-        let trainer = Trainer::new(model, options)?;
+        let trainer = Trainer::new(model.clone(), options.clone())?;
+        if let Some(processes) = arguments.ranks.filter(|_| arguments.device.check) {
+            let others = (1..processes as usize).map(|rank| {
+                let mut options = options.clone();
+                options.engine.device.processes = Some(ProcessGroup::for_plan_of(rank, processes as usize));
+                Ok(Trainer::new(model.clone(), options)?.plan().clone())
+            });
+            let others = others.collect::<Result<Vec<Plan>, Failure>>()?;
+            check_plans(&[trainer.plan()].into_iter().chain(&others).collect::<Vec<_>>())?;
+        }
         let scaling = scaled.map(|(processes, network)| {
             let alone = alone.as_ref().map(Trainer::statistics);
             Scaling::new(processes, network, (trainer.statistics(), trainer.shared_work()), alone)

@@ -1,9 +1,9 @@
 //! What several processes make of a step, as planned: what each exchanges, and how much faster it is.
 
 use forebay::{format_bytes, Network, SharedWork, Statistics};
-use serde_json::{json, Value};
+use serde_json::Value;
 
-use crate::shared_steps::sharded;
+use crate::shared_steps::{sharded, work_json};
 
 /// A step of several processes next to the same of one.
 pub struct Scaling {
@@ -81,20 +81,12 @@ impl Scaling {
 
     /// As JSON.
     pub fn json(&self) -> Value {
-        let work = self.work.as_ref();
-        json!({
-            "count": self.processes,
-            "network": self.network.map(|network| network.to_string()),
-            "exchanges_per_step": work.map_or(0, |work| work.exchanges),
-            "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
-            "shared_launches": work.map_or(0, |work| work.shared_launches),
-            "whole_launches": work.map(|work| &work.whole_launches),
-            "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
-            "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
-            "predicted_seconds": self.seconds,
-            "predicted_seconds_of_one": self.alone_seconds,
-            "speedup": self.speedup(),
-            "efficiency": self.speedup().map(|speedup| speedup / self.processes as f64),
-        })
+        let mut object = work_json(self.processes as usize, self.work.as_ref());
+        object["network"] = self.network.map(|network| network.to_string()).into();
+        object["predicted_seconds"] = self.seconds.into();
+        object["predicted_seconds_of_one"] = self.alone_seconds.into();
+        object["speedup"] = self.speedup().into();
+        object["efficiency"] = self.speedup().map(|speedup| speedup / self.processes as f64).into();
+        object
     }
 }

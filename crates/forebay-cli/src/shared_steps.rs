@@ -135,21 +135,26 @@ impl<'a> SharedSteps<'a> {
 
     /// As JSON.
     pub fn json(&self) -> Value {
-        let work = self.work;
-        json!({
-            "count": self.all.len(),
-            "exchanges_per_step": work.map_or(0, |work| work.exchanges),
-            "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
-            "shared_launches": work.map_or(0, |work| work.shared_launches),
-            "whole_launches": work.map(|work| &work.whole_launches),
-            "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
-            "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
-            "sent_bytes": self.exchanged.sent_bytes,
-            "received_bytes": self.exchanged.received_bytes,
-            "exchange_seconds": self.exchanged.time.as_secs_f64(),
-            "each": self.all.iter().map(Own::json).collect::<Vec<_>>(),
-        })
+        let mut object = work_json(self.all.len(), self.work);
+        object["sent_bytes"] = self.exchanged.sent_bytes.into();
+        object["received_bytes"] = self.exchanged.received_bytes.into();
+        object["exchange_seconds"] = self.exchanged.time.as_secs_f64().into();
+        object["each"] = self.all.iter().map(Own::json).collect();
+        object
     }
+}
+
+/// How many processes there are, and how a step is shared out among them, as JSON.
+pub fn work_json(processes: usize, work: Option<&SharedWork>) -> Value {
+    json!({
+        "count": processes,
+        "exchanges_per_step": work.map_or(0, |work| work.exchanges),
+        "sent_bytes_per_step": work.map_or(0, |work| work.sent_bytes),
+        "shared_launches": work.map_or(0, |work| work.shared_launches),
+        "whole_launches": work.map(|work| &work.whole_launches),
+        "sharded_bytes": work.map_or(0, |work| work.sharded_bytes),
+        "own_shard_bytes": work.map_or(0, |work| work.own_shard_bytes),
+    })
 }
 
 /// What a process keeps of what is sharded.

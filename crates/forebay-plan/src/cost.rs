@@ -93,6 +93,9 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     };
     // One worker starts a launch, all workers work on it: the mean over both.
     let mean_workers = |launch: &ProgramLaunch| {
+        if launch.kernel.meets_other_processes() {
+            return 1.0;
+        }
         let (start_ns, work_ns) = (start_ns(launch) as f64, work_ns(launch));
         ((start_ns + work_ns * workers) / (start_ns + work_ns).max(1.0)).max(1.0)
     };

@@ -10,6 +10,8 @@
 //! turns for a few hundred bytes at a time, not for a whole copy. Where the link carries what goes from and to the disk, that takes
 //! what it can use of the link, at most half of it while copies of the host want it too. Where workers copy, launches have the
 //! fewer meanwhile, and copies both ways share the workers if there are not enough of them.
+//!
+//! Exchanges with other processes take no workers. They share the network evenly, and the others are taken to be as far as this process is.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -62,7 +64,7 @@ struct Running {
     place: usize,
     /// Nanoseconds that it still takes with all the workers that it can use.
     left_ns: f64,
-    /// Workers that it can use.
+    /// Workers that it can use; none for an exchange.
     workers: f64,
 }
 
@@ -78,6 +80,8 @@ struct Simulator<'a> {
     /// By link: workers that a copy takes while it moves.
     copy_workers: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
+    /// Exchanges under way.
+    exchanging: usize,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
 }
@@ -102,6 +106,7 @@ impl<'a> Simulator<'a> {
             launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
+            exchanging: 0,
             stall_ns: 0.0,
             times: vec![(0, 0); plan.commands.len()],
         }
@@ -135,7 +140,10 @@ impl<'a> Simulator<'a> {
             }
             Command::Launch { launch, .. } => {
                 let label = launch.label as usize;
-                let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
+                let left_ns = self.costs.launch_ns[label] as f64;
+                let is_exchange = launch.kernel.meets_other_processes();
+                let workers = if is_exchange { 0.0 } else { self.costs.launch_workers[label] };
+                self.exchanging += usize::from(is_exchange);
                 self.launches.push_back(Running { command: index, stream, place: state.done.len(), left_ns, workers });
                 state.done.push(false);
             }
@@ -209,7 +217,9 @@ impl<'a> Simulator<'a> {
                 }
             }
         }
-        for Running { command, stream, place, .. } in ended {
+        for Running { command, stream, place, workers, .. } in ended {
+            let is_exchange = workers == 0.0 && matches!(self.plan.commands[command], Command::Launch { .. });
+            self.exchanging -= usize::from(is_exchange);
             self.times[command].1 = self.now_ns.round() as u64;
             self.streams[stream].done[place] = true;
             self.fire(stream);
@@ -244,13 +254,17 @@ impl<'a> Simulator<'a> {
         moving.map(|(_, (workers, speed))| workers * speed).sum()
     }
 
-    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Launches that get no worker are left
-    /// out; they come last.
+    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Where there is no exchange, launches that get no worker
+    /// are left out; they come last.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
         let mut free = workers_for_launches(self.costs.workers, self.copying(speeds));
         let mut rates = Vec::new();
         for launch in &self.launches {
-            if free <= 0.0 {
+            if launch.workers == 0.0 {
+                rates.push(1.0 / self.exchanging as f64);
+                continue;
+            }
+            if free <= 0.0 && self.exchanging == 0 {
                 break;
             }
             let given = launch.workers.min(free);
@@ -266,12 +280,13 @@ mod tests {
     use super::*;
     use crate::plan::{MemoryKind, PlanMemory, PlanStream};
     use crate::ways::{Disk, LinkDirection};
+    use forebay_base::kernel::Exchange;
     use forebay_base::{Kernel, Launch, MemoryId, Region, StreamId};
 
     /// A byte in each nanosecond.
     const WAY: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 0 };
 
-    /// A plan of launches (their labels count up), barriers, records and waits in one stream, and copies of 100 bytes to the
+    /// A plan of launches (their labels count up; `x` is an exchange), barriers, records and waits in one stream, and copies of 100 bytes to the
     /// device (`i`), from it (`o`) and from a disk (`d`) in three others.
     fn plan(text: &str) -> Plan {
         let stream = StreamId(0);
@@ -289,7 +304,11 @@ mod tests {
                 _ => {
                     label += 1;
                     let (reads, writes) = (Vec::new(), Vec::new());
-                    let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: label - 1 };
+                    let kernel = match letter {
+                        'x' => Kernel::Exchange(Exchange::gather(label, 0, &[8, 8])),
+                        _ => Kernel::Copy,
+                    };
+                    let launch = Launch { kernel, reads, writes, workspace: None, label: label - 1 };
                     Command::Launch { stream, launch: Box::new(launch) }
                 }
             })
@@ -337,6 +356,15 @@ mod tests {
             "600 workers' nanoseconds, 4 workers; at last only 3"
         );
         assert_eq!(step_ns("aaaaa", &[(100, 1.0); 5]), 200);
+    }
+
+    #[test]
+    fn exchanges_share_the_network_and_leave_the_workers_to_kernels() {
+        assert_eq!(step_ns("xa", &[(100, 4.0), (100, 4.0)]), 100);
+        assert_eq!(step_ns("ax", &[(100, 4.0), (100, 4.0)]), 100, "also behind a kernel that has all workers");
+        assert_eq!(step_ns("xx", &[(100, 4.0), (100, 4.0)]), 200);
+        assert_eq!(step_ns("xaa", &[(100, 4.0), (100, 4.0), (100, 4.0)]), 200, "the second kernel waits for workers");
+        assert_eq!(step_ns("x|a", &[(100, 4.0), (100, 4.0)]), 200);
     }
 
     #[test]

@@ -268,7 +268,7 @@ pub use options::{
     OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
 };
 pub use probe::{probe, Finding, ProbeOptions};
-pub use process_group::{Exchanged, ProcessGroup};
+pub use process_group::{check_plans, Exchanged, ProcessGroup};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;

@@ -5,6 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_device::communicator::{Communicator, Done, Messages};
+use forebay_plan::check::check_ranks;
+use forebay_plan::Plan;
+
+use crate::error::Error;
 
 /// The processes that train or run one model together, as one of them sees them: each computes its share of every batch, and all have
 /// the same results, with the bits of a single process.
@@ -58,15 +62,16 @@ pub struct Exchanged {
     pub time: Duration,
 }
 
-/// The first of several processes of which no other is there.
+/// One of several processes of which no other is there.
 #[derive(Debug)]
 struct Absent {
+    rank: usize,
     size: usize,
 }
 
 impl Communicator for Absent {
     fn rank(&self) -> usize {
-        0
+        self.rank
     }
 
     fn size(&self) -> usize {
@@ -159,7 +164,12 @@ impl ProcessGroup {
     /// The first of `size` processes that are not there: for plans, which exchange nothing. What runs all the same fails at its first
     /// exchange.
     pub fn for_plans(size: usize) -> ProcessGroup {
-        ProcessGroup::new(Arc::new(Absent { size }))
+        ProcessGroup::for_plan_of(0, size)
+    }
+
+    /// The same of process `rank`.
+    pub fn for_plan_of(rank: usize, size: usize) -> ProcessGroup {
+        ProcessGroup::new(Arc::new(Absent { rank, size }))
     }
 
     /// The number of this process, from 0.
@@ -181,6 +191,29 @@ impl ProcessGroup {
     pub fn exchanged(&self) -> Exchanged {
         self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).so_far
     }
+}
+
+/// Checks the plans of all processes of a run against each other, those of processes 0, 1, 2 and so on: what one sends, another one
+/// receives, and no order of exchanges has processes wait for each other.
+///
+/// ```
+/// use forebay::{check_plans, Model, Plan, ProcessGroup, Trainer};
+///
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let plan = |rank| {
+///     let group = ProcessGroup::for_plan_of(rank, 2);
+///     let engine = forebay::EngineOptions::default().processes(group);
+///     Ok(Trainer::builder(&model).engine(engine).build()?.plan().clone())
+/// };
+/// let plans: Vec<Plan> = (0..2).map(plan).collect::<Result<_, forebay::Error>>()?;
+/// check_plans(&plans.iter().collect::<Vec<_>>())?;
+/// # Ok::<(), forebay::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Plan`] names the first exchange that does not pair up, or where processes stop: a defect.
+pub fn check_plans(plans: &[&Plan]) -> Result<(), Error> {
+    check_ranks(plans).map_err(Error::Plan)
 }
 
 impl fmt::Debug for ProcessGroup {

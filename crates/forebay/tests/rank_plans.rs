@@ -1,9 +1,8 @@
 //! The plans of all processes of a run, judged together: whatever each one's budget, exchanges pair up and no process waits for ever.
 
-use forebay::{EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer};
+use forebay::{check_plans, EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer};
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{host, recipe, trainer_options, Case};
-use forebay_plan::check::check_ranks;
 
 /// The plan of one of several processes within a memory of its own: of tensors, or, for the last one of three, little more than the least that
 /// this process can do with, where what does not fit is recomputed.
@@ -35,8 +34,9 @@ fn plans_of_all_processes_pair_up() {
         for shard in [Shard::Nothing, Shard::State, Shard::Gradients, Shard::Parameters] {
             let groups = local_communicators(processes).into_iter().map(ProcessGroup::new);
             let plans: Vec<Plan> = groups.map(|group| plan(&case, group, shard)).collect();
-            let found = check_ranks(&plans.iter().collect::<Vec<&Plan>>());
-            assert_eq!(found, Ok(()), "{name}, {processes} processes, {shard:?}");
+            if let Err(error) = check_plans(&plans.iter().collect::<Vec<&Plan>>()) {
+                panic!("{name}, {processes} processes, {shard:?}: {error}");
+            }
         }
     }
 }
