@@ -1,4 +1,4 @@
-//! What several processes did in the steps of a run: what they exchanged, for how long each computed, and what each took.
+//! What several processes did in the steps of a run: what they exchanged, for how long each was at work, and what each took.
 
 use forebay::{format_bytes, Exchanged, SharedWork};
 use serde_json::{json, Value};
@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::processes::Processes;
 use crate::report::{median, resident_peak_bytes, StepNumbers};
 
-/// A process that computes this many times as long as the fastest one is named.
+/// A process that is at work this many times as long as the fastest one is named.
 const UNEVEN_RATIO: f64 = 1.1;
 
 /// The steps of a run, as one of several processes did them.
@@ -21,8 +21,8 @@ pub struct SharedSteps<'a> {
 /// What a process did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Own {
-    /// Median seconds of a step in which a kernel ran.
-    kernel_seconds: f64,
+    /// Median seconds of a step, but for those in which only an exchange was under way.
+    own_seconds: f64,
     /// Median seconds of a step in which none did, and an exchange was under way.
     exchange_stall_seconds: f64,
     /// The most memory that the process had; none where the system does not say.
@@ -33,7 +33,7 @@ impl Own {
     fn of(steps: &[StepNumbers]) -> Own {
         let times = || steps.iter().map(|step| step.times);
         Own {
-            kernel_seconds: median(times().map(|times| times.seconds - times.stall_seconds)).unwrap_or_default(),
+            own_seconds: median(times().map(|times| times.seconds - times.exchange_stall_seconds)).unwrap_or_default(),
             exchange_stall_seconds: median(times().map(|times| times.exchange_stall_seconds)).unwrap_or_default(),
             resident_peak_bytes: resident_peak_bytes(),
         }
@@ -41,7 +41,7 @@ impl Own {
 
     fn json(&self) -> Value {
         json!({
-            "kernel_seconds": self.kernel_seconds,
+            "own_seconds": self.own_seconds,
             "exchange_stall_seconds": self.exchange_stall_seconds,
             "resident_peak_bytes": self.resident_peak_bytes,
         })
@@ -50,7 +50,7 @@ impl Own {
     fn of_json(said: &Value) -> Own {
         let number = |key: &str| said[key].as_f64().unwrap_or_default();
         Own {
-            kernel_seconds: number("kernel_seconds"),
+            own_seconds: number("own_seconds"),
             exchange_stall_seconds: number("exchange_stall_seconds"),
             resident_peak_bytes: said["resident_peak_bytes"].as_u64(),
         }
@@ -116,16 +116,16 @@ impl<'a> SharedSteps<'a> {
         lines
     }
 
-    /// Which process computes for longest, where that is much longer than another one does.
+    /// Which process is at work for longest, where that is much longer than another one is.
     fn unevenness(&self) -> Option<String> {
-        let seconds = |(_, own): &(usize, &Own)| own.kernel_seconds;
+        let seconds = |(_, own): &(usize, &Own)| own.own_seconds;
         let by_seconds = |one: &(usize, &Own), other: &(usize, &Own)| seconds(one).total_cmp(&seconds(other));
         let slowest = self.all.iter().enumerate().max_by(by_seconds)?;
         let fastest = self.all.iter().enumerate().min_by(by_seconds)?;
         let ratio = seconds(&slowest) / seconds(&fastest);
         (ratio > UNEVEN_RATIO).then(|| {
             format!(
-                "process {} is the slowest: its kernels ran for {:.3} s per step, {ratio:.2} times as long as those of process {}",
+                "process {} is the slowest: it was at work for {:.3} s per step, {ratio:.2} times as long as process {}",
                 slowest.0,
                 seconds(&slowest),
                 fastest.0
@@ -167,17 +167,16 @@ pub fn sharded(work: &SharedWork) -> String {
 mod tests {
     use super::*;
 
-    fn steps(kernel_seconds: [f64; 3]) -> SharedSteps<'static> {
-        let own =
-            |kernel_seconds| Own { kernel_seconds, exchange_stall_seconds: 0.25, resident_peak_bytes: Some(1 << 20) };
-        SharedSteps { work: None, exchanged: Exchanged::default(), steps: 2, all: kernel_seconds.map(own).to_vec() }
+    fn steps(own_seconds: [f64; 3]) -> SharedSteps<'static> {
+        let own = |own_seconds| Own { own_seconds, exchange_stall_seconds: 0.25, resident_peak_bytes: Some(1 << 20) };
+        SharedSteps { work: None, exchanged: Exchanged::default(), steps: 2, all: own_seconds.map(own).to_vec() }
     }
 
     #[test]
     fn a_slow_process_is_named() {
         let text = steps([0.5, 0.4, 0.8]).lines().join("\n");
-        assert!(text.contains("process 2 is the slowest: its kernels ran for 0.800 s per step, 2.00 times"), "{text}");
-        assert!(text.contains("as those of process 1") && text.contains("0.250 s of it without a kernel"), "{text}");
+        assert!(text.contains("process 2 is the slowest: it was at work for 0.800 s per step, 2.00 times"), "{text}");
+        assert!(text.contains("as long as process 1") && text.contains("0.250 s of it without a kernel"), "{text}");
         assert!(!steps([0.5, 0.51, 0.52]).lines().join("\n").contains("slowest"));
         let own = &steps([0.5, 0.4, 0.8]).all[2];
         assert_eq!(Own::of_json(&own.json()), *own);
