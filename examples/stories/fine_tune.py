@@ -28,7 +28,7 @@ PACKAGE, VERSION, MODEL = "magika", "1.0.3", "magika/models/standard_v3_3/model.
 # The last product, whose weight `--replace` names, and the numbers that its bias is added to make.
 LAYERS = "jax2tf_get_logits_/pjit_get_logits_/MagikaV2"
 HEAD, LOGITS = "jax2tf_get_logits_/Const_24:0", f"{LAYERS}/Dense_1/AddV2:0"
-# What is fed: so many bytes of the beginning and of the end, and this number where a file is shorter.
+# The model reads this many bytes from the beginning of a file and from its end; this number fills up what a shorter file lacks.
 ENDS, PADDING = 1024, 256
 
 ENCODINGS = {

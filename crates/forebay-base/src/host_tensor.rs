@@ -282,7 +282,7 @@ impl Tensor {
         Tensor { data_type, ..self }
     }
 
-    /// What gives single elements as float32, where they are float32 or float64: for tensors of which there should not be a copy.
+    /// A function that gives an element by its index as float32, where elements are float32 or float64, so that no copy of all is needed.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -293,29 +293,23 @@ impl Tensor {
     /// assert!(Tensor::from_i64(&[1], &[3]).reals().is_none());
     /// ```
     pub fn reals(&self) -> Option<impl Fn(usize) -> f32 + '_> {
-        let read: fn(&[u8]) -> f32 = match self.data_type {
-            DataType::Float32 => |bytes| f32::from_le_bytes(bytes.try_into().expect("exact chunk")),
-            DataType::Float64 => |bytes| f64::from_le_bytes(bytes.try_into().expect("exact chunk")) as f32,
-            _ => return None,
-        };
-        let size = self.data_type.size_bytes() as usize;
+        let (read, size) = (self.real_reader()?, self.data_type.size_bytes() as usize);
         Some(move |index: usize| read(&self.bytes[index * size..][..size]))
+    }
+
+    /// What reads an element as float32, where elements are float32 or float64.
+    fn real_reader(&self) -> Option<fn(&[u8]) -> f32> {
+        match self.data_type {
+            DataType::Float32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("exact chunk"))),
+            DataType::Float64 => Some(|bytes| f64::from_le_bytes(bytes.try_into().expect("exact chunk")) as f32),
+            _ => None,
+        }
     }
 
     /// The elements as float32, where they are float32 or float64.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
-        match self.data_type {
-            DataType::Float32 => Some(
-                self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("exact chunk"))).collect(),
-            ),
-            DataType::Float64 => Some(
-                self.bytes
-                    .chunks_exact(8)
-                    .map(|b| f64::from_le_bytes(b.try_into().expect("exact chunk")) as f32)
-                    .collect(),
-            ),
-            _ => None,
-        }
+        let (read, size) = (self.real_reader()?, self.data_type.size_bytes() as usize);
+        Some(self.bytes.chunks_exact(size).map(read).collect())
     }
 }
 

@@ -48,7 +48,7 @@ pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<
     name.map(|name| open_part(name, rest, tiles, trainer, arguments)).transpose()
 }
 
-/// Has validation data keep no more of its samples than a limit on the process leaves next to those of the training data.
+/// Bounds the samples that validation data keeps in memory by what a limit on the process leaves after those of the training data.
 pub fn keep_less(validation: &mut DataSet, training: &DataSet, trainer: &Trainer) {
     if let Some(bytes) = trainer.data_memory_bytes() {
         let sample_bytes = batch_bytes(trainer).div_ceil(trainer.batch_size().max(1));

@@ -157,10 +157,12 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Command::Probe(arguments) => probe::probe(arguments),
         Command::Replay(arguments) => replay::replay(arguments),
     };
-    match result.and_then(|()| output::finish()) {
+    let code = match result.and_then(|()| output::finish()) {
         Ok(()) => 0,
         Err(failure) => complain(&failure),
-    }
+    };
+    processes::finish();
+    code
 }
 
 /// Says why the program ends early, and gives its exit code.

@@ -93,7 +93,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     }
 }
 
-/// Has a device be that of the first of several processes, if that was asked for: how many there are, and what lies between them.
+/// Makes a device that of the first of `--ranks` processes. Gives their number and the network between them; none without the flag.
 fn scaled(
     arguments: &PlanArguments,
     machine: Option<&MachineDescription>,

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -113,6 +114,17 @@ pub struct ProcessArguments {
     pub network_timeout: u64,
 }
 
+/// The connection to the other processes, if there are any.
+static CONNECTION: OnceLock<ProcessGroup> = OnceLock::new();
+
+/// Ends the connection to the other processes, once all of them do. It comes last: where one of them has failed, a launcher may end the others
+/// as soon as it is gone, whatever they still have to say.
+pub fn finish() {
+    if let Some(group) = CONNECTION.get() {
+        group.communicator().finish();
+    }
+}
+
 /// The processes of a run, as this one sees them.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
@@ -156,6 +168,7 @@ impl Processes {
         if group.rank() > 0 {
             output::be_silent();
         }
+        let _ = CONNECTION.set(group.clone());
         let on_this_machine = launched.and_then(|launched| launched.on_this_machine);
         Ok(Processes { group: Some(group).filter(|group| group.size() > 1), on_this_machine })
     }
@@ -170,7 +183,7 @@ impl Processes {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
 
-    /// Has a device compute as this one of the processes.
+    /// Makes a device part of these processes.
     pub fn enter(&self, device: &mut DeviceOptions) {
         device.threads = device.threads.or(self.threads());
         device.processes = self.group.clone();
@@ -193,19 +206,19 @@ impl Processes {
         Ok(all.map_err(Failure::Failed)?.iter().any(|answer| answer == &[1]))
     }
 
-    /// Compares what the processes are about to do, and tells all of them of the first that cannot.
+    /// Compares what the processes are about to do, and tells all of them of the first that cannot. Gives what this one has prepared.
     ///
     /// # Errors
-    /// What a process failed with, or wherein it differs from the first one.
-    pub fn agree(&self, own: Result<BTreeMap<String, String>, Failure>) -> Result<(), Failure> {
+    /// What a process failed with, or how it differs from the first one.
+    pub fn agree<T>(&self, own: Result<(T, BTreeMap<String, String>), Failure>) -> Result<T, Failure> {
         if self.group.is_none() {
-            return own.map(drop);
+            return own.map(|(prepared, _)| prepared);
         }
         let said = match &own {
-            Ok(facts) => json!({ "facts": facts }),
+            Ok((_, facts)) => json!({ "facts": facts }),
             Err(failure) => json!({ "failure": failure.to_string(), "code": failure.exit_code() }),
         };
-        let all = self.all_say(&said)?;
+        let all = self.gather(&said)?;
         let size = all.len();
         for (rank, said) in all.iter().enumerate() {
             if let Some(reason) = said["failure"].as_str() {
@@ -231,24 +244,17 @@ impl Processes {
                 )));
             }
         }
-        Ok(())
+        own.map(|(prepared, _)| prepared)
     }
 
-    /// What every process says of its own, by rank; nothing where this one is alone. All of them ask at once.
+    /// A value from every process, by rank; empty where this one is alone. All processes call it at once.
     ///
     /// # Errors
     /// A process that does not answer.
-    pub fn all_say(&self, own: &Value) -> Result<Vec<Value>, Failure> {
+    pub fn gather(&self, own: &Value) -> Result<Vec<Value>, Failure> {
         let Some(group) = &self.group else { return Ok(Vec::new()) };
         let all = communicator::gather(&**group.communicator(), own.to_string().as_bytes()).map_err(Failure::Failed)?;
         Ok(all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect())
-    }
-
-    /// Ends the connection, once all processes do.
-    pub fn finish(&self) {
-        if let Some(group) = &self.group {
-            group.communicator().finish();
-        }
     }
 
     /// Ends all processes because this one cannot go on. Gives the failure where it is alone, or all failed alike.

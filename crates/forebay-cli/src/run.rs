@@ -30,20 +30,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// Whatever keeps it from running, and outputs that cannot be written (found before anything runs).
 pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
-    let processes = Processes::join(&arguments.processes)?;
-    let outcome = run_with(arguments, &processes);
-    processes.finish();
-    outcome
-}
-
-fn run_with(arguments: &RunArguments, processes: &Processes) -> Result<(), Failure> {
-    let prepared = Prepared::new(arguments, processes);
-    let (prepared, facts) = match prepared.and_then(|prepared| Ok((prepared.facts(arguments, processes)?, prepared))) {
-        Ok((facts, prepared)) => (Some(prepared), Ok(facts)),
-        Err(failure) => (None, Err(failure)),
-    };
-    processes.agree(facts)?;
-    let Some(Prepared { mut session, inputs, files }) = prepared else { return Ok(()) };
+    let processes = &Processes::join(&arguments.processes)?;
+    let prepared = Prepared::new(arguments, processes).and_then(|prepared| {
+        let facts = prepared.facts(arguments, processes)?;
+        Ok((prepared, facts))
+    });
+    let Prepared { mut session, inputs, files } = processes.agree(prepared)?;
     tell_of_limit(session.memory_limit());
     tell_of_budget(&arguments.device, session.budget_excludes_process());
     let mut steps = Vec::new();

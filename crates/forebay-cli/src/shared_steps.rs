@@ -21,9 +21,9 @@ pub struct SharedSteps<'a> {
 /// What a process did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Own {
-    /// Median seconds of a step, but for those in which only an exchange was under way.
+    /// Median seconds of a step, without `exchange_stall_seconds`.
     own_seconds: f64,
-    /// Median seconds of a step in which none did, and an exchange was under way.
+    /// Median seconds of a step in which no kernel ran and an exchange was under way.
     exchange_stall_seconds: f64,
     /// The most memory that the process had; none where the system does not say.
     resident_peak_bytes: Option<u64>,
@@ -58,7 +58,7 @@ impl Own {
 }
 
 impl<'a> SharedSteps<'a> {
-    /// Of these steps of this process and of the others; none where it is alone. All of them ask at once.
+    /// Of these steps of this process, and of those of the others; none where it is alone. All processes call it at once.
     ///
     /// # Errors
     /// A process that does not answer.
@@ -69,7 +69,7 @@ impl<'a> SharedSteps<'a> {
     ) -> Result<Option<SharedSteps<'a>>, Failure> {
         let Some(group) = processes.group() else { return Ok(None) };
         let exchanged = group.exchanged();
-        let all = processes.all_say(&Own::of(steps).json())?.iter().map(Own::of_json).collect();
+        let all = processes.gather(&Own::of(steps).json())?.iter().map(Own::of_json).collect();
         Ok(Some(SharedSteps { work, exchanged, steps: steps.len(), all }))
     }
 

@@ -37,27 +37,18 @@ use crate::shared_steps::SharedSteps;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 use crate::validation::Validation;
 
-/// Trains a model.
+/// Trains a model, as one of several processes or alone.
 ///
 /// # Errors
 /// Whatever keeps it from training; files that cannot be written are found before the first step. What cannot be written
 /// later is told at the end, after everything else was tried.
 pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
-    let processes = Processes::join(&arguments.processes)?;
-    let outcome = train_with(arguments, &processes);
-    processes.finish();
-    outcome
-}
-
-/// Trains as one of several processes, or alone.
-fn train_with(arguments: &TrainArguments, processes: &Processes) -> Result<(), Failure> {
-    let prepared = prepare(arguments, processes);
-    let (prepared, facts) = match prepared.and_then(|(run, keeper)| Ok((run.facts()?, run, keeper))) {
-        Ok((facts, run, keeper)) => (Some((run, keeper)), Ok(facts)),
-        Err(failure) => (None, Err(failure)),
-    };
-    processes.agree(facts)?;
-    let Some((mut run, mut keeper)) = prepared else { return Ok(()) };
+    let processes = &Processes::join(&arguments.processes)?;
+    let prepared = prepare(arguments, processes).and_then(|(run, keeper)| {
+        let facts = run.facts()?;
+        Ok(((run, keeper), facts))
+    });
+    let (mut run, mut keeper) = processes.agree(prepared)?;
     if let Some(folder) = &arguments.resume {
         keeper.resumed(folder, run.trainer.step_count());
     }

@@ -54,6 +54,11 @@ fn training<'a>(model: &'a str, data: &'a str, more: &[&'a str]) -> Vec<&'a str>
     [&flags, more, &["--no-compare", "--threads", "1"]].concat()
 }
 
+/// The flags of a run of a model in inference.
+fn running<'a>(model: &'a str, inputs: &'a str, results: &'a str) -> [&'a str; 8] {
+    ["run", model, "--threads", "1", "--inputs", inputs, "--output-dir", results]
+}
+
 fn model_bytes(path: &Path) -> Vec<u8> {
     std::fs::read(path).expect("a saved model")
 }
@@ -153,33 +158,28 @@ fn runs_of_a_model_are_shared_out() {
     let others =
         folder.archive("others.npz", &[("x", &Tensor::from_f32(&[130, 1, 8, 8], &values[..1].repeat(130 * 64)))]);
     let model = digits_model();
-    let run = |inputs: &str, results: &str| {
-        let flags = ["run", &model, "--inputs", inputs, "--output-dir", results, "--threads", "1"];
-        flags.map(str::to_owned).to_vec()
-    };
     let output = |results: &str| {
         let files = std::fs::read_dir(results).expect("results").map(|entry| entry.expect("an entry").path());
         let mut files: Vec<_> = files.filter(|file| file.extension().is_some_and(|name| name == "npy")).collect();
         assert_eq!(files.len(), 1);
         std::fs::read(files.remove(0)).expect("an output")
     };
-    let texts_of = |arguments: &[String]| arguments.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
     let one = folder.text("one");
-    common::success(&run(&inputs, &one).iter().map(String::as_str).collect::<Vec<_>>());
+    common::success(&running(&model, &inputs, &one));
     for (number, launcher) in launchers().into_iter().enumerate() {
         for processes in if number == 0 { vec![2, 3] } else { vec![2] } {
             let several = folder.text(&format!("several-{number}-{processes}"));
-            let arguments = [run(&inputs, &several), vec!["--json".to_owned(), "--repeat=2".to_owned()]].concat();
-            let said = succeeds(mpirun(launcher, processes, &arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+            let arguments = [&running(&model, &inputs, &several)[..], &["--json", "--repeat=2"]].concat();
+            let said = succeeds(mpirun(launcher, processes, &arguments));
             let json: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
-            assert_eq!(json["processes"]["count"], processes, "{}", texts_of(&arguments));
+            assert_eq!(json["processes"]["count"], processes, "{arguments:?}");
             assert!(json["processes"]["shared_launches"].as_u64() > Some(0), "{json}");
             assert!(output(&several) == output(&one), "{launcher:?}, {processes} processes");
         }
         if number == 0 {
-            let arguments = run(&inputs, &folder.text("never"));
-            let mut command = mpirun(launcher, 1, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-            command.args([":", "-n", "1", env!("CARGO_BIN_EXE_forebay")]).args(run(&others, &folder.text("never")));
+            let never = folder.text("never");
+            let mut command = mpirun(launcher, 1, &running(&model, &inputs, &never));
+            command.args([":", "-n", "1", env!("CARGO_BIN_EXE_forebay")]).args(running(&model, &others, &never));
             let (_, stderr) = texts(&command.output().expect("the launcher starts"));
             assert!(stderr.contains("process 1 of 2 has --inputs"), "{stderr}");
             assert!(!folder.path("never").exists());

@@ -10,7 +10,7 @@ use forebay_testing::Random;
 /// How long a thread waits for messages of others before it gives up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long messages take at most, each of three times, where they take their time.
+/// The longest pause before messages are sent, before they are received, and before an exchange ends, where messages are slow.
 const PAUSE_MAX_MICROSECONDS: u64 = 3000;
 
 /// Sender, receiver and tag of messages.
@@ -29,7 +29,7 @@ pub struct LocalCommunicator {
     rank: usize,
     size: usize,
     post: Arc<Post>,
-    /// Where messages take their time: how long, at random.
+    /// Random pauses; none where messages are not slow.
     delays: Option<Arc<Mutex<Random>>>,
 }
 
@@ -38,7 +38,7 @@ pub fn local_communicators(size: usize) -> Vec<Arc<dyn Communicator>> {
     connected(size, |_| None)
 }
 
-/// The same where messages take some time at random: they are read late, arrive late, and exchanges overtake each other.
+/// The same with random pauses: messages are read late and arrive late, and exchanges overtake each other.
 pub fn slow_communicators(size: usize, seed: u64) -> Vec<Arc<dyn Communicator>> {
     connected(size, |rank| Some(Arc::new(Mutex::new(Random::new(seed + rank as u64)))))
 }
@@ -59,7 +59,7 @@ struct Target(MessageBytes);
 unsafe impl Send for Target {}
 
 impl LocalCommunicator {
-    /// Takes some time.
+    /// Waits for a random time where messages are slow.
     fn pause(&self) {
         if let Some(delays) = &self.delays {
             let microseconds = delays.lock().unwrap_or_else(PoisonError::into_inner).below(PAUSE_MAX_MICROSECONDS);

@@ -93,7 +93,7 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     };
     // One worker starts a launch, all workers work on it: the mean over both.
     let mean_workers = |launch: &ProgramLaunch| {
-        if launch.kernel.meets_other_processes() {
+        if launch.kernel.is_collective() {
             return 1.0;
         }
         let (start_ns, work_ns) = (start_ns(launch) as f64, work_ns(launch));

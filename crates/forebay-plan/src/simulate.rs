@@ -64,7 +64,7 @@ struct Running {
     place: usize,
     /// Nanoseconds that it still takes with all the workers that it can use.
     left_ns: f64,
-    /// Workers that it can use; none for an exchange.
+    /// Workers that it can use.
     workers: f64,
 }
 
@@ -80,8 +80,8 @@ struct Simulator<'a> {
     /// By link: workers that a copy takes while it moves.
     copy_workers: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
-    /// Exchanges under way.
-    exchanging: usize,
+    /// Exchanges with other processes that are under way.
+    exchanges: Vec<Running>,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
 }
@@ -106,7 +106,7 @@ impl<'a> Simulator<'a> {
             launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
-            exchanging: 0,
+            exchanges: Vec::new(),
             stall_ns: 0.0,
             times: vec![(0, 0); plan.commands.len()],
         }
@@ -140,11 +140,12 @@ impl<'a> Simulator<'a> {
             }
             Command::Launch { launch, .. } => {
                 let label = launch.label as usize;
-                let left_ns = self.costs.launch_ns[label] as f64;
-                let is_exchange = launch.kernel.meets_other_processes();
-                let workers = if is_exchange { 0.0 } else { self.costs.launch_workers[label] };
-                self.exchanging += usize::from(is_exchange);
-                self.launches.push_back(Running { command: index, stream, place: state.done.len(), left_ns, workers });
+                let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
+                let running = Running { command: index, stream, place: state.done.len(), left_ns, workers };
+                match launch.kernel.is_collective() {
+                    true => self.exchanges.push(running),
+                    false => self.launches.push_back(running),
+                }
                 state.done.push(false);
             }
             Command::Copy { from, to, .. } => {
@@ -189,8 +190,10 @@ impl<'a> Simulator<'a> {
         let launches = self.launches.iter().zip(&rates).map(|(launch, rate)| launch.left_ns / rate);
         let moving = self.links.iter().zip(speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
         let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
-        let Some(step_ns) = launches.chain(copies).min_by(f64::total_cmp) else { return false };
-        if self.launches.is_empty() {
+        let network_speed = 1.0 / self.exchanges.len() as f64;
+        let exchanges = self.exchanges.iter().map(|exchange| exchange.left_ns / network_speed);
+        let Some(step_ns) = launches.chain(copies).chain(exchanges).min_by(f64::total_cmp) else { return false };
+        if self.launches.is_empty() && self.exchanges.is_empty() {
             let waits = self.streams[0].next.front().map(|&index| &self.plan.commands[index]);
             self.stall_ns += if matches!(waits, Some(Command::Wait { .. })) { step_ns } else { 0.0 };
         }
@@ -217,9 +220,9 @@ impl<'a> Simulator<'a> {
                 }
             }
         }
-        for Running { command, stream, place, workers, .. } in ended {
-            let is_exchange = workers == 0.0 && matches!(self.plan.commands[command], Command::Launch { .. });
-            self.exchanging -= usize::from(is_exchange);
+        self.exchanges.iter_mut().for_each(|exchange| exchange.left_ns -= step_ns * network_speed);
+        ended.extend(self.exchanges.extract_if(.., |exchange| ends(exchange)));
+        for Running { command, stream, place, .. } in ended {
             self.times[command].1 = self.now_ns.round() as u64;
             self.streams[stream].done[place] = true;
             self.fire(stream);
@@ -254,17 +257,13 @@ impl<'a> Simulator<'a> {
         moving.map(|(_, (workers, speed))| workers * speed).sum()
     }
 
-    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Where there is no exchange, launches that get no worker
-    /// are left out; they come last.
+    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Launches that get no worker are left
+    /// out; they come last.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
         let mut free = workers_for_launches(self.costs.workers, self.copying(speeds));
         let mut rates = Vec::new();
         for launch in &self.launches {
-            if launch.workers == 0.0 {
-                rates.push(1.0 / self.exchanging as f64);
-                continue;
-            }
-            if free <= 0.0 && self.exchanging == 0 {
+            if free <= 0.0 {
                 break;
             }
             let given = launch.workers.min(free);

@@ -29,7 +29,7 @@ pub(crate) struct LimitedDevice {
     reserved_host_bytes: AtomicU64,
     /// The most that the process was found to take while no plan was on the device, in bytes.
     pub(crate) process_bytes: AtomicU64,
-    /// Bytes of values that came back to memory from the last plan, and that the next one has again.
+    /// Bytes of parameters and state that wait in memory between two plans: the next plan counts them.
     pub(crate) waiting_bytes: AtomicU64,
     /// The most that planning took for a while, in bytes.
     pub(crate) planning_bytes: AtomicU64,

@@ -234,8 +234,7 @@ impl Trainer {
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.training.contains_key(&shapes) {
-            self.make_room();
-            self.engine.make_room_to_plan()?;
+            self.make_room()?;
             let (options, sizes) = in_parts(&self.options, sizes);
             let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
             plan.compiled.check_shards(&self.main().compiled)?;
@@ -309,8 +308,7 @@ impl Trainer {
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.evaluation.contains_key(&shapes) {
-            self.make_room();
-            self.engine.make_room_to_plan()?;
+            self.make_room()?;
             self.evaluation.insert(shapes.clone(), self.evaluation_plan(&sizes)?);
         }
         let number = self.number(&shapes);
@@ -394,12 +392,16 @@ impl Trainer {
         *self.numbers.entry(shapes.clone()).or_insert(next)
     }
 
-    /// Gives up plans for other sizes than the first where there are too many.
-    fn make_room(&mut self) {
+    /// Makes room for another plan, and for planning: gives up plans for other sizes than the first where there are too many.
+    ///
+    /// # Errors
+    /// What the device reports.
+    fn make_room(&mut self) -> Result<(), Error> {
         if self.training.len() + self.evaluation.len() > OTHER_PLANS_MAX {
             self.training.retain(|shapes, _| *shapes == self.main);
             self.evaluation.clear();
         }
+        self.engine.make_room_to_plan()
     }
 
     /// Another schedule of learning rates from the next step on; it counts steps from the first one of the run, and goes on from what

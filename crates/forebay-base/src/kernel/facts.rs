@@ -398,8 +398,8 @@ impl Kernel {
         self.facts().in_place
     }
 
-    /// Whether it runs once in a step, because other processes do their part of it at the same time.
-    pub fn meets_other_processes(&self) -> bool {
+    /// Whether all processes of a run take part in it, so that each runs it exactly once in a step.
+    pub fn is_collective(&self) -> bool {
         matches!(self, Kernel::Exchange(_))
     }
 

@@ -75,7 +75,7 @@ fn pair(sent: &[ByteRange], received: &[ByteRange], (from, to, number): (usize, 
 #[derive(Default)]
 struct Stream<'a> {
     next: VecDeque<&'a Command>,
-    /// Exchanges that it has begun and that have not ended: their numbers, with the records before which they stand.
+    /// Numbers of exchanges that it has begun and that have not ended.
     open: Vec<u32>,
     /// Records that fire when what was open before them has ended.
     records: Vec<(Vec<u32>, (EventId, u64))>,

@@ -123,7 +123,7 @@ impl<'a> Step<'a> {
             let one = |buffer| numbers.get(&buffer).copied().filter(is_one);
             let pairs = pairs.filter_map(|(write, read)| one(write).zip(one(read)));
             item.in_place = pairs.filter(|&(_, read)| !contents[read].is_output).collect();
-            item.repeats = !program.launches[launch].kernel.meets_other_processes();
+            item.repeats = !program.launches[launch].kernel.is_collective();
             item.repeats &= item.writes.iter().all(|&content| contents[content].maker == Some(launch));
         }
         let update_start = program.update_start;
