@@ -7,15 +7,16 @@ use crate::circles;
 use crate::source::SourceFile;
 
 /// Every crate, lowest first, with the crates of this workspace that it may depend on.
-const CRATES: [(&str, &[&str]); 23] = [
+const CRATES: [(&str, &[&str]); 24] = [
     ("forebay-testing", &[]),
     ("forebay-base", &[]),
     ("forebay-files", &[]),
+    ("forebay-images", &[]),
     ("forebay-limits", &[]),
     ("forebay-memory", &["forebay-base"]),
     ("forebay-sync", &["forebay-base"]),
     ("forebay-queue", &["forebay-base"]),
-    ("forebay-model", &["forebay-base", "forebay-limits"]),
+    ("forebay-model", &["forebay-base", "forebay-images", "forebay-limits"]),
     ("forebay-offload", &[]),
     ("forebay-gpu-kernels", &["forebay-base"]),
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
@@ -23,7 +24,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device", "forebay-gpu-kernels"]),
     ("forebay-mpi", &["forebay-device"]),
     ("forebay-devices", &["forebay-base", "forebay-device", "forebay-vulkan"]),
-    ("forebay-data", &["forebay-base", "forebay-files", "forebay-limits"]),
+    ("forebay-data", &["forebay-base", "forebay-files", "forebay-images", "forebay-limits"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-offload"]),
     (
         "forebay-runtime",

@@ -225,7 +225,7 @@ pub enum DataChangedKind {
   a folder of NIfTI     (or NRRD) image and label files paired by name (t1_2mm.nii.gz and labels_2mm.nii.gz, case7_image.nii and
                         case7_label.nii, or the folders imagesTr and labelsTr), cropped or padded to the model's input,
                         then normalised to mean 0 and deviation 1
-  a folder of images    PNG, JPEG, WebP or TIFF, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
+  a folder of images    PNG, JPEG, JPEG 2000, WebP, TIFF, BMP or PNM, one sub-folder per class, resized to the model's input, pixels scaled to 0..1
   a folder of sounds    WAV or FLAC, one sub-folder per class, cut or padded with zeros to the model's input
   a table of images     a .csv file with the columns path and label
   tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy

@@ -1,39 +1,28 @@
-//! One image: PNG, JPEG, WebP or TIFF, resized to a model's input.
+//! One image, resized to a model's input.
 //!
 //! An image is resized (linear filter), made grey where the input has one channel and RGB where it has three, and scaled from 0..255 to 0..1.
 
-use std::io::Cursor;
 use std::path::Path;
 
 use forebay_base::Tensor;
-use image::imageops::FilterType;
-use image::ImageReader;
+use forebay_images::image::imageops::FilterType;
 
 use crate::convert::convert;
 use crate::dataset::{image_input, InputDescription, Requirements};
 use crate::error::DataError;
 
-/// Extensions of file names that are taken for images.
-const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "tif", "tiff"];
+/// Memory that a decoded image may take, where the system does not leave less.
+const DECODED_BYTES_MAX: u64 = 512 << 20;
 
 /// Whether a name is that of an image.
 pub(crate) fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
-}
-
-/// A reader of an image's bytes. All images are read by this one type: decoders are compiled again for each kind of stream.
-///
-/// # Errors
-/// Why there is none.
-fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
-    ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| error.to_string())
+    forebay_images::EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
 }
 
 /// Width and height of an image, in pixels; none where it cannot be read.
 pub(crate) fn dimensions(path: &Path) -> Option<(u32, u32)> {
-    let bytes = std::fs::read(path).ok()?;
-    reader(&bytes).ok()?.into_dimensions().ok()
+    forebay_images::dimensions(&std::fs::read(path).ok()?).ok()
 }
 
 /// What images become.
@@ -74,13 +63,10 @@ impl Images {
             unreachable!("three axes are checked when the set is opened");
         };
         let size = |size: u64| u32::try_from(size).map_err(|_| DataError::unsupported(origin, "an input that large"));
-        let unreadable = |reason: String| DataError::malformed(origin, format!("not a readable image: {reason}"));
-        let mut reader = reader(bytes).map_err(unreadable)?;
-        let mut limits = image::Limits::default();
         let available_bytes = forebay_limits::available_bytes(forebay_limits::Use::Private);
-        limits.max_alloc = limits.max_alloc.into_iter().chain(available_bytes).min();
-        reader.limits(limits);
-        let picture = reader.decode().map_err(|error| unreadable(error.to_string()))?;
+        let limit_bytes = available_bytes.map_or(DECODED_BYTES_MAX, |bytes| bytes.min(DECODED_BYTES_MAX));
+        let picture = forebay_images::decode(bytes, limit_bytes)
+            .map_err(|error| DataError::malformed(origin, format!("not a readable image: {error}")))?;
         let picture = picture.resize_exact(size(width)?, size(height)?, FilterType::Triangle);
         let interleaved = if channels == 1 { picture.into_luma8().into_raw() } else { picture.into_rgb8().into_raw() };
         let channels = channels as usize;

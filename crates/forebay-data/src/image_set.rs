@@ -131,9 +131,11 @@ mod tests {
         for class in ["cat", "dog"] {
             std::fs::create_dir(folder.path().join(class)).unwrap();
         }
-        let red = image::RgbImage::from_pixel(6, 4, image::Rgb([255, 0, 51]));
+        let red = forebay_images::image::RgbImage::from_pixel(6, 4, forebay_images::image::Rgb([255, 0, 51]));
         red.save(folder.path().join("cat/b.png")).unwrap();
-        image::GrayImage::from_pixel(3, 2, image::Luma([102])).save(folder.path().join("dog/a.PNG")).unwrap();
+        forebay_images::image::GrayImage::from_pixel(3, 2, forebay_images::image::Luma([102]))
+            .save(folder.path().join("dog/a.PNG"))
+            .unwrap();
         red.save(folder.path().join("dog/z.jpg")).unwrap();
         red.save(folder.path().join("dog/y.tiff")).unwrap();
         red.save(folder.path().join("dog/x.webp")).unwrap();

@@ -146,7 +146,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("images")).unwrap();
         for (name, grey) in [("a", 51), ("b, 2", 102)] {
-            let image = image::GrayImage::from_pixel(2, 2, image::Luma([grey]));
+            let image = forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([grey]));
             image.save(folder.path().join(format!("images/{name}.png"))).unwrap();
         }
         let path = folder.path().join("table.csv");

@@ -4,8 +4,8 @@ use std::io::Cursor;
 use std::path::Path;
 
 use forebay_base::{DataType, Tensor};
-use image::imageops::{self, FilterType};
-use image::{ImageFormat, Rgb, RgbImage};
+use forebay_images::image::imageops::{self, FilterType};
+use forebay_images::image::{ImageFormat, Rgb, RgbImage};
 
 use crate::batch::Batch;
 use crate::convert::{convert, to_f64};
@@ -131,7 +131,7 @@ mod tests {
         let labels = Tensor::from_i64(&[2, 1, 2], &[0, 1, 2, 2]);
         let batch = Batch { inputs: [("x".to_string(), image)].into(), labels };
         write(&path, &batch).unwrap();
-        let sheet = image::open(&path).unwrap().into_rgb8();
+        let sheet = forebay_images::image::open(&path).unwrap().into_rgb8();
         assert_eq!(sheet.dimensions(), (4 * (TILE + GAP) + GAP, TILE + 2 * GAP));
         let at = |tile: u32, right: bool| {
             sheet.get_pixel(GAP + tile * (TILE + GAP) + if right { TILE - 2 } else { 1 }, GAP + 8).0

@@ -295,7 +295,9 @@ mod tests {
 
     fn png(grey: u8) -> Vec<u8> {
         let mut bytes = std::io::Cursor::new(Vec::new());
-        image::GrayImage::from_pixel(2, 2, image::Luma([grey])).write_to(&mut bytes, image::ImageFormat::Png).unwrap();
+        forebay_images::image::GrayImage::from_pixel(2, 2, forebay_images::image::Luma([grey]))
+            .write_to(&mut bytes, forebay_images::image::ImageFormat::Png)
+            .unwrap();
         bytes.into_inner()
     }
 

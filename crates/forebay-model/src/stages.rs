@@ -17,7 +17,7 @@ use crate::operators::row;
 use crate::tensor::Contents;
 
 /// Operators whose outputs' sizes depend on the elements of their inputs: they are computed at the border of two stages.
-const SIZED_BY_ELEMENTS: [&str; 4] = ["NonZero", "Compress", "Unique", "NonMaxSuppression"];
+const SIZED_BY_ELEMENTS: [&str; 5] = ["NonZero", "Compress", "Unique", "NonMaxSuppression", "ImageDecoder"];
 /// A list of at most this many integers may be what a graph is made for, where sizes are computed from it; more are data.
 const PINNED_INTEGERS_MAX: u64 = 64;
 /// The same for floating-point numbers.

@@ -20,6 +20,7 @@ mod element_keys;
 mod evaluate;
 mod gathering;
 mod grid;
+mod images;
 mod indices;
 mod integer;
 mod interpolation;
@@ -72,6 +73,7 @@ pub const FAMILIES: &[&[Operator]] = &[
     conversion::ROWS,
     convolution::ROWS,
     gathering::ROWS,
+    images::ROWS,
     known::ROWS,
     linear_attention::ROWS,
     losses::ROWS,

@@ -1,0 +1,133 @@
+//! Pictures from the bytes of their files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM), recognised by their first bytes.
+//!
+//! ```
+//! let file = b"P5 2 1 255 \x00\xff";
+//! let picture = forebay_images::decode(file, 1 << 20)?;
+//! assert_eq!((picture.width(), picture.height()), (2, 1));
+//! assert_eq!(picture.into_luma8().into_raw(), [0, 255]);
+//! # Ok::<(), forebay_images::DecodeError>(())
+//! ```
+
+mod jpeg_2000;
+
+use std::fmt;
+use std::io::Cursor;
+
+/// What pictures are, and what can be done with them.
+pub use image;
+use image::{DynamicImage, ImageError, ImageReader, Limits};
+
+/// Extensions of files that can be decoded, in lower case.
+pub const EXTENSIONS: [&str; 13] =
+    ["png", "jpg", "jpeg", "jp2", "j2k", "j2c", "webp", "tif", "tiff", "bmp", "pbm", "pgm", "ppm"];
+
+/// Why bytes are no picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// They are not those of a known format, or break its rules.
+    Malformed(String),
+    /// Decoding them would take more memory than the limit.
+    TooLarge(String),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Malformed(reason) | DecodeError::TooLarge(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<ImageError> for DecodeError {
+    fn from(error: ImageError) -> DecodeError {
+        match error {
+            ImageError::Limits(_) => DecodeError::TooLarge(error.to_string()),
+            _ => DecodeError::Malformed(error.to_string()),
+        }
+    }
+}
+
+/// Decodes a picture, which may take `limit_bytes` of memory; decoders may take some more meanwhile.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, DecodeError> {
+    if jpeg_2000::is_jpeg_2000(bytes) {
+        return jpeg_2000::decode(bytes, limit_bytes);
+    }
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(limit_bytes);
+    let mut reader = reader(bytes)?;
+    reader.limits(limits);
+    Ok(reader.decode()?)
+}
+
+/// Width and height of a picture, in pixels.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn dimensions(bytes: &[u8]) -> Result<(u32, u32), DecodeError> {
+    if jpeg_2000::is_jpeg_2000(bytes) {
+        return jpeg_2000::dimensions(bytes);
+    }
+    Ok(reader(bytes)?.into_dimensions()?)
+}
+
+/// What reads a picture. All are read by this one type: decoders are compiled again for each kind of stream.
+fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, DecodeError> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    reader.map_err(|error| DecodeError::Malformed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::{ImageFormat, RgbImage};
+
+    const FORMATS: [ImageFormat; 6] =
+        [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::WebP, ImageFormat::Tiff, ImageFormat::Bmp, ImageFormat::Pnm];
+
+    fn written(format: ImageFormat) -> Vec<u8> {
+        let picture = RgbImage::from_fn(5, 3, |x, y| image::Rgb([40 * x as u8, 70 * y as u8, 200]));
+        let mut file = Cursor::new(Vec::new());
+        picture.write_to(&mut file, format).unwrap();
+        file.into_inner()
+    }
+
+    #[test]
+    fn every_format_is_recognised_by_its_first_bytes() {
+        let expected = decode(&written(ImageFormat::Png), 1 << 20).unwrap().into_rgb8();
+        assert_eq!(expected.get_pixel(2, 1).0, [80, 70, 200]);
+        for format in FORMATS {
+            let file = written(format);
+            assert_eq!(dimensions(&file), Ok((5, 3)), "{format:?}");
+            let picture = decode(&file, 1 << 20).unwrap().into_rgb8();
+            if format == ImageFormat::Jpeg {
+                assert_eq!(picture.dimensions(), (5, 3));
+            } else {
+                assert_eq!(picture, expected, "{format:?}");
+            }
+            assert!(format.extensions_str().iter().any(|extension| EXTENSIONS.contains(extension)), "{format:?}");
+        }
+    }
+
+    #[test]
+    fn what_breaks_off_or_is_no_picture_is_refused() {
+        assert!(matches!(decode(b"no picture", 1 << 20), Err(DecodeError::Malformed(_))));
+        assert!(matches!(dimensions(b""), Err(DecodeError::Malformed(_))));
+        for format in FORMATS {
+            let file = written(format);
+            let error = decode(&file[..16], 1 << 20).unwrap_err();
+            assert!(matches!(error, DecodeError::Malformed(_)), "{format:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_picture_that_takes_more_than_the_limit_is_refused() {
+        let file = b"P6 60000 60000 255 \x00";
+        let error = decode(file, 1 << 20).unwrap_err();
+        assert!(matches!(error, DecodeError::TooLarge(_)), "{error}");
+    }
+}
