@@ -205,11 +205,12 @@ impl Executor {
         Ok(())
     }
 
-    /// Gives the host memory back of everything but the persistent tensors that `keep` names. No step runs after that.
+    /// Gives the memory back of everything but the persistent tensors that `keep` names: that of the host, and of devices whose memory is the
+    /// host's. No step runs after that.
     pub fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
         self.broken = true;
         for (number, memory) in self.plan.memories.iter().enumerate() {
-            if memory.kind != MemoryKind::HostBlock {
+            if !can_be_released(memory.kind) {
                 continue;
             }
             let kept = self.plan.persistent.iter().filter(|backing| keep(&backing.name));
@@ -230,15 +231,15 @@ impl Executor {
         }
     }
 
-    /// Gives the host memory of a persistent tensor back, which was read. No step runs after that.
+    /// Gives the memory of a persistent tensor back, which was read, as [`Executor::release_all_but`] does. No step runs after that.
     ///
     /// # Errors
     /// An unknown name.
     pub fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
         self.broken = true;
         let backing = find(&self.plan.persistent, "persistent tensor", name)?;
-        let in_blocks = |region: &&(ByteRange, Region)| self.plan.memory(region.1.memory).kind == MemoryKind::HostBlock;
-        backing.pieces.iter().filter(in_blocks).for_each(|&(_, region)| self.release(region));
+        let can_be = |region: &&(ByteRange, Region)| can_be_released(self.plan.memory(region.1.memory).kind);
+        backing.pieces.iter().filter(can_be).for_each(|&(_, region)| self.release(region));
         Ok(())
     }
 
@@ -613,6 +614,14 @@ fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
         Some((*binding.streams().get(stream.0 as usize)?, link))
     };
     plan.commands.iter().filter_map(link).collect()
+}
+
+/// Whether a memory is the plan's own and may be the host's.
+fn can_be_released(kind: MemoryKind) -> bool {
+    match kind {
+        MemoryKind::HostBlock | MemoryKind::Reservation | MemoryKind::Placed => true,
+        MemoryKind::SpillFile | MemoryKind::Shared(_) => false,
+    }
 }
 
 fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Result<(), RuntimeError> {

@@ -156,6 +156,10 @@ impl Engine {
     /// # Errors
     /// What the device reports. The values are then where they were, or in a plan that is taken apart before the next one comes.
     fn put_on_device(&mut self, (purpose, batch_size): PlanKey, compiled: &Compiled) -> Result<(), Error> {
+        if self.machine.process_limit().is_some() {
+            // The limit leaves room for the code of one plan's steps, and not for what ran before them, too.
+            forebay_device::process::give_back();
+        }
         let has = |name: &str| {
             compiled.step.plan().persistent.iter().any(|backing| backing.name == name && !backing.pieces.is_empty())
         };

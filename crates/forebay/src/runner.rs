@@ -96,14 +96,14 @@ impl Runner {
         }
     }
 
-    /// Gives the host memory back of everything but the persistent tensors that `keep` names. No step runs after that.
+    /// See [`Executor::release_all_but`].
     pub(crate) fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
         if let Runner::Planned(executor) = self {
             executor.release_all_but(keep);
         }
     }
 
-    /// Gives the host memory of a persistent tensor back, which was read. No step runs after that.
+    /// See [`Executor::release_persistent`].
     ///
     /// # Errors
     /// An unknown name.
