@@ -22,7 +22,7 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("forebay-device", &["forebay-base", "forebay-limits", "forebay-queue", "forebay-sync"]),
     ("forebay-device-testing", &["forebay-base", "forebay-device", "forebay-testing"]),
     ("forebay-vulkan", &["forebay-base", "forebay-queue", "forebay-device", "forebay-gpu-kernels"]),
-    ("forebay-mpi", &["forebay-device"]),
+    ("forebay-mpi", &["forebay-queue", "forebay-device"]),
     ("forebay-devices", &["forebay-base", "forebay-device", "forebay-vulkan"]),
     ("forebay-data", &["forebay-base", "forebay-files", "forebay-images", "forebay-limits"]),
     ("forebay-plan", &["forebay-base", "forebay-memory", "forebay-sync", "forebay-model", "forebay-offload"]),

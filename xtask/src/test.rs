@@ -52,9 +52,11 @@ pub fn test() -> Result<(), String> {
     let without = ["--no-default-features", "--config", QUICK_DEVICE];
     check(run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without)));
     check(run(cargo(&["test", "--quiet", "--package", "forebay", "--lib"]).args(without).arg("machine")));
-    for package in ["forebay-queue", "forebay-runtime"] {
+    for (package, target) in
+        [("forebay-queue", "--test=model"), ("forebay-runtime", "--test=model"), ("forebay-mpi", "--lib")]
+    {
         // Threads and locks are the model checker's there, so nothing else can be in the same build; nor do kernels run.
-        let model = ["--package", package, "--features", "shuttle", "--test", "model", "--config", QUICK_DEVICE];
+        let model = ["--package", package, "--features", "shuttle", target, "--config", QUICK_DEVICE];
         if present("clippy") {
             check(run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"])));
         }

@@ -1,10 +1,11 @@
 //! Communicators: how the processes of a run exchange bytes.
 
 use std::fmt;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use forebay_base::kernel::EXCHANGES_MAX;
+use forebay_queue::shim::receive_within;
+use forebay_queue::shim::sync::mpsc::{self, RecvTimeoutError};
 
 /// Tags from here on are for messages between steps ([`gather`]).
 pub const CONTROL_TAG: u32 = EXCHANGES_MAX;
@@ -156,7 +157,7 @@ fn transfer(
     unsafe { communicator.start(messages, done) };
     let outcome = match patience {
         None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        Some(patience) => receiver.recv_timeout(patience),
+        Some(patience) => receive_within(&receiver, patience),
     };
     match outcome {
         Ok(Ok(())) => Ok(Some((own, receives))),

@@ -1,12 +1,16 @@
 //! The connection: a thread that makes all calls of MPI, and the communicator in front of it.
 
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, SendError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_device::communicator::{Communicator, Done, Messages};
+use forebay_queue::shim::sync::mpsc::{channel, Receiver, RecvTimeoutError, SendError, Sender};
+use forebay_queue::shim::sync::Mutex;
+use forebay_queue::shim::thread::{self, JoinHandle};
+use forebay_queue::shim::{self, lock, receive_within};
 
+use crate::calls::Calls;
 use crate::environment::started_by;
 use crate::exchanges::Exchange;
 use crate::library::Mpi;
@@ -24,8 +28,7 @@ enum Request {
 }
 
 /// A process of a run, connected to the others by MPI.
-#[derive(Debug)]
-struct MpiCommunicator {
+pub(crate) struct MpiCommunicator {
     rank: usize,
     size: usize,
     /// None once the connection ends.
@@ -56,36 +59,20 @@ pub unsafe fn connect_through(options: &Options, handle: usize) -> Result<Arc<dy
 
 /// Where a handle is given, it is what [`connect_through`] asks for.
 fn connect_by(options: Options, handle: Option<usize>) -> Result<Arc<dyn Communicator>, MpiError> {
-    let (requests, incoming) = channel();
-    let (tell, told) = channel();
-    let launcher = started_by().map(|launched| launched.launcher);
-    let thread = std::thread::Builder::new().name("MPI".to_owned()).spawn(move || {
-        // SAFETY: the caller of `connect_through` promised it.
-        let begun = unsafe { Mpi::begin(&options, handle, launcher) };
-        let found = begun.and_then(|mpi| Ok((mpi.rank()?, mpi.size()?, mpi)));
-        match found {
-            Ok((rank, size, mut mpi)) => {
-                let _ = tell.send(Ok((rank, size)));
-                serve(&mpi, &incoming, options.patience);
-                mpi.end();
-            }
-            Err(error) => drop(tell.send(Err(error))),
-        }
-    });
-    let thread = thread.map_err(|error| MpiError::Thread { reason: error.to_string() })?;
-    let found = told.recv().map_err(|_| MpiError::Thread { reason: "it ended".to_owned() })?;
-    let (rank, size) = found?;
-    Ok(Arc::new(MpiCommunicator { rank, size, requests: Mutex::new(Some(requests)), thread: Mutex::new(Some(thread)) }))
+    let (launcher, patience) = (started_by().map(|launched| launched.launcher), options.patience);
+    // SAFETY: the caller of `connect_through` promised it.
+    let begin = move || unsafe { Mpi::begin(&options, handle, launcher) };
+    Ok(Arc::new(MpiCommunicator::new(begin, patience)?))
 }
 
 /// Makes all calls of MPI, until the communicator is gone and all exchanges are over.
-fn serve(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
-    let mut exchanges: Vec<Exchange> = Vec::new();
+fn serve<Mpi: Calls>(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
+    let mut exchanges: Vec<Exchange<Mpi::Request>> = Vec::new();
     let (mut pause, mut is_asked) = (PAUSES[0], true);
     while is_asked || !exchanges.is_empty() {
         let next = match exchanges.is_empty() {
             true => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => incoming.recv_timeout(pause),
+            false => receive_within(incoming, pause),
         };
         match next {
             Ok(Request::Start(messages, done)) => {
@@ -100,10 +87,42 @@ fn serve(mpi: &Mpi, incoming: &Receiver<Request>, patience: Option<Duration>) {
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(PAUSES[1]),
             Err(RecvTimeoutError::Disconnected) => {
                 is_asked = false;
-                std::thread::sleep(if exchanges.is_empty() { Duration::ZERO } else { PAUSES[0] });
+                if !exchanges.is_empty() {
+                    shim::pause(PAUSES[0]);
+                }
             }
         }
         exchanges.retain_mut(|exchange| !exchange.go_on(mpi, patience));
+    }
+}
+
+impl MpiCommunicator {
+    /// Begins MPI on a thread of its own, which makes all its calls. An exchange fails that takes longer than `patience`.
+    ///
+    /// # Errors
+    /// Those of `begin`, and no thread.
+    pub(crate) fn new<Mpi: Calls>(
+        begin: impl FnOnce() -> Result<Mpi, MpiError> + Send + 'static,
+        patience: Option<Duration>,
+    ) -> Result<MpiCommunicator, MpiError> {
+        let (requests, incoming) = channel();
+        let (tell, told) = channel();
+        let thread = thread::Builder::new().name("MPI".to_owned()).spawn(move || {
+            let found = begin().and_then(|mpi| Ok((mpi.rank()?, mpi.size()?, mpi)));
+            match found {
+                Ok((rank, size, mut mpi)) => {
+                    let _ = tell.send(Ok((rank, size)));
+                    serve(&mpi, &incoming, patience);
+                    mpi.end();
+                }
+                Err(error) => drop(tell.send(Err(error))),
+            }
+        });
+        let thread = thread.map_err(|error| MpiError::Thread { reason: error.to_string() })?;
+        let found = told.recv().map_err(|_| MpiError::Thread { reason: "it ended".to_owned() })?;
+        let (rank, size) = found?;
+        let (requests, thread) = (Mutex::new(Some(requests)), Mutex::new(Some(thread)));
+        Ok(MpiCommunicator { rank, size, requests, thread })
     }
 }
 
@@ -117,7 +136,7 @@ impl Communicator for MpiCommunicator {
     }
 
     unsafe fn start(&self, messages: Messages, done: Done) {
-        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = lock(&self.requests);
         let Some(requests) = &*requests else { return done(Err("the connection has ended".to_owned())) };
         if let Err(SendError(Request::Start(_, done))) = requests.send(Request::Start(messages, done)) {
             done(Err("the thread of MPI has ended".to_owned()));
@@ -125,20 +144,26 @@ impl Communicator for MpiCommunicator {
     }
 
     fn finish(&self) {
-        drop(self.requests.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        drop(lock(&self.requests).take());
+        if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
     }
 
     fn abort(&self) {
         let (tell, told) = channel();
-        let sent = self.requests.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|requests| {
+        let sent = lock(&self.requests).as_ref().map(|requests| {
             let _ = requests.send(Request::Abort(tell));
         });
         if sent.is_some() {
             let _ = told.recv();
         }
+    }
+}
+
+impl fmt::Debug for MpiCommunicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MpiCommunicator").field("rank", &self.rank).field("size", &self.size).finish_non_exhaustive()
     }
 }
 

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use forebay_device::communicator::{Done, MessageBytes, Messages};
 
-use crate::library::{Mpi, Request};
+use crate::calls::Calls;
 use crate::MpiError;
 
 /// MPI counts bytes of a message in 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// An exchange that is under way.
-pub(crate) struct Exchange {
+pub(crate) struct Exchange<Request> {
     /// Requests that are not done, each with the other process.
     open: Vec<(usize, Request)>,
     done: Option<Done>,
@@ -19,12 +19,16 @@ pub(crate) struct Exchange {
     tag: u32,
 }
 
-impl Exchange {
+impl<Request> Exchange<Request> {
     /// Begins to send and receive.
     ///
     /// # Safety
     /// As for [`forebay_device::Communicator::start`].
-    pub unsafe fn begin(mpi: &Mpi, Messages { tag, sends, receives }: Messages, done: Done) -> Exchange {
+    pub unsafe fn begin(
+        mpi: &impl Calls<Request = Request>,
+        Messages { tag, sends, receives }: Messages,
+        done: Done,
+    ) -> Exchange<Request> {
         let mut exchange = Exchange { open: Vec::new(), done: None, since: Instant::now(), tag };
         // What is expected is known before it comes.
         let received = receives.iter().flat_map(pieces).try_for_each(|(peer, address, bytes)| {
@@ -47,7 +51,7 @@ impl Exchange {
     }
 
     /// Looks which messages have come and gone; whether the exchange is over. Where it waits for too long, it is given up.
-    pub fn go_on(&mut self, mpi: &Mpi, patience: Option<Duration>) -> bool {
+    pub fn go_on(&mut self, mpi: &impl Calls<Request = Request>, patience: Option<Duration>) -> bool {
         let mut failed = None;
         self.open.retain_mut(|(_, request)| match mpi.is_done(request) {
             Ok(is_done) => !is_done,

@@ -13,9 +13,12 @@
 
 pub mod environment;
 
+mod calls;
 mod connection;
 mod exchanges;
 mod library;
+#[cfg(all(test, feature = "shuttle"))]
+mod model;
 mod options;
 
 use std::fmt;

@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::os::unix::{Library, Symbol, RTLD_GLOBAL, RTLD_NOW};
 
+use crate::calls::Calls;
 use crate::environment::Launcher;
 use crate::options::Options;
 use crate::MpiError;
@@ -33,7 +34,7 @@ const ONLY_IF_LOADED: c_int = 4;
 type Handle = usize;
 
 /// A request; of MPICH, its first four bytes.
-pub(crate) type Request = usize;
+type Request = usize;
 
 type InitThread = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type Asked = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
@@ -166,20 +167,20 @@ impl Mpi {
         refused(name, unsafe { function(self.through, &mut number) })?;
         Ok(usize::try_from(number).unwrap_or(0))
     }
+}
 
-    pub fn rank(&self) -> Result<usize, MpiError> {
+impl Calls for Mpi {
+    type Request = Request;
+
+    fn rank(&self) -> Result<usize, MpiError> {
         self.asked(&self.comm_rank, "MPI_Comm_rank")
     }
 
-    pub fn size(&self) -> Result<usize, MpiError> {
+    fn size(&self) -> Result<usize, MpiError> {
         self.asked(&self.comm_size, "MPI_Comm_size")
     }
 
-    /// Begins to send bytes.
-    ///
-    /// # Safety
-    /// They are live, and nothing writes them, until the request is done.
-    pub unsafe fn send(&self, address: *const u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
+    unsafe fn send(&self, address: *const u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
         let mut request = 0;
         // SAFETY: the caller's promise; MPI has begun, on this thread.
         let code = unsafe {
@@ -189,11 +190,7 @@ impl Mpi {
         Ok(request)
     }
 
-    /// Begins to receive bytes.
-    ///
-    /// # Safety
-    /// They are live, and nothing touches them, until the request is done.
-    pub unsafe fn receive(&self, address: *mut u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
+    unsafe fn receive(&self, address: *mut u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
         let mut request = 0;
         // SAFETY: as for `send`.
         let code = unsafe {
@@ -203,22 +200,19 @@ impl Mpi {
         Ok(request)
     }
 
-    /// Whether a request is done; all others go on, too.
-    pub fn is_done(&self, request: &mut Request) -> Result<bool, MpiError> {
+    fn is_done(&self, request: &mut Request) -> Result<bool, MpiError> {
         let mut flag = 0;
         // SAFETY: the request is one of `send` or `receive`, and not done before.
         refused("MPI_Test", unsafe { (self.test)(request, &mut flag, self.status_ignore) })?;
         Ok(flag != 0)
     }
 
-    /// Ends all processes.
-    pub fn abort(&self) {
+    fn abort(&self) {
         // SAFETY: MPI has begun, on this thread.
         unsafe { (self.abort)(self.through, 1) };
     }
 
-    /// Ends MPI in this process, if it began it. Waits for the others.
-    pub fn end(&mut self) {
+    fn end(&mut self) {
         if self.is_copy {
             // SAFETY: MPI has begun, and no message goes through the communicator any more.
             unsafe { (self.comm_free)(&mut self.through) };

@@ -12,6 +12,9 @@ pub use std::{sync, thread, thread_local};
 #[cfg(feature = "shuttle")]
 pub use shuttle::{sync, thread, thread_local};
 
+use std::time::Duration;
+
+use sync::mpsc::{Receiver, RecvTimeoutError};
 use sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A lock whose data stays usable after a panic elsewhere: what it guards must be valid between statements.
@@ -22,4 +25,32 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Waits until somebody tells of a change; as [`lock`] about panics. Waits end early at times, so callers look again.
 pub fn wait<'a, T>(changed: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     changed.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for this long. The checker has no clock: there, the other threads go on first.
+pub fn pause(duration: Duration) {
+    #[cfg(not(feature = "shuttle"))]
+    thread::sleep(duration);
+    #[cfg(feature = "shuttle")]
+    {
+        let _ = duration;
+        thread::yield_now();
+    }
+}
+
+/// Waits for a message, for at most this long; under the checker, until the other threads have gone on.
+///
+/// # Errors
+/// No message in that time, or none that could still come.
+pub fn receive_within<T>(messages: &Receiver<T>, patience: Duration) -> Result<T, RecvTimeoutError> {
+    #[cfg(not(feature = "shuttle"))]
+    return messages.recv_timeout(patience);
+    #[cfg(feature = "shuttle")]
+    {
+        pause(patience);
+        messages.try_recv().map_err(|error| match error {
+            sync::mpsc::TryRecvError::Empty => RecvTimeoutError::Timeout,
+            sync::mpsc::TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+        })
+    }
 }

@@ -1,0 +1,283 @@
+//! The connection under a model checker: two or three processes as threads of one, each with its thread of MPI, in every schedule with a
+//! bounded number of delays and in many random ones. `cargo test -p forebay-mpi --features shuttle --lib -- --nocapture` prints how many.
+//!
+//! A wait that would never end is a deadlock, which the checker reports; so are a panic, wrong bytes, and an outcome that is told twice or
+//! never.
+
+use std::sync::Arc;
+
+use forebay_device::communicator::{self, Communicator, MessageBytes, Messages};
+use forebay_queue::bounded::BoundedScheduler;
+use forebay_queue::shim::sync::mpsc::{channel, Receiver};
+use forebay_queue::shim::sync::{Condvar, Mutex};
+use forebay_queue::shim::{lock, wait};
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{thread, Config, Runner};
+
+use crate::calls::Calls;
+use crate::connection::MpiCommunicator;
+use crate::MpiError;
+
+/// When a message counts as sent.
+#[derive(Clone, Copy, Debug)]
+enum Sending {
+    /// At once: MPI has a copy.
+    Copied,
+    /// Once it is received: MPI reads the sender's memory then.
+    Matched,
+}
+
+/// A message that was sent.
+struct Sent {
+    /// From, to, tag, and its place among those with the same three, which is the order of arrival.
+    envelope: [usize; 4],
+    address: *const u8,
+    copy: Option<Vec<u8>>,
+    is_received: bool,
+}
+
+// SAFETY: the sender keeps the bytes until the request is done.
+unsafe impl Send for Sent {}
+
+#[derive(Default)]
+struct State {
+    sent: Vec<Sent>,
+    /// Envelopes of receives that were begun.
+    received: Vec<[usize; 4]>,
+    ended: usize,
+    is_aborted: bool,
+}
+
+/// All processes.
+struct World {
+    size: usize,
+    sending: Sending,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// One of them.
+struct Side {
+    world: Arc<World>,
+    rank: usize,
+}
+
+enum Request {
+    Send([usize; 4]),
+    Receive { envelope: [usize; 4], address: *mut u8, size_bytes: usize },
+}
+
+impl Side {
+    fn failed(function: &'static str) -> MpiError {
+        MpiError::Refused { function, code: 1 }
+    }
+}
+
+/// The envelope after those with the same first three numbers.
+fn next<'a>([from, to, tag]: [usize; 3], before: impl Iterator<Item = &'a [usize; 4]>) -> [usize; 4] {
+    [from, to, tag, before.filter(|envelope| envelope[..3] == [from, to, tag]).count()]
+}
+
+impl Calls for Side {
+    type Request = Request;
+
+    fn rank(&self) -> Result<usize, MpiError> {
+        Ok(self.rank)
+    }
+
+    fn size(&self) -> Result<usize, MpiError> {
+        Ok(self.world.size)
+    }
+
+    unsafe fn send(&self, address: *const u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
+        let mut state = lock(&self.world.state);
+        let envelope = next([self.rank, peer, tag as usize], state.sent.iter().map(|sent| &sent.envelope));
+        let copy = match self.world.sending {
+            // SAFETY: the caller's promise.
+            Sending::Copied => Some(unsafe { std::slice::from_raw_parts(address, bytes as usize) }.to_vec()),
+            Sending::Matched => None,
+        };
+        state.sent.push(Sent { envelope, address, copy, is_received: false });
+        Ok(Request::Send(envelope))
+    }
+
+    unsafe fn receive(&self, address: *mut u8, bytes: i32, peer: usize, tag: u32) -> Result<Request, MpiError> {
+        let mut state = lock(&self.world.state);
+        let envelope = next([peer, self.rank, tag as usize], state.received.iter());
+        state.received.push(envelope);
+        Ok(Request::Receive { envelope, address, size_bytes: bytes as usize })
+    }
+
+    fn is_done(&self, request: &mut Request) -> Result<bool, MpiError> {
+        let mut state = lock(&self.world.state);
+        if state.is_aborted {
+            return Err(Side::failed("MPI_Test"));
+        }
+        match request {
+            Request::Send(envelope) => {
+                let sent = state.sent.iter().find(|sent| sent.envelope == *envelope).expect("it was sent");
+                Ok(sent.copy.is_some() || sent.is_received)
+            }
+            Request::Receive { envelope, address, size_bytes } => {
+                let Some(sent) = state.sent.iter_mut().find(|sent| sent.envelope == *envelope) else {
+                    return Ok(false);
+                };
+                let from = sent.copy.as_ref().map_or(sent.address, |copy| copy.as_ptr());
+                // SAFETY: the sender keeps its bytes until this request is done, and so does the receiver; the tests send as much as is
+                // received.
+                unsafe { std::ptr::copy_nonoverlapping(from, *address, *size_bytes) };
+                sent.is_received = true;
+                Ok(true)
+            }
+        }
+    }
+
+    fn abort(&self) {
+        lock(&self.world.state).is_aborted = true;
+        self.world.changed.notify_all();
+    }
+
+    fn end(&mut self) {
+        let mut state = lock(&self.world.state);
+        state.ended += 1;
+        self.world.changed.notify_all();
+        while state.ended < self.world.size && !state.is_aborted {
+            state = wait(&self.world.changed, state);
+        }
+    }
+}
+
+/// Runs the same on each of several processes.
+fn run(size: usize, sending: Sending, process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + 'static) {
+    let world = World { size, sending, state: Mutex::default(), changed: Condvar::new() };
+    let (world, process) = (Arc::new(world), Arc::new(process));
+    let connected = |rank: usize| {
+        let (world, process) = (world.clone(), process.clone());
+        move || {
+            let begin = move || Ok(Side { world, rank });
+            process(Arc::new(MpiCommunicator::new(begin, None).expect("it begins")));
+        }
+    };
+    let others: Vec<_> = (1..size).map(|rank| thread::spawn(connected(rank))).collect();
+    connected(0)();
+    others.into_iter().for_each(|other| other.join().expect("no panic"));
+}
+
+/// An exchange of a number with each other process; gives what says how it ended, and then what came.
+struct Swap {
+    outcome: Receiver<Result<(), String>>,
+    received: Vec<(usize, Box<[u8; 2]>)>,
+    _sent: Box<[u8; 2]>,
+}
+
+impl Swap {
+    fn start(communicator: &MpiCommunicator, tag: u32) -> Swap {
+        let mut sent = Box::new([communicator.rank() as u8, tag as u8]);
+        let others = (0..communicator.size()).filter(|&peer| peer != communicator.rank());
+        let mut received: Vec<(usize, Box<[u8; 2]>)> = others.map(|peer| (peer, Box::new([255; 2]))).collect();
+        let address = sent.as_mut_ptr();
+        let sends = received.iter().map(|&(peer, _)| MessageBytes { peer, address, size_bytes: 2 }).collect();
+        let into = |(peer, bytes): &mut (usize, Box<[u8; 2]>)| MessageBytes {
+            peer: *peer,
+            address: bytes.as_mut_ptr(),
+            size_bytes: 2,
+        };
+        let receives = received.iter_mut().map(into).collect();
+        let (tell, outcome) = channel();
+        let done = Box::new(move |result| tell.send(result).expect("the other end waits"));
+        // SAFETY: `Swap` keeps the bytes, and is waited for.
+        unsafe { communicator.start(Messages { tag, sends, receives }, done) };
+        Swap { outcome, received, _sent: sent }
+    }
+
+    /// Waits for the end, which is told once.
+    fn outcome(&self) -> Result<(), String> {
+        let outcome = self.outcome.recv().expect("it ends");
+        assert!(self.outcome.recv().is_err(), "what ends an exchange is gone");
+        outcome
+    }
+
+    fn assert_came(&self, tag: u32) {
+        assert_eq!(self.outcome(), Ok(()));
+        self.received.iter().for_each(|(peer, bytes)| assert_eq!(**bytes, [*peer as u8, tag as u8]));
+    }
+}
+
+/// Explores schedules of a case, with both ways of sending.
+fn check(
+    name: &str,
+    size: usize,
+    delays_max: usize,
+    process: impl Fn(Arc<MpiCommunicator>) + Send + Sync + Clone + 'static,
+) {
+    for sending in [Sending::Copied, Sending::Matched] {
+        let process = process.clone();
+        let case = move || run(size, sending, process.clone());
+        let bounded = Runner::new(BoundedScheduler::new(delays_max), Config::new()).run(case.clone());
+        let any = Runner::new(RandomScheduler::new_from_seed(1, 1000), Config::new()).run(case.clone());
+        let few = Runner::new(PctScheduler::new_from_seed(2, 3, 1000), Config::new()).run(case);
+        println!("| {name}; sent: {sending:?} | all with up to {delays_max} delays: {bounded} | {} |", any + few);
+    }
+}
+
+#[test]
+fn exchanges_end_in_whatever_order_processes_start_them() {
+    check("two exchanges, in another order in each of two processes", 2, 2, |communicator| {
+        let tags = if communicator.rank() == 0 { [3, 4] } else { [4, 3] };
+        let swaps = tags.map(|tag| (tag, Swap::start(&communicator, tag)));
+        swaps.iter().for_each(|(tag, swap)| swap.assert_came(*tag));
+        communicator.finish();
+    });
+}
+
+#[test]
+fn ending_waits_for_exchanges() {
+    check("an exchange, and the end at once, of three processes", 3, 2, |communicator| {
+        let swap = Swap::start(&communicator, 7);
+        communicator.finish();
+        swap.assert_came(7);
+    });
+}
+
+#[test]
+fn gathering_goes_on_beside_exchanges() {
+    check("gathering beside an exchange of three processes", 3, 2, |communicator| {
+        let swap = Swap::start(&communicator, 1);
+        let own = vec![communicator.rank() as u8; communicator.rank()];
+        let gathered = communicator::gather(&*communicator, &own).expect("no failure");
+        assert_eq!(gathered, [vec![], vec![1], vec![2, 2]]);
+        swap.assert_came(1);
+    });
+}
+
+#[test]
+fn what_starts_while_the_connection_ends_is_told_once() {
+    check("an exchange with nobody starts on a thread while another ends the connection", 2, 2, |communicator| {
+        let starting = {
+            let communicator = communicator.clone();
+            thread::spawn(move || {
+                let (tell, outcome) = channel();
+                let done = Box::new(move |result| tell.send(result).expect("the other end waits"));
+                let messages = Messages { tag: 1, sends: Vec::new(), receives: Vec::new() };
+                // SAFETY: there are no bytes.
+                unsafe { communicator.start(messages, done) };
+                let outcome: Result<(), String> = outcome.recv().expect("it ends");
+                assert!(outcome.is_ok() || outcome.unwrap_err().contains("ended"));
+            })
+        };
+        communicator.finish();
+        starting.join().expect("no panic");
+    });
+}
+
+#[test]
+fn one_that_gives_up_ends_all() {
+    check("a process gives up while the other waits for it", 2, 2, |communicator| {
+        // Neither has the other's exchange.
+        let swap = Swap::start(&communicator, communicator.rank() as u32);
+        if communicator.rank() == 1 {
+            communicator.abort();
+        }
+        assert!(swap.outcome().unwrap_err().contains("MPI_Test"));
+    });
+}
