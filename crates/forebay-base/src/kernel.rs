@@ -114,7 +114,7 @@ pub use kinds::KernelKind;
 pub use recurrence::{state_steps, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 pub use summing::{
     add_statistics, reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows,
-    sums_rows, ReductionBlock, Summing,
+    reduction_block_rows_of_image, sums_rows, ReductionBlock, Summing,
 };
 
 /// How a reduction combines elements.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{Model, Session, SessionOptions, Tensor};
+use forebay::{EngineOptions, MemorySize, Model, Session, SessionOptions, Tensor};
 use forebay_golden::{host, onnx, trainer};
 use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 use forebay_testing::onnx::protobuf::{message, number};
@@ -325,4 +325,49 @@ fn regions_are_pooled_to_their_largest_elements() {
         }
     }
     assert_eq!(y, expected);
+}
+
+/// A batch of one image has a kernel of its own for it.
+#[test]
+fn each_image_is_normalised_by_itself() {
+    for images in [1, 2] {
+        let parameters = [random("w", &[images, 3, 5, 4], 1.0), random("scale", &[3], 1.0), random("bias", &[3], 1.0)];
+        let nodes = [onnx::node("InstanceNormalization", &["w", "scale", "bias"], "z", &[])];
+        check(&format!("InstanceNormalization of {images}"), &nodes, &parameters, &[images, 3, 5, 4]);
+    }
+}
+
+/// The kernels of a chain of convolutions and normalisations of one image are cut along its positions, and their bits stay.
+#[test]
+fn one_image_is_normalised_in_less_than_it_takes() {
+    let convolution = |inputs: [&str; 2], output: &str| onnx::node("Conv", &inputs, output, &[("pads", &[1; 4], true)]);
+    let nodes = [
+        convolution(["x", "w"], "a"),
+        onnx::node("InstanceNormalization", &["a", "scale", "bias"], "b", &[]),
+        onnx::node("Relu", &["b"], "c", &[]),
+        convolution(["c", "v"], "y"),
+    ];
+    let parameters = [
+        random("w", &[8, 1, 3, 3], 0.5),
+        random("scale", &[8], 1.0),
+        random("bias", &[8], 1.0),
+        random("v", &[1, 8, 3, 3], 0.2),
+    ];
+    let shape = [1, 1, 96, 96];
+    let initializers: Vec<Vec<u8>> = parameters.iter().map(|p| onnx::floats(p.name, &p.shape, &p.values)).collect();
+    let model = Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &shape), ("y", &shape))).unwrap();
+    let image = random("x", &shape, 1.0);
+    let trained = |engine: EngineOptions| {
+        let options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.1));
+        let mut trainer = trainer(model.clone(), options, engine);
+        for _ in 0..2 {
+            let batch = BTreeMap::from([("x".to_string(), tensor(&shape, &image.values))]);
+            trainer.step(batch, tensor(&shape, &image.values)).unwrap();
+        }
+        (trainer.parameters().unwrap(), trainer.statistics().minimum_budget_bytes)
+    };
+    let (free, least) = trained(host(2));
+    let activation_bytes = 8 * 96 * 96 * 4;
+    assert!(least < activation_bytes, "{least} of {activation_bytes} bytes");
+    assert_eq!(trained(host(2).simulate_device(MemorySize::Bytes(least))).0, free);
 }

@@ -25,6 +25,15 @@ pub fn reduction_block(rows: u64, row_positions: u64) -> ReductionBlock {
     reduction_block_of_positions(BLOCK_POSITIONS, rows, row_positions)
 }
 
+/// Rows of a reduction block of an image that has more than one. A part of an image may be all that a launch sees, and have fewer.
+pub fn reduction_block_rows_of_image(row_positions: u64) -> u64 {
+    rows_of_image(BLOCK_POSITIONS, row_positions)
+}
+
+fn rows_of_image(most: u64, row_positions: u64) -> u64 {
+    (most / row_positions.max(1)).max(1)
+}
+
 /// The reduction blocks of sums of channels and of squared errors: smaller, so that fewer images can be cut.
 pub fn reduction_block_of_channels(rows: u64, row_positions: u64) -> ReductionBlock {
     reduction_block_of_positions(CHANNEL_POSITIONS, rows, row_positions)
@@ -35,7 +44,7 @@ fn reduction_block_of_positions(most: u64, rows: u64, row_positions: u64) -> Red
     if image_positions <= most {
         ReductionBlock { images: most / image_positions, rows }
     } else {
-        ReductionBlock { images: 1, rows: (most / row_positions.max(1)).max(1) }
+        ReductionBlock { images: 1, rows: rows_of_image(most, row_positions) }
     }
 }
 

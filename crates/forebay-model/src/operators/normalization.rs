@@ -118,8 +118,23 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     if x.ty.shape.len() < 3 {
         return Err(view.error(format!("the input {} has no spatial dimensions", x.ty)));
     }
+    let epsilon = view.float("epsilon", 1e-5)?;
+    if x.ty.shape[0] == 1 {
+        // The statistics of one image are those of the batch, whose kernel can be cut along spatial positions.
+        let (scale, bias) = (c.input(1)?, c.input(2)?);
+        let statistic = TensorType::new(x.ty.data_type, &[x.ty.shape[1]]);
+        if let Some(part) = [&scale, &bias].into_iter().find(|part| part.ty.shape != statistic.shape) {
+            return Err(
+                view.error(format!("{:?} is needed for every channel of {}, not {}", statistic.shape, x.ty, part.ty))
+            );
+        }
+        let types = [x.ty.clone(), statistic.clone(), statistic];
+        let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None };
+        let y = c.kernels(kernel, &[&x, &scale, &bias], &types).remove(0);
+        return c.finish(y);
+    }
     let row_count = product(&view, &x.ty.shape[..2])?;
-    let rows = standardized_rows(&mut c, &x, row_count, view.float("epsilon", 1e-5)?)?;
+    let rows = standardized_rows(&mut c, &x, row_count, epsilon)?;
     let y = scaled(&mut c, &rows, &x.ty.shape)?;
     c.finish(y)
 }

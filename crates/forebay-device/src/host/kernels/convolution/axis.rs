@@ -95,6 +95,11 @@ impl Axis {
         self.classes.iter().map(|class| class.count).max().unwrap_or(0)
     }
 
+    /// Leaves out positions from this one on.
+    pub fn shorten(&mut self, count: usize) {
+        self.classes.iter_mut().for_each(|class| class.count = class.count.min(count));
+    }
+
     /// Gives every tap a phase of its own, so that nothing is packed next to what positions see.
     pub fn pack_taps_apart(&mut self) {
         self.assign_phases(|source| source);

@@ -64,13 +64,25 @@ impl Slab {
                 None => return Err(format!("a window of more than {elements_max} elements is too large for the host")),
             }
         };
+        Ok(Slab::of_blocks(axes, block))
+    }
+
+    /// The same in a dimension of at most this many positions: blocks begin where they did, and the last one ends with them.
+    pub fn within(self, d: usize, count: usize) -> Slab {
+        let Slab { mut axes, mut block, .. } = self;
+        axes[d].shorten(count);
+        block[d] = block[d].min(count);
+        Slab::of_blocks(axes, block)
+    }
+
+    fn of_blocks(axes: [Axis; 3], block: [usize; 3]) -> Slab {
         let mut pitch: [usize; 3] = std::array::from_fn(|d| block[d] + axes[d].spread);
         pitch[2] = row_pitch(&axes[2], block[2]);
         let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
         let used = phases * pitch.iter().product::<usize>() + axes[2].spread;
         // An odd number of cache lines, so that channels do not compete for the same sets.
         let channel_stride = (used.div_ceil(16) | 1) * 16;
-        Ok(Slab { axes, block, pitch, channel_stride, used })
+        Slab { axes, block, pitch, channel_stride, used }
     }
 
     /// Elements between positions of adjacent rows.

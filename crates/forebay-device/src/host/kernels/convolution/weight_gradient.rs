@@ -1,12 +1,12 @@
 //! The gradient by the weights: for each weight a sum over images and positions.
 //!
-//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block`]); chunks are the leaves of the
+//! A *block* is a box of positions of one image, and lies within a chunk of rows ([`reduction_block_rows_of_image`]); chunks are the leaves of the
 //! sum tree, those of an image a subtree. Within a chunk, the sum goes from block to block. Block boundaries depend on the sizes of a
 //! chunk and on channels, never on the batch or the number of rows. So parts of a batch that are nodes of the tree, or of an image's
 //! chunks, have the sums that the whole has there. Tasks share out weights; where there are few weights, a task is a subtree's part of
 //! them, whose sums wait in workspace until all are there.
 
-use forebay_base::kernel::reduction_block;
+use forebay_base::kernel::reduction_block_rows_of_image;
 use forebay_base::SumTree;
 
 use super::super::parallel::{for_each, wide, Pointer};
@@ -119,15 +119,17 @@ impl<'a> WeightGradient<'a> {
         }
         let output_tile = even(geometry.outputs, outputs_max).next_multiple_of(CHANNELS);
         let input_tile = even(geometry.inputs, (WEIGHTS_MAX / (output_tile * taps_count)).clamp(1, 2 * OUTPUTS_MAX));
-        // Blocks are those of one chunk of rows, however many there are.
+        // Blocks are those of one whole chunk of rows, however many there are: the end of an image, where a chunk has fewer, may be all that
+        // a launch sees.
         let first = geometry.first;
         let row_positions = geometry.target[first + 1..].iter().product::<usize>();
-        let rows = reduction_block(geometry.target[first] as u64, row_positions as u64).rows as usize;
+        let rows = reduction_block_rows_of_image(row_positions as u64) as usize;
         let mut of_chunk = *geometry;
         of_chunk.target[first] = rows;
         let axes = std::array::from_fn(|d| Axis::forward(&of_chunk, d));
         let positions_max = (GRADIENT_MAX / output_tile).min((rows * row_positions).div_ceil(4).max(RUN_MAX));
-        let slab = Slab::new(axes, PACKED_MAX / input_tile.max(output_tile), positions_max)?;
+        let slab = Slab::new(axes, PACKED_MAX / input_tile.max(output_tile), positions_max)?
+            .within(first, geometry.target[first]);
         let classes = std::array::from_fn(|d| &slab.axes[d].classes[0]);
         let (_, places) = taps(geometry, &slab, classes);
         let channels = (0..input_tile).map(|channel| channel * slab.channel_stride);
@@ -356,7 +358,7 @@ fn add(earlier: &mut [f32], later: &[f32]) {
 /// The number of blocks of an image; `usize::MAX` where there are more than can be counted.
 fn block_count(geometry: &Geometry, slab: &Slab, rows: usize) -> usize {
     let (height, block_rows) = (geometry.target[geometry.first], slab.block[geometry.first]);
-    let across = slab.block_count() / rows.div_ceil(block_rows);
+    let across = slab.block_count() / rows.min(height).div_ceil(block_rows);
     let last = (height % rows).div_ceil(block_rows);
     slab.block_count().saturating_mul(height / rows).saturating_add(across.saturating_mul(last))
 }
