@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use forebay::{DataType, Model, Session, SessionOptions, Tensor};
-use forebay_base::{Command, EventId, HeapId, Kernel, MemoryId, Region, StreamId, TensorDesc};
+use forebay_base::MemoryId;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{forward, Device, Loan};
 
