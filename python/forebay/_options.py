@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, TypedDict, Union
 
 from . import _recipe
@@ -69,7 +70,8 @@ class EngineOptions(TypedDict, total=False):
 
 def size_text(size: Optional[Size]) -> Optional[str]:
     """A size as the native module takes it."""
-    if isinstance(size, bool) or (isinstance(size, int) and size < 0):
+    is_number = isinstance(size, Integral) and not isinstance(size, bool)
+    if size is not None and not isinstance(size, str) and not (is_number and int(size) >= 0):
         raise InvalidArgument(f"{size!r} is no size: write bytes as a number, or a text such as '8GiB'")
     return None if size is None else str(size)
 

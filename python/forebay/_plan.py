@@ -25,7 +25,7 @@ _BATCH_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that comes with the package, to plan for: ``forebay.plan(model, machine=machine.key)``."""
+    """A machine that comes with the package, to plan for: ``forebay.plan(model, machine=machine)``, or its key instead."""
 
     #: What :func:`plan` takes.
     key: str
@@ -35,6 +35,9 @@ class Machine:
     device_memory: int
     #: Memory of the host, in bytes.
     host_memory: int
+
+    def __fspath__(self) -> str:
+        return self.key
 
 
 @dataclass(frozen=True)
@@ -219,17 +222,17 @@ class Plan:
             good, bad = (middle, bad) if fits(middle) else (good, middle)
         return good
 
-    def offers(self, machines: Union[Mapping[str, float], Iterable[str]]) -> List[Offer]:
+    def offers(self, machines: Union[Mapping[Any, float], Iterable[PathLike]]) -> List[Offer]:
         """The machines that can take the step, the cheapest first.
 
         Args:
-            machines: Prices per hour by machine; or machines alone, the cheapest first. A machine is one of :func:`forebay.machines`,
-                or a TOML file that describes one.
+            machines: Prices per hour by machine; or machines alone, the cheapest first. A machine is one of :func:`forebay.machines`
+                or its key, or a TOML file that describes one.
         """
         again = self._remake()
         prices: Dict[str, Optional[float]]
         if isinstance(machines, Mapping):
-            prices = dict(cast("Mapping[str, float]", machines))
+            prices = {os.fspath(machine): price for machine, price in cast("Mapping[Any, float]", machines).items()}
         else:
             prices = {os.fspath(machine): None for machine in machines}
         found: List[Offer] = []
@@ -240,7 +243,7 @@ class Plan:
                 found.append(Offer(machine, price, plan.seconds, per_step, plan))
         return sorted(found, key=lambda offer: offer.price_per_step or 0.0)
 
-    def cheapest(self, machines: Union[Mapping[str, float], Iterable[str]]) -> Optional[Offer]:
+    def cheapest(self, machines: Union[Mapping[Any, float], Iterable[PathLike]]) -> Optional[Offer]:
         """The machine on which a step costs least, of those that can take it; none where none can. See :meth:`offers`.
 
         >>> import forebay

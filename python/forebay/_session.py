@@ -123,9 +123,12 @@ class Session:
 
 
 def by_name(inputs: Any, names: List[str]) -> Mapping[str, Any]:
-    """Inputs by name: a mapping as it is, a list or tuple in the order of the names, anything else as the only input."""
+    """Inputs by name: a mapping as it is, a list or tuple in the order of the names, anything else as the only input, also if it is an array
+    alone in a tuple."""
     if isinstance(inputs, Mapping):
         return inputs  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(inputs, tuple) and len(names) == len(inputs) == 1 and hasattr(inputs[0], "shape"):
+        return {names[0]: inputs[0]}
     if isinstance(inputs, (list, tuple)) and len(names) > 1:
         values: List[Any] = list(inputs)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         if len(values) == len(names):

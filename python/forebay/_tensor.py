@@ -152,6 +152,14 @@ class Tensor:
         """Copies it to the host, after the current stream's work so far, and waits for that."""
         return from_native(self._native.to_host(self._context.current_stream()._native))
 
+    def _shared(self) -> Optional[npt.NDArray[Any]]:
+        """Its numbers where they are, after the current stream's work so far; none where the host has no access to them, or where NumPy has no
+        such type."""
+        if self._type == "bfloat16":
+            return None
+        native = self._native.shared(self._context.current_stream()._native)
+        return None if native is None else from_native(native)
+
     def item(self) -> Any:
         """The number of a tensor that has only one."""
         return self.numpy().item()
@@ -161,9 +169,10 @@ class Tensor:
         return self.numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]:
-        if copy is False:
-            raise ValueError("a tensor on a device cannot become an array without a copy")
-        array = self.numpy()
+        shared = self._shared() if copy is False else None
+        if copy is False and (shared is None or (dtype is not None and np.dtype(dtype) != shared.dtype)):
+            raise ValueError("a tensor becomes an array without a copy on the host alone, and of its own type")
+        array = self.numpy() if shared is None else shared
         return array if dtype is None else array.astype(dtype)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -181,22 +190,28 @@ class Tensor:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """Hands a copy of it over by DLPack, as memory of the host. The current stream's work so far is complete then, so that the consumer,
-        who has no stream on the host, need not wait for anything.
+        """Hands it over by DLPack, as memory of the host. The current stream's work so far is complete then, so that the consumer, who has no
+        stream on the host, need not wait for anything.
+
+        A tensor of the host is shared: it and what the consumer makes of it are the same memory, for as long as either has it. Let the
+        consumer be done before work on a stream changes it. A tensor of a GPU or in managed memory is copied, and any is if ``copy`` is true.
 
         Raises:
-            BufferError: Memory of another device, a stream, or the same memory without a copy is asked for; or a type that NumPy cannot hand over.
+            BufferError: Memory of another device or a stream is asked for; the same memory without a copy where there has to be one; or a type
+                that NumPy cannot hand over.
         """
         where = self.__dlpack_device__() if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
         if where != (_DL_CPU, 0):
             raise BufferError("tensors are handed over as memory of the host: ask for dl_device=(1, 0)")
         if stream is not None:
             raise BufferError(f"memory of the host has no streams, so stream has to be None, not {stream!r}")
-        if copy is False:
-            raise BufferError("a tensor is handed over as a copy; copy=False cannot be met")
         if self._type == "bfloat16":
             raise BufferError("NumPy cannot hand over bfloat16: convert the tensor first (astype('float32'))")
-        array = self.numpy()
+        array = None if copy else self._shared()
+        if array is None:
+            if copy is False:
+                raise BufferError("a tensor of a GPU or in managed memory is handed over as a copy; copy=False cannot be met")
+            array = self.numpy()
         try:
             return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
         except TypeError:  # NumPy before 2.1 knows one version alone, which every consumer takes.
@@ -536,7 +551,10 @@ def operation(
 
 
 def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
-    sizes = [shape] if isinstance(shape, int) else [int(size) for size in shape]
+    try:
+        sizes = [operator.index(size) for size in ([shape] if isinstance(shape, (int, np.integer)) else shape)]
+    except TypeError:
+        raise InvalidArgument(f"{shape!r} is no shape: sizes are whole numbers") from None
     if any(size < 0 for size in sizes):
         raise InvalidArgument(f"{tuple(sizes)} is no shape: sizes are not negative")
     return sizes

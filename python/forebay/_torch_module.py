@@ -15,10 +15,11 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
 from . import _forebay, _options
-from ._arrays import from_native, to_native
+from ._arrays import Native, from_native, to_native
 from ._model import Model, native_model
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
+from ._torch_tracing import one_way
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -56,16 +57,17 @@ class CompiledModule(nn.Module):
         """What copies and files have of it: all but the plans, which are made again."""
         return {**self.__dict__, "_passes": {}}
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *arguments: Any, **named: Any) -> Any:
         """Runs the module."""
-        for value in inputs:
-            if not isinstance(value, torch.Tensor):
-                raise InvalidArgument(f"a compiled module takes tensors, not {type(value).__name__}: bind other arguments before")
+        call = _Call(arguments, named)
+        inputs = call.tensors
         refuse_mixed_modes(self.module)
-        key = (self.module.training, tuple((tuple(value.shape), value.dtype) for value in inputs))
+        if torch.is_grad_enabled():
+            _refuse_other_gradients(self.module, inputs)
+        key = (self.module.training, call.key)
         passes = self._passes.get(key)
         if passes is None or passes.is_stale(self.module):
-            passes = self._passes[key] = _Passes(self.module, inputs, self._engine)
+            passes = self._passes[key] = _Passes(self.module, call, self._engine)
         self._calls += 1
         step = torch.tensor([self._calls, self._seed], dtype=torch.int64)
         tensors = passes.tensors(self.module, inputs, step)
@@ -94,31 +96,69 @@ class _Run(torch.autograd.Function):
         return (None, *passes.backwards(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:]))
 
 
-class _Flat(nn.Module):
-    """A module whose outputs are a tuple of tensors, however it arranges them."""
+class _Call:
+    """Arguments of a module: tensors, which are inputs of its plans, and other values, which are parts of them."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> None:
+        self._leaves, self._arrangement = _tree.tree_flatten((arguments, named))
+        for value in self._leaves:
+            if value is not None and not isinstance(value, (torch.Tensor, bool, int, float, str, torch.dtype, torch.device)):
+                raise InvalidArgument(
+                    f"a compiled module takes tensors, numbers and texts, in tuples, lists and dictionaries, not {type(value).__name__}"
+                )
+        #: The tensors, in order.
+        self.tensors: Tuple[torch.Tensor, ...] = tuple(value for value in self._leaves if isinstance(value, torch.Tensor))
+        if not self.tensors:
+            kinds = ", ".join(type(value).__name__ for value in self._leaves)
+            raise InvalidArgument(f"a compiled module takes at least one tensor, and was given {kinds or 'nothing'}")
+        described = [
+            (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else (type(value), value) for value in self._leaves
+        ]
+        #: What plans depend on.
+        self.key: Any = (repr(self._arrangement), tuple(described))
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """The arguments and named arguments with other tensors."""
+        left = iter(tensors)
+        leaves = [next(left) if isinstance(value, torch.Tensor) else value for value in self._leaves]
+        return _tree.tree_unflatten(leaves, self._arrangement)
+
+    def without_tensors(self) -> _Call:
+        """The same for other tensors, of which none is kept."""
+        call = _Call.__new__(_Call)
+        kept = [torch.empty(0) if isinstance(value, torch.Tensor) else value for value in self._leaves]
+        call._leaves, call._arrangement, call.tensors, call.key = kept, self._arrangement, (), self.key
+        return call
+
+
+class _Flat(nn.Module):
+    """A module that takes tensors and gives a tuple of tensors, however it arranges them."""
+
+    def __init__(self, module: nn.Module, call: _Call) -> None:
         super().__init__()
         self.module = module
+        self.call = call
         self.arrangement: Any = None
 
     def forward(self, *inputs: Any) -> Any:
-        outputs, self.arrangement = _tree.tree_flatten(self.module(*inputs))
+        arguments, named = self.call.arguments(inputs)
+        outputs, self.arrangement = _tree.tree_flatten(self.module(*arguments, **named))
         if not outputs or not all(isinstance(output, torch.Tensor) for output in outputs):
             raise InvalidArgument("a compiled module gives tensors, in tuples, lists or dictionaries")
         return tuple(outputs)
 
 
 class _Passes:
-    """The plans of a module for inputs of certain sizes."""
+    """The plans of a module for arguments of certain sizes."""
 
-    def __init__(self, module: nn.Module, inputs: Tuple[Any, ...], engine: Dict[str, Any]) -> None:
+    def __init__(self, module: nn.Module, call: _Call, engine: Dict[str, Any]) -> None:
+        inputs = call.tensors
         self._engine = engine
         self._training = module.training
         folder = tempfile.mkdtemp(prefix="forebay-")
         # Weights may be read from the file for as long as there are plans.
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        flat = _Flat(module)
+        flat = _Flat(module, call.without_tensors())
         path = os.path.join(folder, "module.onnx")
         self._inputs = [f"input_{index}" for index in range(len(inputs))]
         self._outputs = _export(flat, inputs, self._inputs, path)
@@ -224,9 +264,29 @@ def _state(buffer: torch.Tensor) -> Tuple[int, int]:
     return id(buffer), buffer._version
 
 
+def _refuse_other_gradients(module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
+    """Gradients are those of float32 numbers alone: of others there would be none, and nothing would say so."""
+    named = [(f"'{name}'", parameter) for name, parameter in module.named_parameters()]
+    for name, tensor in [*named, *((f"input {place}", value) for place, value in enumerate(inputs))]:
+        if tensor.requires_grad and tensor.dtype != torch.float32:
+            kind = str(tensor.dtype).rpartition(".")[2]
+            raise InvalidArgument(
+                f"{name} is {kind} and wants a gradient, and a compiled module has gradients of float32 numbers: convert it (module.float()), or "
+                "call it within torch.no_grad()"
+            )
+
+
 def _run(session: _forebay.Session, given: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
     found = session.run({name: to_native(tensor) for name, tensor in given.items()})
-    return {name: _untyped.from_numpy(from_native(native)) for name, native in found.items()}
+    return {name: _to_torch(native) for name, native in found.items()}
+
+
+def _to_torch(native: Native) -> torch.Tensor:
+    name, shape, data = native
+    if name != "bfloat16":
+        return cast(torch.Tensor, _untyped.from_numpy(from_native(native)))
+    halves: torch.Tensor = _untyped.from_numpy(data.view("int16"))
+    return halves.view(torch.bfloat16).reshape(shape)
 
 
 def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> List[str]:
@@ -245,17 +305,19 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
             flat.module.train(training)
             # Once as it is, to know how many outputs there are.
             outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
-            _untyped.onnx.export(
-                flat,
-                tuple(value.detach() for value in inputs),
-                path,
-                training=mode,
-                do_constant_folding=False,
-                opset_version=_OPSET,
-                input_names=names,
-                output_names=outputs,
-                **keywords,
-            )
+            watched = [value.detach() for value in inputs]
+            with one_way():
+                _untyped.onnx.export(
+                    flat,
+                    tuple(watched),
+                    path,
+                    training=mode,
+                    do_constant_folding=False,
+                    opset_version=_OPSET,
+                    input_names=names,
+                    output_names=outputs,
+                    **keywords,
+                )
     except (Error, MemoryError):
         raise
     except Exception as error:
@@ -267,6 +329,12 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
             for name, buffer in flat.named_buffers():
                 buffer.copy_(kept[name])
     return outputs
+
+
+def refuse_others(module: Any) -> None:
+    """What is no module."""
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument(f"a module of PyTorch is needed, not {type(module).__name__}")
 
 
 def refuse_mixed_modes(module: nn.Module) -> None:
@@ -291,7 +359,8 @@ def compile(
     which computes the forward pass again instead of keeping what that made. Gradients of gradients are not there.
 
     Args:
-        module: The module; it takes and gives tensors, and computes in float32.
+        module: The module. It takes tensors, which are inputs, and numbers, texts, flags and None, which are parts of its plans; in order or by
+            name, and in tuples, lists and dictionaries. It gives tensors, arranged as it likes. What has a gradient is float32.
         device_memory: The budget of each of the two passes. On the host it bounds the whole process, PyTorch included, as long as the process
             can keep to it, else the tensors (``simulate_device`` bounds these alone).
         device: ``"host"`` (the CPU), ``"vulkan"`` (a GPU).
@@ -300,7 +369,8 @@ def compile(
 
     Raises:
         forebay.OutOfBudget: At a call: no plan fits the budget; ``least`` says what would do.
-        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart; the text says why.
+        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart, or takes one way or another as numbers
+            say that it computes (``if x.sum() > 0``); the text says why, and where.
 
     >>> import torch, forebay.torch
     >>> large = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
@@ -309,4 +379,5 @@ def compile(
     >>> all(parameter.grad is not None for parameter in net.parameters())
     True
     """
+    refuse_others(module)
     return CompiledModule(module, _options.engine(device, device_memory, options), seed)

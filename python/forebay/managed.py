@@ -291,6 +291,8 @@ class ManagedTensor(Tensor):
             if step != 1:
                 raise InvalidArgument("a range is a slice with step 1")
             return start * self._row_bytes(), max(start, stop) * self._row_bytes()
+        if not -len(self) <= rows < len(self):
+            raise IndexError(f"row {rows} is out of range for {len(self)} rows")
         row = range(len(self))[rows]
         return row * self._row_bytes(), (row + 1) * self._row_bytes()
 
@@ -357,6 +359,8 @@ def empty(
     count = 1
     for size in sizes:
         count *= size
+    if count * item_bytes >= 1 << 63:
+        raise InvalidArgument(f"{tuple(sizes)} has more bytes than there are addresses")
     if count == 0:
         raise InvalidArgument(f"{tuple(sizes)} has no elements, and tensors have some")
     # Whole groups of four bytes, as tensors on the device have.

@@ -5,23 +5,28 @@ Needs PyTorch (``pip install forebay[torch]``); ``import forebay.torch`` imports
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import mmap
 import os
+import shutil
 import tempfile
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils import _pytree
 
 from . import _losses, _plan
 from ._losses import Loss, OutputLoss, loss_named
 from ._optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, optimizer_named
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
-from ._torch_module import CompiledModule, compile, refuse_mixed_modes
+from ._torch_module import CompiledModule, compile, refuse_mixed_modes, refuse_others
+from ._torch_tracing import OneWayError, one_way
 from ._trainer import Trainer as _Trainer
 from .errors import Error, InvalidArgument
 
@@ -36,6 +41,7 @@ OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
+_tree: Any = _pytree
 _OPSET = 18
 _OUTPUT = "output"
 _LABELS = "labels"
@@ -51,7 +57,8 @@ class Trainer(_Trainer):
 
     Args:
         module: The module. Parameters that need no gradient, or that the optimizer does not have, do not train.
-        example_inputs: A tensor or a tuple of them, as ``module(*example_inputs)`` takes; their leading size is the batch size.
+        example_inputs: A tensor, a tuple of them as ``module(*example_inputs)`` takes, or a dictionary as ``module(**example_inputs)`` takes; their
+            leading size is the batch size.
         loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` become Forebay's own; any other function of the module's outputs and labels is
             exported with the module, for which ``example_labels`` are needed.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam`` or ``AdamW`` with the same settings for all
@@ -89,6 +96,14 @@ class Trainer(_Trainer):
         decay: Optional[str] = None,
         seed: int = 0,
         on_nan: str = "stop",
+        precision: Optional[str] = None,
+        float32: Union[str, Sequence[str]] = (),
+        clip_value: Optional[float] = None,
+        clip_norm: Optional[float] = None,
+        clip_global_norm: Optional[float] = None,
+        gradient_norm: bool = False,
+        accumulate: int = 1,
+        average: Optional[float] = None,
         **options: Unpack[EngineOptions],
     ) -> None:
         self.module = module
@@ -121,6 +136,14 @@ class Trainer(_Trainer):
                     decay=decay,
                     seed=seed,
                     on_nan=on_nan,
+                    precision=precision,
+                    float32=float32,
+                    clip_value=clip_value,
+                    clip_norm=clip_norm,
+                    clip_global_norm=clip_global_norm,
+                    gradient_norm=gradient_norm,
+                    accumulate=accumulate,
+                    average=average,
                     **options,
                 )
                 self._match()
@@ -129,6 +152,8 @@ class Trainer(_Trainer):
                 raise
             except Exception as error:
                 first = first or error
+                if export.is_final(error):
+                    raise
         else:
             if isinstance(first, Error) or first is None:
                 raise first or Error("the module cannot be exported")
@@ -359,6 +384,8 @@ def plan(
             raise
         except Exception as error:
             first = first or error
+            if export.is_final(error):
+                raise
     if isinstance(first, Error):
         raise first
     raise Error(f"PyTorch cannot export the module: {first}") from first
@@ -405,6 +432,38 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
     return found[0]
 
 
+class _ByName(nn.Module):
+    """A module that takes its inputs in order and hands them on by name."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module = module
+        self.names = list(names)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.module(**dict(zip(self.names, inputs)))
+
+
+def _refuse_narrow(module: nn.Module) -> None:
+    """Parameters that train are float32."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).rpartition(".")[2]
+            raise InvalidArgument(
+                f"'{name}' is {kind}, and what trains is float32: convert the module (module.float()); for 16-bit computing with float32 parameters, "
+                "a Trainer takes precision='bf16'"
+            )
+
+
+def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
+    """Names of inputs in the order in which the module's ``forward`` has them."""
+    taken = sorted({_OUTPUT, _LABELS} & set(inputs))
+    if taken or not inputs:
+        raise InvalidArgument(f"an input cannot be called '{taken[0]}' here: hand the inputs over in order" if taken else "there are no example inputs")
+    known = list(inspect.signature(module.forward).parameters)
+    return sorted(inputs, key=lambda name: known.index(name) if name in known else len(known))
+
+
 class _WithLoss(nn.Module):
     """A module and its loss."""
 
@@ -422,8 +481,9 @@ class _Folder:
     """A folder for an export, which is read for as long as the trainer is there; and the names that the export has."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="forebay-")
-        self.path = os.path.join(self._folder.name, "module.onnx")
+        folder = tempfile.mkdtemp(prefix="forebay-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.path = os.path.join(folder, "module.onnx")
         self.names: "frozenset[str]" = frozenset()
 
 
@@ -433,20 +493,30 @@ class _Export:
     def __init__(
         self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
     ) -> None:
+        refuse_others(module)
         refuse_mixed_modes(module)
-        inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
         self.folder = _Folder()
         self.prefix = ""
         self._module = module
+        _refuse_narrow(module)
+        inputs: Tuple[Any, ...] = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+        if isinstance(example_inputs, Mapping):
+            self._names = _order(module, example_inputs)
+            inputs = tuple(example_inputs[name] for name in self._names)
+            self._module, self.prefix = _ByName(module, self._names), "module."
+        else:
+            self._names = _input_names(module, len(inputs))
+        for name, value in zip(self._names, inputs):
+            if not isinstance(value, torch.Tensor):
+                raise InvalidArgument(f"example inputs are tensors, and '{name}' is {type(value).__name__}: bind it to the module before")
         self._inputs = inputs
-        self._names = _input_names(module, len(inputs))
         ours = _loss(loss)
         if ours is None:
             if example_labels is None:
                 raise InvalidArgument("this loss is exported with the module: give example_labels, too")
             function: Any = loss
-            self._module = _WithLoss(module, function)
-            self.prefix = "module."
+            self._module = _WithLoss(self._module, function)
+            self.prefix += "module."
             self._inputs = (*inputs, example_labels)
             self._names = [*self._names, _LABELS]
             ours = OutputLoss(_LABELS)
@@ -463,12 +533,17 @@ class _Export:
         ways.append(lambda: self._write(dynamo=True, open_batch=False))
         return ways
 
+    @staticmethod
+    def is_final(error: Exception) -> bool:
+        """Whether no other way of exporting helps."""
+        return isinstance(error, (InvalidArgument, OneWayError))
+
     def _write(self, *, dynamo: bool, open_batch: bool) -> str:
         module = self._module
         keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
         if dynamo:
             # Its optimizer would merge batch normalisations into convolutions.
-            keywords = {"dynamo": True, "optimize": False}
+            keywords = {"dynamo": True, "optimize": False, "verbose": False}
         if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
             keywords.pop("dynamo")
         if open_batch:
@@ -476,21 +551,27 @@ class _Export:
             keywords["dynamic_axes"] = {name: {0: "batch"} for name in named}
         modes = [(each, each.training) for each in module.modules()]
         kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        hooks: List[Any] = []
         try:
             with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(module):
                 warnings.simplefilter("ignore")
                 module.train()
-                _untyped.onnx.export(
-                    module,
-                    self._inputs,
-                    self.folder.path,
-                    training=torch.onnx.TrainingMode.TRAINING,
-                    opset_version=_OPSET,
-                    input_names=self._names,
-                    output_names=[_OUTPUT],
-                    **keywords,
-                )
+                if not isinstance(self.loss, OutputLoss):
+                    hooks.append(module.register_forward_hook(self._refuse_several))
+                with contextlib.nullcontext() if dynamo else one_way():
+                    _untyped.onnx.export(
+                        module,
+                        self._inputs,
+                        self.folder.path,
+                        training=torch.onnx.TrainingMode.TRAINING,
+                        opset_version=_OPSET,
+                        input_names=self._names,
+                        output_names=[_OUTPUT],
+                        **keywords,
+                    )
         finally:
+            for hook in hooks:
+                hook.remove()
             # Tracing runs the module once, which changes running statistics.
             for each, training in modes:
                 each.training = training
@@ -499,6 +580,16 @@ class _Export:
                     buffer.copy_(kept[name])
         self.folder.names = _names_in(self.folder.path, [name for name, _ in module.named_parameters(remove_duplicate=False)])
         return self.folder.path
+
+
+    def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """Forebay's own losses take one output."""
+        count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
+        if count > 1:
+            raise InvalidArgument(
+                f"the module gives {count} tensors ({type(outputs).__name__}), and this loss takes one: give a loss that is a function of what the "
+                "module gives and of labels, and example_labels"
+            )
 
 
 def _names_in(path: str, names: Sequence[str]) -> "frozenset[str]":

@@ -81,3 +81,14 @@ def test_sizes_that_are_open(digits: str) -> None:
         forebay.plan(digits)
     with pytest.raises(forebay.InvalidArgument):
         forebay.plan(digits, batch_size=8, device_memory="many")
+
+
+def test_machines_are_taken_as_they_are_listed(digits: str) -> None:
+    plan = forebay.plan(digits, batch_size=8)
+    machines = forebay.machines()
+    by_key = plan.offers({machine.key: 2.0 for machine in machines})
+    for given in ({machine: 2.0 for machine in machines}, machines):
+        assert sorted(offer.machine for offer in plan.offers(given)) == sorted(offer.machine for offer in by_key)
+    assert forebay.plan(digits, batch_size=8, machine=machines[0]).seconds == next(
+        offer.seconds for offer in by_key if offer.machine == machines[0].key
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -76,6 +78,58 @@ def test_outputs_belong_to_the_caller(digits: str, batch: Any) -> None:
     first[:] = 0
 
 
+IN_PLACE = """
+import numpy as np
+import forebay
+from forebay.selftest import example_model
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
+
+session = forebay.Session(example_model())
+x = np.random.default_rng(0).random((1 << 17, 32), np.float32)
+expected = session.run({"x": x})["logits"]
+session.run({"x": x})
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")
+before = peak()
+y = session.run({"x": x})["logits"]
+assert np.array_equal(y, expected)
+print(peak() - before, x.nbytes, y.nbytes)
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the system does not count peaks")
+def test_a_run_takes_no_memory_for_its_inputs() -> None:
+    ran = subprocess.run([sys.executable, "-c", IN_PLACE], check=True, capture_output=True, text=True)
+    grown, input_bytes, output_bytes = map(int, ran.stdout.split())
+    assert input_bytes == 16 << 20
+    assert grown < output_bytes + input_bytes // 4
+
+
+def test_arrays_are_read_where_they_are_and_not_kept(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    expected = session.run(x)["logits"]
+    for _ in range(3):
+        given = x.copy()
+        given.setflags(write=False)
+        assert np.array_equal(session.run(given)["logits"], expected)
+        assert sys.getrefcount(given) == 2
+        given.setflags(write=True)
+        given.resize((1, 2), refcheck=True)
+    # Floats between the places at which kernels begin.
+    for offset in range(4):
+        flat = np.empty(x.size + offset, np.float32)
+        shifted = flat[offset:].reshape(x.shape)
+        shifted[:] = x
+        assert np.array_equal(session.run(shifted)["logits"], expected)
+    # Sizes in turn.
+    for count in (1, 50, 7, 1, 50, 7):
+        assert np.allclose(session.run(x[:count])["logits"], expected[:count], atol=1e-5)
+
+
 def test_wrong_inputs_are_named(digits: str, batch: Any) -> None:
     x, _ = batch
     session = forebay.Session(digits)
@@ -143,3 +197,16 @@ def test_the_command_comes_with_the_package(digits: str) -> None:
     refused = subprocess.run([sys.executable, "-m", "forebay", "plan", digits, "--nonsense"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--nonsense" in refused.stderr
     assert shutil.which("forebay", path=os.path.dirname(sys.executable)) is not None
+
+
+def test_sizes_that_are_none(digits: str) -> None:
+    for size in (1.5, -1, True, [8]):
+        with pytest.raises(forebay.InvalidArgument, match="is no size"):
+            forebay.Session(digits, device_memory=size)  # type: ignore[arg-type]
+    assert forebay.Session(digits, simulate_device=np.int64(1 << 20)).run(np.zeros((1, 1, 8, 8), np.float32))
+
+
+def test_an_input_alone_may_be_in_a_tuple(digits: str, batch: Any) -> None:
+    x, _ = batch
+    session = forebay.Session(digits)
+    assert np.array_equal(session.run((x,))["logits"], session.run(x)["logits"])

@@ -206,13 +206,36 @@ def test_dlpack_both_ways() -> None:
     same(forebay.from_dlpack(foreign), X)
     assert foreign.asked.get("stream") is None
     assert forebay.from_dlpack(a) is a
-    for wrong in ({"stream": 1}, {"copy": False}, {"dl_device": (2, 0)}):
+    for wrong in ({"stream": 1}, {"dl_device": (2, 0)}):
         with pytest.raises(BufferError):
             a.__dlpack__(**wrong)
     with pytest.raises(BufferError, match="bfloat16"):
         forebay.ones(2, "bfloat16").__dlpack__()
     with pytest.raises(forebay.InvalidArgument, match="DLPack"):
         forebay.from_dlpack([1.0])
+
+
+def test_a_tensor_of_the_host_is_shared() -> None:
+    a = forebay.Tensor(X) + 1
+    one, other = np.from_dlpack(a), np.asarray(a, copy=False)
+    assert one.ctypes.data == other.ctypes.data != a.numpy().ctypes.data
+    # What streams write, the array sees; and the array keeps the memory when the tensor has gone.
+    a.fill_(7)
+    forebay.synchronize()
+    assert (one == 7).all()
+    del a
+    for _ in range(4):
+        forebay.zeros(X.shape)
+    forebay.synchronize()
+    assert (one == 7).all()
+    with pytest.raises(ValueError, match="own type"):
+        np.asarray(forebay.Tensor(X), dtype=np.float64, copy=False)
+    managed = forebay.managed.empty(X.shape)
+    managed[...] = X
+    for part in (managed, managed[:1]):
+        assert np.array_equal(np.from_dlpack(part), X[: len(part)])
+        with pytest.raises(BufferError, match="managed"):
+            part.__dlpack__(copy=False)
 
 
 def test_dlpack_is_complete_when_it_is_handed_over() -> None:
@@ -227,7 +250,8 @@ def test_dlpack_is_complete_when_it_is_handed_over() -> None:
 def test_dlpack_with_pytorch() -> None:
     torch = pytest.importorskip("torch", reason="there is no PyTorch")
     a = forebay.Tensor(X)
-    assert torch.equal(torch.from_dlpack(a), torch.from_numpy(X))
+    shared = torch.from_dlpack(a)
+    assert torch.equal(shared, torch.from_numpy(X)) and shared.data_ptr() == np.from_dlpack(a).ctypes.data
     same(forebay.from_dlpack(torch.from_numpy(X).relu()), np.maximum(X, 0))
     same(forebay.Tensor(torch.from_numpy(Y).requires_grad_()), Y)
     assert (a + torch.from_numpy(Y)).shape == X.shape

@@ -315,6 +315,7 @@ def test_a_killed_process_loses_nothing(digits: str, batch: Any, tmp_path: Path)
     time.sleep(0.2)
     process.kill()
     process.wait()
+    process.stdout.close()
     run = trainer(digits)
     place = run.restore(folder)
     assert place["batch"] == run.step_count > 0
@@ -344,6 +345,7 @@ def test_ctrl_c_is_obeyed_within_a_step(batch: Any) -> None:
     assert process.stdout.readline() == b"interrupted\n"
     seconds = time.monotonic() - start
     assert process.wait() == 3
+    process.stdout.close()
     # A fraction of a second; the rest is for machines that are busy.
     assert seconds < 5.0, seconds
 

@@ -24,7 +24,18 @@ pub fn test() -> Result<(), String> {
         borrow_torch(&python)?;
     }
     run(&mut selftest(&python, &folder))?;
-    run(program(&python).args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-rs", "python/tests"]))
+    // In development mode, with what Python only mentions otherwise: files left open, exceptions in destructors.
+    run(program(&python).args([
+        "-X",
+        "dev",
+        "-m",
+        "pytest",
+        "--quiet",
+        "-p",
+        "no:cacheprovider",
+        "-rs",
+        "python/tests",
+    ]))
 }
 
 /// `cargo xtask wheel [TARGET]`: the package as it is released, in `target/wheels`, and tested in an environment that has nothing else.

@@ -1,6 +1,7 @@
 //! A tensor in host memory, and its type.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::data_type::{DataType, NumberKind};
@@ -70,7 +71,46 @@ impl fmt::Display for TensorType {
 pub struct Tensor {
     data_type: DataType,
     shape: Vec<u64>,
-    bytes: Arc<Vec<u8>>,
+    bytes: Bytes,
+}
+
+/// Bytes of some owner, who keeps them as they are while they are shared.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// The bytes of a tensor: its own, or those of another owner.
+#[derive(Clone)]
+enum Bytes {
+    Own(Arc<Vec<u8>>),
+    Lent(SharedBytes),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Lent(owner) => (**owner).as_ref(),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Bytes {
+        Bytes::Own(Arc::new(bytes))
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Bytes) -> bool {
+        **self == **other
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 /// Number of bytes of a packed tensor; none where it does not fit 64 bits.
@@ -84,6 +124,23 @@ impl Tensor {
         let bytes = bytes.into();
         let expected = packed_size_bytes(data_type, shape)?;
         (expected == bytes.len() as u64).then(|| Tensor { data_type, shape: shape.to_vec(), bytes: bytes.into() })
+    }
+
+    /// A tensor of elements that someone else owns, little-endian, without a copy; `None` where their number does not fit shape and type.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use forebay_base::{DataType, Tensor};
+    ///
+    /// let owner = Arc::new([0u8; 8]);
+    /// let x = Tensor::over(DataType::Float32, &[2], owner.clone()).unwrap();
+    /// assert_eq!(x.bytes().as_ptr(), owner.as_ptr());
+    /// ```
+    pub fn over(data_type: DataType, shape: &[u64], owner: SharedBytes) -> Option<Tensor> {
+        let expected = packed_size_bytes(data_type, shape)?;
+        let tensor = Tensor { data_type, shape: shape.to_vec(), bytes: Bytes::Lent(owner) };
+        (expected == tensor.bytes.len() as u64).then_some(tensor)
     }
 
     /// A tensor of zeros; `None` where its bytes do not fit into memory addresses.
@@ -144,7 +201,15 @@ impl Tensor {
         &self.bytes
     }
 
-    /// The same as bytes of the caller's: those of the tensor where no other tensor shares them, else a copy.
+    /// The same, shared: they stay as they are for as long as what is given is kept.
+    pub fn shared_bytes(&self) -> SharedBytes {
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes.clone(),
+            Bytes::Lent(owner) => owner.clone(),
+        }
+    }
+
+    /// The same as bytes of the caller's: those of the tensor where no one shares them, else a copy.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -154,13 +219,13 @@ impl Tensor {
     /// assert_eq!(x.into_bytes().as_ptr(), address);
     /// ```
     pub fn into_bytes(self) -> Vec<u8> {
-        Arc::try_unwrap(self.bytes).unwrap_or_else(|shared| (*shared).clone())
+        self.try_into_bytes().unwrap_or_else(|shared| shared.bytes.to_vec())
     }
 
-    /// The same where no other tensor shares the bytes; else the tensor.
+    /// The same where the bytes are the tensor's own, and no one shares them; else the tensor.
     ///
     /// # Errors
-    /// The tensor, whose bytes others share.
+    /// The tensor, whose bytes are someone else's as well.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -172,7 +237,11 @@ impl Tensor {
     /// ```
     pub fn try_into_bytes(self) -> Result<Vec<u8>, Tensor> {
         let Tensor { data_type, shape, bytes } = self;
-        Arc::try_unwrap(bytes).map_err(|bytes| Tensor { data_type, shape, bytes })
+        match bytes {
+            Bytes::Own(bytes) => Arc::try_unwrap(bytes).map_err(Bytes::Own),
+            lent => Err(lent),
+        }
+        .map_err(|bytes| Tensor { data_type, shape, bytes })
     }
 
     /// Element type and sizes.

@@ -9,6 +9,7 @@ use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, S
 use forebay_queue::QueueError;
 
 use crate::communicator::Communicator;
+use crate::loan::Loan;
 
 /// What a device has handed out, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -240,6 +241,40 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::Spill`] where the folder, its file system or the space there does not allow it;
     /// [`DeviceError::OutOfMemory`] where the buffers do not fit.
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Whether kernels can work on memory of the process where it is: whether there is [`Device::create_loan`].
+    fn takes_loans(&self) -> bool {
+        false
+    }
+
+    /// Makes a memory of device space behind which is what the process lends: nothing before [`Device::lend`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device cannot use memory of the process.
+    fn create_loan(&self, _size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        let reason = "this device has memory of its own".to_string();
+        Err(DeviceError::Unsupported { kernel: "create_loan", reason })
+    }
+
+    /// Puts memory of the process behind a memory that [`Device::create_loan`] made. Commands that are submitted from then on find it there;
+    /// those that would write what was lent to be read are refused.
+    ///
+    /// # Errors
+    /// The loan, where it has another size than the memory, begins at an address that is not a multiple of 16, or where there is one already.
+    fn lend(&self, _memory: MemoryId, loan: Loan) -> Result<(), Loan> {
+        Err(loan)
+    }
+
+    /// Takes back what is behind such a memory; none where nothing is. No submitted command may still use it.
+    fn give_back(&self, _memory: MemoryId) -> Option<Loan> {
+        None
+    }
+
+    /// Where a region begins in the memory of the process, for those who read or write it there and order that against commands; none on a
+    /// device with memory of its own. It stays there for as long as the region has the memory that it has.
+    fn host_address(&self, _region: Region) -> Option<*mut u8> {
+        None
+    }
 
     /// Gives a memory back. No submitted command may still use it; mapped tiles are unmapped.
     fn destroy_memory(&self, memory: MemoryId);

@@ -110,6 +110,26 @@ macro_rules! forward {
             self.$inner.create_spill(folder, size_bytes)
         }
     };
+    (@takes_loans $inner:ident) => {
+        fn takes_loans(&self) -> bool {
+            self.$inner.takes_loans()
+        }
+    };
+    (@create_loan $inner:ident) => {
+        fn create_loan(&self, size_bytes: u64) -> Result<$crate::base::MemoryId, $crate::DeviceError> {
+            self.$inner.create_loan(size_bytes)
+        }
+    };
+    (@lend $inner:ident) => {
+        fn lend(&self, memory: $crate::base::MemoryId, loan: $crate::Loan) -> Result<(), $crate::Loan> {
+            self.$inner.lend(memory, loan)
+        }
+    };
+    (@give_back $inner:ident) => {
+        fn give_back(&self, memory: $crate::base::MemoryId) -> Option<$crate::Loan> {
+            self.$inner.give_back(memory)
+        }
+    };
     (@destroy_memory $inner:ident) => {
         fn destroy_memory(&self, memory: $crate::base::MemoryId) {
             self.$inner.destroy_memory(memory);

@@ -60,6 +60,7 @@ pub mod device;
 mod forward;
 pub mod host;
 pub mod last_resort;
+pub mod loan;
 pub mod mapping;
 pub mod null;
 pub mod process;
@@ -72,3 +73,4 @@ pub use forebay_base as base;
 
 pub use communicator::Communicator;
 pub use device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+pub use loan::Loan;

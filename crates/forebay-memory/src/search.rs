@@ -53,6 +53,9 @@ impl Default for Effort {
 /// # Errors
 /// [`PlacementError`]: no placement within the capacity exists, none was found, or the items cannot be placed at all.
 pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Result<Placement, PlacementError> {
+    if items.is_empty() {
+        return Ok(Placement { offsets: Vec::new(), height_bytes: 0 });
+    }
     check_sizes(items)?;
     check_fixed(items)?;
     let load_bytes = load_bound_bytes(items);

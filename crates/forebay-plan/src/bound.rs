@@ -78,6 +78,8 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, &kind)| is_counted(chunk, kind));
         counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
+    // What is lent crosses no link.
+    let lends = plan.statistics.lent_bytes > 0;
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
         positions: machine.positions(live, &needs, &places, &spans),
@@ -88,8 +90,8 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         disk: machine.disk,
         both: machine.both,
         shares: machine.shares,
-        given_bytes: sum(&is_given),
-        taken_bytes: sum(&|chunk, kind| is_taken(&outputs, chunk, kind)),
+        given_bytes: if lends { 0 } else { sum(&is_given) },
+        taken_bytes: if lends { 0 } else { sum(&|chunk, kind| is_taken(&outputs, chunk, kind)) },
         workers: machine.workers(),
         rounding_ns: machine.rounding_ns(plan),
     }

@@ -15,7 +15,7 @@ mod relaid;
 mod sums;
 mod windows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, Launch, MemoryId, Region, Space};
 use forebay_model::program::{BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
@@ -178,11 +178,16 @@ fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
 }
 
 fn bounds(plan: &Plan) -> Result<(), PlanError> {
+    let inputs = plan.inputs.iter().flat_map(|backing| &backing.pieces).map(|(_, region)| region.memory);
+    let lent: BTreeSet<MemoryId> = inputs.filter(|&id| is_lent(plan, id)).collect();
     for (index, command) in plan.warm_up.iter().chain(&plan.commands).enumerate() {
         for region in command.reads().into_iter().chain(command.writes()) {
             let inside = plan.memories.get(region.memory.0 as usize).is_some_and(|m| region.range.end <= m.size_bytes);
             if !inside {
                 return Err(broken(format!("command {index} ({command}) leaves its memory")));
+            }
+            if lent.contains(&region.memory) && command.writes().contains(&region) {
+                return Err(broken(format!("command {index} ({command}) writes an input of the caller's")));
             }
             let on_disk = plan.memory(region.memory).space == Space::Disk;
             if on_disk && region.range.start % DISK_ALIGNMENT_BYTES != 0 {
@@ -205,6 +210,11 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
         }
     }
     Ok(())
+}
+
+/// Whether a memory is lent by the plan's user; not if there is none of the number.
+fn is_lent(plan: &Plan, memory: MemoryId) -> bool {
+    plan.memories.get(memory.0 as usize).is_some_and(|memory| memory.kind == MemoryKind::Lent)
 }
 
 /// What a byte holds: byte `address - shift` of the write with this number. Numbers of launches' writes come from

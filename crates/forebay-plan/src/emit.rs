@@ -11,6 +11,7 @@ use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES};
 use crate::error::PlanError;
 use crate::host_launches::{host_launch_bytes, HostLaunches};
 use crate::liveness::{Liveness, Owner};
+use crate::loans::Loans;
 use crate::plan::{BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics};
 use crate::residency::Residency;
 use crate::schedule::Work;
@@ -48,6 +49,8 @@ pub struct Decisions<'a> {
     pub backing_stores: &'a BackingStores,
     /// Their offsets on it.
     pub arena: &'a Arena,
+    /// What the caller lends instead.
+    pub loans: &'a Loans,
     /// The device.
     pub limits: &'a Limits,
 }
@@ -119,6 +122,7 @@ fn memories(decisions: &Decisions) -> Plan {
     };
     device_memory(&mut plan, decisions.arena.device_bytes, limits);
     plan.memories.push(PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes });
+    plan.memories.extend(decisions.loans.memories());
     if backing_stores.disk_bytes + backing_stores.turns_bytes > 0 {
         let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
         let sizes = [backing_stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
@@ -194,6 +198,10 @@ impl<'a> Places<'a> {
     }
 
     fn binding(&self, operand: &Operand, launch: usize) -> Result<Binding, PlanError> {
+        if let Some(memory) = self.decisions.loans.memory(operand.buffer) {
+            let region = Region::new(memory, operand.offset_bytes, operand.desc.total_size_bytes());
+            return Ok(Binding { region, desc: operand.desc.clone() });
+        }
         let offset = self.device_offset(Owner::Buffer(operand.buffer), operand.offset_bytes, launch);
         let offset = offset.ok_or_else(|| PlanError::Check {
             reason: format!(
@@ -211,7 +219,10 @@ impl<'a> Places<'a> {
         let operand = &named.operand;
         let wanted = ByteRange::new(operand.offset_bytes, operand.offset_bytes + operand.desc.total_size_bytes());
         let mut pieces: Vec<(ByteRange, Region)> = Vec::new();
-        let Decisions { live, residency, backing_stores, arena, .. } = self.decisions;
+        let Decisions { live, residency, backing_stores, arena, loans, .. } = self.decisions;
+        if let Some(memory) = loans.memory(operand.buffer) {
+            pieces.push((ByteRange::new(0, wanted.len()), Region { memory, range: wanted }));
+        }
         for &index in self.chunks.get(&Owner::Buffer(operand.buffer)).into_iter().flatten() {
             let chunk = &live.chunks[index];
             let Some(part) = chunk.range.intersection(wanted) else { continue };
@@ -404,6 +415,7 @@ fn count(plan: &Plan) -> Statistics {
     let mut statistics = Statistics {
         device_peak_bytes: plan.memory(DEVICE).size_bytes,
         host_bytes: plan.memory(HOST).size_bytes,
+        lent_bytes: plan.memories.iter().filter(|m| m.kind == MemoryKind::Lent).map(|m| m.size_bytes).sum(),
         spill_bytes: plan.memories.iter().filter(|m| m.space == Space::Disk).map(|m| m.size_bytes).sum(),
         ..Statistics::default()
     };

@@ -56,6 +56,7 @@ pub mod fuse;
 pub mod host_launches;
 pub mod joint_offload;
 pub mod liveness;
+pub mod loans;
 pub mod machine;
 pub mod network;
 pub mod order;

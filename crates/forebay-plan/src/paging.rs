@@ -21,6 +21,7 @@ use crate::cost::Costs;
 use crate::emit::{emit, Decisions};
 use crate::error::PlanError;
 use crate::liveness::{liveness, Access, Chunk, Liveness, Owner};
+use crate::loans::Loans;
 use crate::plan::Plan;
 use crate::residency::{kinds, Kind, Residency, Segment};
 use crate::schedule::Work;
@@ -213,6 +214,7 @@ impl Layout<'_> {
             residency: self.intervals,
             backing_stores: &BackingStores { places: vec![None; self.live.chunks.len()], ..BackingStores::default() },
             arena: self.arena,
+            loans: &Loans::default(),
             limits,
         };
         let work: Vec<Work> = sources.iter().map(|&launch| Work::Launch(launch)).collect();

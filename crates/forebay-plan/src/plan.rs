@@ -14,6 +14,8 @@ pub enum MemoryKind {
     HostBlock,
     /// Space on a disk, reached by copies alone.
     SpillFile,
+    /// Memory of the process for one step, which the plan's user lends: an input or an output ([`mod@crate::loans`]).
+    Lent,
     /// Device memory that other plans use, too, which the plan's user provides: the block of this number ([`crate::shared`]).
     Shared(u32),
 }
@@ -66,6 +68,8 @@ pub struct Statistics {
     pub minimum_launch: String,
     /// Host block bytes.
     pub host_bytes: u64,
+    /// Bytes of inputs and outputs that launches read and write where the caller has them.
+    pub lent_bytes: u64,
     /// Bytes of spill files.
     pub spill_bytes: u64,
     /// Bytes copied to the device per step, from wherever.
@@ -169,10 +173,11 @@ pub struct Plan {
     pub cut_bytes: Option<u64>,
     /// By label, where launches were cut into parts: of which launch of the given program it is a part. Else empty.
     pub shares: Vec<Share>,
-    /// Where the caller writes inputs before a step: whole in host blocks, or where launches read them if device and host are one memory.
+    /// Where the caller writes inputs before a step: whole in host blocks, or where launches read them if device and host are one memory,
+    /// which may be memory of the caller's ([`MemoryKind::Lent`]).
     pub inputs: Vec<BackingLocation>,
     /// Where the caller reads outputs once the commands before `update_start` are complete: whole in host blocks, or where launches write
-    /// them if device and host are one memory and there are no updates.
+    /// them if device and host are one memory and there are no updates, which may be memory of the caller's.
     pub outputs: Vec<BackingLocation>,
     /// Parameters, state and constants: where their bytes are before and after each step.
     pub persistent: Vec<BackingLocation>,

@@ -24,6 +24,7 @@ use crate::dependences::fewest_barriers;
 use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
 use crate::liveness::Liveness;
+use crate::loans::Loans;
 use crate::order::{LaunchOrder, Ordered};
 use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
@@ -55,6 +56,9 @@ pub struct PlanOptions {
     /// hold is recomputed. Inputs are written where launches read them, and outputs are read where launches write
     /// them if no update comes after.
     pub one_pool: bool,
+    /// Whether inputs and outputs stay where the caller has them, if nothing has to leave the device and nothing lasts beyond the step: then
+    /// they take no device memory, and are not copied.
+    pub lends: bool,
     /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
     /// plans. Without, what the largest launch needs is named.
     pub names_least: bool,
@@ -110,7 +114,8 @@ pub fn plan_in_groups(
     let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
     let shared = options.shared.as_ref();
-    let planner = Planner { shared, ..Planner::new(program, limits, costs) };
+    let lends = options.lends && options.device_budget_bytes.is_none() && options.host_budget_bytes.is_none();
+    let planner = Planner { shared, lends, ..Planner::new(program, limits, costs) };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -241,6 +246,8 @@ struct Planner<'a> {
     shared: Option<&'a SharedLayout>,
     /// Whether device and host are one memory, so that inputs and outputs need no places on the host.
     one_pool: bool,
+    /// Whether the caller lends inputs and outputs.
+    lends: bool,
     /// Whether what is recomputed in one pool is looked for at length.
     thorough: bool,
     /// By launch of a program in parts: the launch that it is a part of.
@@ -259,6 +266,7 @@ impl<'a> Planner<'a> {
             host_limit,
             shared,
             one_pool: false,
+            lends: false,
             thorough: false,
             origins,
         }
@@ -303,6 +311,7 @@ impl Planner<'_> {
         if self.one_pool {
             residency.meet_in_place(&kinds(program, live), live, program.update_start < program.launches.len());
         }
+        residency.leave_out(live, &self.loans(program));
         let backing_stores = backing_stores(program, live, &residency, costs, self.host_limit);
         if !limit.isolate {
             let kinds = kinds(program, live);
@@ -313,6 +322,15 @@ impl Planner<'_> {
             widen(&mut residency, live, costs, route, limit.transfer_bytes, lost_bytes);
         }
         (residency, backing_stores)
+    }
+
+    /// What the caller lends of a program.
+    fn loans(&self, program: &Program) -> Loans {
+        if self.lends {
+            Loans::of(program)
+        } else {
+            Loans::default()
+        }
     }
 
     /// The plan of a residency; `None` where it has no placement.
@@ -343,7 +361,8 @@ impl Planner<'_> {
     ) -> Result<Plan, PlanError> {
         let Ordered { program, sources, .. } = &candidate.ordered;
         let (work, limits) = (schedule(live, residency), self.limits);
-        emit(&Decisions { program, sources, live, residency, backing_stores, arena, limits }, &work)
+        let loans = &self.loans(program);
+        emit(&Decisions { program, sources, live, residency, backing_stores, arena, loans, limits }, &work)
     }
 
     fn in_core(&self, file: &Candidate) -> Result<Plan, PlanError> {

@@ -22,6 +22,7 @@ use forebay_model::program::{BufferId, Program, Role};
 use crate::always_resident::always_resident;
 use crate::cost::Costs;
 use crate::liveness::{Access, Chunk, Liveness, Owner};
+use crate::loans::Loans;
 use crate::profile::Profile;
 
 /// How tightly to fill the device.
@@ -152,6 +153,18 @@ impl Residency {
         self.segments.extend(intervals(index, chunk, kind, kept, boundary));
         self.backing_on_device.push(backing_on_device);
         self.across_steps.push(across_steps);
+    }
+
+    /// Leaves out what is not on the device because the caller lends it. For plans without a budget: nothing else gets its bytes.
+    pub(crate) fn leave_out(&mut self, live: &Liveness, loans: &Loans) {
+        let is_lent = |chunk: usize| match live.chunks[chunk].owner {
+            Owner::Buffer(buffer) => loans.memory(buffer).is_some(),
+            Owner::Workspace(_) => false,
+        };
+        self.segments.retain(|segment| !is_lent(segment.chunk));
+        for (chunk, backing_on_device) in self.backing_on_device.iter_mut().enumerate() {
+            *backing_on_device |= is_lent(chunk);
+        }
     }
 
     /// Has inputs written where launches read them, instead of copied there: an input takes its bytes on the device from the beginning of

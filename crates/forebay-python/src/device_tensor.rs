@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use forebay::{Attribute, Error};
+use numpy::ndarray::ArrayView1;
+use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -54,6 +56,11 @@ enum Held {
     Device(forebay::DeviceTensor),
     Host(forebay::Tensor),
     None,
+}
+
+/// Bytes of a tensor's elements.
+fn size_bytes(tensor: &forebay::DeviceTensor) -> u64 {
+    tensor.shape().iter().product::<u64>() * tensor.data_type().size_bytes()
 }
 
 /// Whether an array has as many bytes as its type and shape ask for.
@@ -133,6 +140,26 @@ impl DeviceTensor {
             Ok(tensor.to_host()?)
         })?;
         Ok(array(py, copied))
+    }
+
+    /// Its bytes where they are, as an array that keeps the tensor, once the stream's work so far is done; none where the host has no access.
+    fn shared<'py>(slf: &Bound<'py, Self>, stream: &Stream) -> PyResult<Option<Taken<'py>>> {
+        let py = slf.py();
+        let (tensor, on) = (slf.get().0.clone(), stream.0.clone());
+        let bytes = tensor.slice().size_bytes().min(size_bytes(&tensor)) as usize;
+        let address = waiting(py, &stream.0, move || {
+            let _entered = on.enter();
+            Ok(tensor.host_address()?.map(|address| address.expose_provenance()))
+        })?;
+        let Some(address) = address else { return Ok(None) };
+        let address = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        // SAFETY: the tensor has these bytes for as long as anyone has it, and the array keeps it. Who uses the array orders that against streams,
+        // as with every array that is shared by DLPack.
+        let array = unsafe {
+            let view = ArrayView1::from_shape_ptr(bytes, address.cast_const());
+            PyArray1::borrow_from_array(&view, slf.clone().into_any())
+        };
+        Ok(Some((slf.get().0.data_type().name(), slf.get().0.shape().to_vec(), array)))
     }
 
     fn copy_from(&self, py: Python<'_>, stream: &Stream, other: &DeviceTensor) -> PyResult<()> {

@@ -18,6 +18,11 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 /// Models may nest deeply; a main thread has as much.
 const STACK_BYTES: usize = 8 << 20;
 
+/// Whether work that is expected to take so long runs where it was called, and ends before the call does.
+pub fn is_short(expected_seconds: f64) -> bool {
+    expected_seconds < SHORT_SECONDS
+}
+
 /// Does `work` without the interpreter's lock. Where it is not known to be short, a signal ends the wait for it, with what Python makes
 /// of the signal, such as `KeyboardInterrupt`; the work itself then goes on to its end, and what it works on stays locked until then.
 ///
@@ -28,7 +33,7 @@ pub fn obeying_signals<T: Send + 'static>(
     expected_seconds: f64,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    if expected_seconds < SHORT_SECONDS {
+    if is_short(expected_seconds) {
         return py.detach(work).map_err(|error| exception(py, &error));
     }
     let (sender, mut receiver) = sync_channel(1);
@@ -72,23 +77,34 @@ pub fn asking<S: Send + 'static, T: Send + 'static>(
     obeying_signals(py, expected_seconds, move || locked(&shared, work))
 }
 
-/// How long calls take: those like the one before are expected to take as long.
+/// How many kinds of calls are remembered.
+const KINDS_MAX: usize = 32;
+
+/// How long calls take: those with inputs of the same shapes are expected to take as long as the one before.
 #[derive(Default)]
 pub struct Pace {
-    latest: Option<(Vec<Vec<u64>>, f64)>,
+    /// The latest first.
+    known: Vec<(Vec<Vec<u64>>, f64)>,
 }
 
 impl Pace {
     /// Seconds that a call with inputs of these shapes is expected to take.
     pub fn expected_seconds(&self, shapes: &[Vec<u64>]) -> f64 {
-        match &self.latest {
-            Some((known, seconds)) if known == shapes => *seconds,
-            _ => f64::INFINITY,
-        }
+        self.place(shapes).map_or(f64::INFINITY, |place| self.known[place].1)
     }
 
     /// Remembers a call.
     pub fn note(&mut self, shapes: Vec<Vec<u64>>, seconds: f64) {
-        self.latest = Some((shapes, seconds));
+        let place = self.place(&shapes).unwrap_or_else(|| {
+            self.known.truncate(KINDS_MAX - 1);
+            self.known.push((shapes, seconds));
+            self.known.len() - 1
+        });
+        self.known[place].1 = seconds;
+        self.known[..=place].rotate_right(1);
+    }
+
+    fn place(&self, shapes: &[Vec<u64>]) -> Option<usize> {
+        self.known.iter().position(|(known, _)| known == shapes)
     }
 }

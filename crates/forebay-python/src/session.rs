@@ -7,8 +7,8 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{arrays, tensors, Given};
-use crate::long_work::{asking, locked, obeying_signals, Pace};
+use crate::arrays::{arrays, tensors, tensors_in_place, Given};
+use crate::long_work::{asking, is_short, locked, obeying_signals, Pace};
 use crate::model::{described, Described, Model};
 use crate::options::{choice, session_options, Engine, Sizes};
 
@@ -58,12 +58,13 @@ impl Session {
     }
 
     fn run<'py>(&self, py: Python<'py>, inputs: BTreeMap<String, Given<'py>>) -> PyResult<Bound<'py, PyDict>> {
-        let inputs = tensors(inputs)?;
-        let shapes: Vec<Vec<u64>> = inputs.values().map(|tensor| tensor.shape().to_vec()).collect();
+        let shapes: Vec<Vec<u64>> = inputs.values().map(|(_, shape, _)| shape.clone()).collect();
         let expected_seconds = match (self.pace.lock(), self.session.try_lock()) {
             (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
             _ => f64::INFINITY,
         };
+        // Long work may go on after a signal has ended the call: it has copies.
+        let inputs = if is_short(expected_seconds) { tensors_in_place(inputs)? } else { tensors(inputs)? };
         let (session, start) = (self.session.clone(), Instant::now());
         let outputs = obeying_signals(py, expected_seconds, move || locked(&session, |session| session.run(inputs)))?;
         if let Ok(mut pace) = self.pace.lock() {

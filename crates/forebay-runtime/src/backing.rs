@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use forebay_base::{ByteRange, Region};
 use forebay_model::tensor::Contents;
+use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
@@ -28,6 +29,15 @@ pub(crate) fn find<'a>(
 /// Bytes of the tensor itself; its backing location may be longer, because sizes in buffers are rounded up.
 pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
     backing.shape.iter().product::<u64>() * backing.data_type.size_bytes()
+}
+
+/// The tensor of a backing location, of these bytes.
+///
+/// # Errors
+/// Another number of bytes than it has.
+pub(crate) fn tensor(backing: &BackingLocation, bytes: Vec<u8>) -> Result<Tensor, RuntimeError> {
+    Tensor::new(backing.data_type, &backing.shape, bytes)
+        .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
 }
 
 /// Refuses another number of bytes than a tensor has.
@@ -72,7 +82,7 @@ pub(crate) fn staging_bytes(plan: &Plan) -> u64 {
     let backing = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
     backing
         .flat_map(|backing| &backing.pieces)
-        .filter(|(_, region)| plan.memory(region.memory).kind != MemoryKind::HostBlock)
+        .filter(|(_, region)| !matches!(plan.memory(region.memory).kind, MemoryKind::HostBlock | MemoryKind::Lent))
         .map(|(range, _)| range.len().min(STAGING_BYTES))
         .max()
         .unwrap_or(0)

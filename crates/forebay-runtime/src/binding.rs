@@ -81,6 +81,7 @@ impl Binding {
                 MemoryKind::Placed => self.device.create_placed(memory.size_bytes)?,
                 MemoryKind::HostBlock if released => self.device.create_released_host_block(memory.size_bytes)?,
                 MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
+                MemoryKind::Lent => self.device.create_loan(memory.size_bytes)?,
                 MemoryKind::SpillFile => self.device.create_spill(folder, memory.size_bytes)?,
                 MemoryKind::Shared(number) => self.shared[number as usize],
             });

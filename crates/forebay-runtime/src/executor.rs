@@ -16,10 +16,13 @@ use forebay_model::Tensor;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
-use crate::backing::{check_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor_bytes};
+use crate::backing::{
+    check_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor, tensor_bytes,
+};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
 use crate::feeding::{give, FedInPlace};
+use crate::loans::Loans;
 use crate::profile::{late_copies, Link, Profile, Workers};
 use crate::step_times::{StepClock, StepTimes};
 use crate::trace::Trace;
@@ -66,6 +69,8 @@ pub struct Executor {
     binding: Binding,
     /// Where inputs are written that no copy brings to the device.
     fed_in_place: FedInPlace,
+    /// Inputs and outputs that are where the caller has them.
+    loans: Loans,
     /// Memory that other plans use, too; given back behind the binding.
     _shared: Vec<Arc<Executor>>,
 }
@@ -142,6 +147,7 @@ impl Executor {
             binding.join("while mapping memory")?;
             fed_in_place.release(&*device, &binding);
         }
+        let loans = Loans::of(&plan, &binding)?;
         let update_start = plan.update_start.min(plan.commands.len());
         let mut first = plan.commands[..update_start].to_vec();
         let outputs_event = record_outputs(&plan, &mut first);
@@ -168,6 +174,7 @@ impl Executor {
             links,
             binding,
             fed_in_place,
+            loans,
             _shared: shared,
         })
     }
@@ -290,7 +297,23 @@ impl Executor {
     /// # Errors
     /// An unknown name, or another number of bytes than the input has.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
+        if self.loans.has_input(name) {
+            return self.give_input(name, bytes.to_vec());
+        }
         self.write_backing(find(&self.plan.inputs, "input", name)?, bytes)
+    }
+
+    /// The same of a tensor that launches may read where it is, until the step is over.
+    ///
+    /// # Errors
+    /// As [`Executor::write_input`].
+    pub fn lend_input(&mut self, name: &str, tensor: &Tensor) -> Result<(), RuntimeError> {
+        if !self.loans.has_input(name) {
+            return self.write_input(name, tensor.bytes());
+        }
+        check_size(find(&self.plan.inputs, "input", name)?, tensor.bytes().len())?;
+        self.loans.lend(&*self.device, name, tensor);
+        Ok(())
     }
 
     /// The same of an input that is not needed otherwise: where it is written piece by piece, so is its memory given back.
@@ -300,6 +323,10 @@ impl Executor {
     pub fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
         let backing = find(&self.plan.inputs, "input", name)?;
         check_size(backing, bytes.len())?;
+        if self.loans.has_input(name) {
+            self.loans.write(&*self.device, name, bytes);
+            return Ok(());
+        }
         match self.fed_in_place.is_empty() {
             true => self.write_pieces(backing, &bytes),
             false => give(backing, bytes, |region, chunk| self.write_chunk(region, chunk)),
@@ -311,7 +338,23 @@ impl Executor {
     /// # Errors
     /// An unknown name, or what the device reports.
     pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
-        self.read_backing(find(&self.plan.outputs, "output", name)?)
+        let backing = find(&self.plan.outputs, "output", name)?;
+        match self.loans.result(name) {
+            Some(bytes) => tensor(backing, bytes[..tensor_bytes(backing) as usize].to_vec()),
+            None => self.read_backing(backing),
+        }
+    }
+
+    /// The same, given up: without a copy where launches wrote it to memory of its own. It is read once after each step.
+    ///
+    /// # Errors
+    /// As [`Executor::read_output`].
+    pub fn take_output(&mut self, name: &str) -> Result<Tensor, RuntimeError> {
+        let backing = find(&self.plan.outputs, "output", name)?;
+        match self.loans.take(backing) {
+            Some(bytes) => tensor(backing, bytes),
+            None => self.read_backing(backing),
+        }
     }
 
     /// Reads a parameter, state or constant as it is between two steps.
@@ -375,6 +418,11 @@ impl Executor {
         self.timed(|executor| {
             executor.submit_phase(0)?;
             executor.await_outputs()?;
+            if executor.loans.has_outputs() {
+                // Launches may still read inputs.
+                executor.binding.join("while running a step")?;
+                executor.loans.end(&*executor.device);
+            }
             let decision = executor.check_indices().and_then(|()| between(executor));
             match decision {
                 Ok(Decision::Continue) => executor.submit_phase(1)?,
@@ -417,6 +465,7 @@ impl Executor {
             return Err(RuntimeError::Broken);
         }
         self.warm_up()?;
+        self.loans.begin(&*self.device);
         let clock = StepClock::start(&*self.device);
         let result = step(self);
         let (mut times, records) = clock.stop(&*self.device);
@@ -434,6 +483,7 @@ impl Executor {
             // What is lost shows when it is read.
             let _ = self.device.recover();
         }
+        self.loans.end(&*self.device);
         // The next batch takes as much.
         self.fed_in_place.release(&*self.device, &self.binding);
         result.map(|()| times)
@@ -520,8 +570,7 @@ impl Executor {
             self.read_chunk(region, &mut bytes[range.start as usize..range.end as usize])?;
         }
         bytes.truncate(size_bytes as usize);
-        Tensor::new(backing.data_type, &backing.shape, bytes)
-            .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
+        tensor(backing, bytes)
     }
 
     /// Reads one chunk of a backing location.
@@ -620,7 +669,7 @@ fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
 fn can_be_released(kind: MemoryKind) -> bool {
     match kind {
         MemoryKind::HostBlock | MemoryKind::Reservation | MemoryKind::Placed => true,
-        MemoryKind::SpillFile | MemoryKind::Shared(_) => false,
+        MemoryKind::SpillFile | MemoryKind::Shared(_) | MemoryKind::Lent => false,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use forebay_base::{ByteRange, Command, Region, Space};
 use forebay_device::Device;
+use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
 use crate::backing::{chunks, padded};
@@ -20,7 +21,10 @@ impl FedInPlace {
     /// Those of a plan.
     pub fn of(plan: &Plan) -> FedInPlace {
         let pieces = plan.inputs.iter().flat_map(|backing| backing.pieces.iter().map(|(_, region)| *region));
-        let on_device = |region: &Region| matches!(plan.memory(region.memory).space, Space::Device(_));
+        let on_device = |region: &Region| {
+            let memory = plan.memory(region.memory);
+            matches!(memory.space, Space::Device(_)) && memory.kind != MemoryKind::Lent
+        };
         FedInPlace { regions: pieces.filter(on_device).collect() }
     }
 

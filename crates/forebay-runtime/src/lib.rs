@@ -22,6 +22,7 @@ pub mod error;
 pub mod executor;
 mod feeding;
 mod live;
+mod loans;
 pub mod paged;
 pub mod profile;
 pub mod shared;

@@ -159,6 +159,12 @@ impl LimitedDevice {
         here && self.options.memory.is_one_pool() && !self.simulates()
     }
 
+    /// Whether inputs and outputs may stay where the caller has them. What spills needs host memory for them: a plan that copies them says how
+    /// much.
+    pub(crate) fn lends(&self) -> bool {
+        self.has_one_pool() && self.device.takes_loans() && !self.spills()
+    }
+
     /// Whether the budget for device memory bounds tensors alone, as that of a simulated device: because that device's link has a given
     /// speed, or because the whole process cannot stay within the budget.
     pub(crate) fn simulates(&self) -> bool {

@@ -12,6 +12,7 @@ use forebay_limits::Use;
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
 use forebay_plan::cost::Costs;
+use forebay_plan::plan::{MemoryKind, PlanMemory};
 use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions, SharedLayout};
 
 use crate::error::Error;
@@ -30,7 +31,8 @@ enum Feeding {
 impl Feeding {
     fn of(plan: &Plan) -> Feeding {
         let mut pieces = plan.inputs.iter().flat_map(|backing| &backing.pieces);
-        match pieces.any(|(_, region)| matches!(plan.memory(region.memory).space, Space::Device(_))) {
+        let in_place = |memory: &PlanMemory| memory.space != Space::Host && memory.kind != MemoryKind::Lent;
+        match pieces.any(|(_, region)| in_place(plan.memory(region.memory))) {
             true => Feeding::InPlace,
             false => Feeding::OnHost,
         }
@@ -94,7 +96,7 @@ pub(crate) fn plan(
     let (options, limits) = (&machine.options, machine.device.limits());
     let check = options.planning.check || cfg!(debug_assertions);
     let plain = PlanOptions { check, ..PlanOptions::default() };
-    let sharing = PlanOptions { shared: shared.cloned(), ..plain.clone() };
+    let sharing = PlanOptions { shared: shared.cloned(), lends: machine.lends(), ..plain.clone() };
     let mut in_core = plan_in_groups(program, groups, &sharing, limits, costs)?;
     let (host_bytes, in_core_bytes) = (in_core.statistics.host_bytes, in_core.statistics.device_peak_bytes);
     let limit = match machine.process_limit() {

@@ -136,6 +136,22 @@ impl Runner {
         }
     }
 
+    /// The same of a tensor that launches may read where it is, until the step is over.
+    pub(crate) fn lend_input(&mut self, name: &str, tensor: &Tensor) -> Result<(), RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.lend_input(name, tensor),
+            Runner::Paged(executor) => executor.write_input(name, tensor.bytes()),
+        }
+    }
+
+    /// Reads an output once, without a copy where launches wrote it to memory of its own.
+    pub(crate) fn take_output(&mut self, name: &str) -> Result<Tensor, RuntimeError> {
+        match self {
+            Runner::Planned(executor) => executor.take_output(name),
+            Runner::Paged(executor) => executor.read_output(name),
+        }
+    }
+
     pub(crate) fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.read_output(name),

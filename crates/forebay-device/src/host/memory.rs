@@ -7,6 +7,8 @@ use std::sync::Arc;
 use forebay_base::{HeapId, MemoryId, Region};
 pub use forebay_limits::Use;
 
+pub(super) use super::address::Address;
+use super::loans::Loans;
 use super::spill_file::SpillFile;
 use super::sys::{AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
@@ -40,6 +42,8 @@ pub(super) struct Memories {
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
     spills: BTreeMap<MemoryId, Arc<SpillFile>>,
+    /// Memories behind which is what the process lends.
+    pub loans: Loans,
     next_id: u32,
     usage: DeviceUsage,
     /// The most heap bytes that may exist.
@@ -47,15 +51,6 @@ pub(super) struct Memories {
     /// The most host bytes that may exist.
     host_cap_bytes: u64,
 }
-
-/// The address of a region's first byte.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Address(pub *mut u8);
-
-// SAFETY: an address; commands' ordering decides who may access the bytes when.
-unsafe impl Send for Address {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Address {}
 
 fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString) -> DeviceError {
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
@@ -149,6 +144,13 @@ impl Memories {
         Ok(self.add_memory(range, size_bytes, Kind::Placed))
     }
 
+    /// Addresses for what the process will lend.
+    pub fn create_loan(&mut self, size_bytes: u64) -> MemoryId {
+        let id = MemoryId(self.id());
+        self.loans.add(id, size_bytes);
+        id
+    }
+
     pub fn create_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let block = self.create_released_host_block(size_bytes)?;
         self.fill_host(block).inspect_err(|_| self.destroy_memory(block))?;
@@ -207,6 +209,7 @@ impl Memories {
         if let Some(file) = self.spills.remove(&memory) {
             self.usage.disk_bytes -= file.size_bytes();
         }
+        self.loans.remove(memory);
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
             Kind::Reservation => {}
@@ -251,8 +254,17 @@ impl Memories {
         Ok(())
     }
 
-    /// The address of a region, all of whose bytes have memory behind them.
+    /// The address of a region that a command reads, all of whose bytes have memory behind them.
     pub fn resolve(&self, region: Region) -> Result<Address, DeviceError> {
+        self.loans.resolve(region, false).unwrap_or_else(|| self.resolve_own(region))
+    }
+
+    /// The same of a region that a command writes.
+    pub fn resolve_to_write(&self, region: Region) -> Result<Address, DeviceError> {
+        self.loans.resolve(region, true).unwrap_or_else(|| self.resolve_own(region))
+    }
+
+    fn resolve_own(&self, region: Region) -> Result<Address, DeviceError> {
         let memory = self.memories.get(&region.memory);
         let memory = memory.ok_or_else(|| {
             let spilled = self.spills.contains_key(&region.memory);
@@ -277,7 +289,8 @@ impl Memories {
     /// # Panics
     /// If the region is not inside such a memory.
     pub fn resolve_host(&self, region: Region, unified: bool) -> Address {
-        let memory = &self.memories[&region.memory];
+        let memory = self.memories.get(&region.memory);
+        let memory = memory.unwrap_or_else(|| panic!("{} is no memory of the host's", region.memory));
         assert!(unified || memory.kind == Kind::HostBlock, "{} is not a host block", region.memory);
         self.resolve(region).unwrap_or_else(|error| panic!("{error}"))
     }

@@ -4,6 +4,7 @@
 //! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, and a thread that ends
 //! work has streams go on that waited for it. Copies between spaces really move bytes.
 
+mod address;
 mod backend;
 mod copying;
 mod disk;
@@ -12,6 +13,7 @@ mod helper_tasks;
 mod isa;
 pub(crate) mod kernels;
 mod link;
+mod loans;
 mod lock;
 mod memory;
 pub mod processor;
@@ -32,6 +34,7 @@ use forebay_queue::{Origin, Progress, Streams};
 
 use crate::communicator::Communicator;
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use crate::loan::Loan;
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
@@ -185,12 +188,11 @@ impl HostDevice {
 fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceError> {
     Ok(Some(match command {
         Command::Launch { launch, .. } => {
-            let reads = resolve(memories, &launch.reads)?;
-            let writes = resolve(memories, &launch.writes)?;
+            let reads = resolve(&launch.reads, |region| memories.resolve(region))?;
+            let writes = resolve(&launch.writes, |region| memories.resolve_to_write(region))?;
             let workspace = match &launch.workspace {
-                Some(region) => {
-                    workspace_desc(region)?.map(|desc| Ok::<_, DeviceError>((desc, memories.resolve(*region)?)))
-                }
+                Some(region) => workspace_desc(region)?
+                    .map(|desc| Ok::<_, DeviceError>((desc, memories.resolve_to_write(*region)?))),
                 None => None,
             };
             Work::Launch { launch: launch.clone(), reads, writes, workspace: workspace.transpose()? }
@@ -208,11 +210,12 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
                 (false, true) => CopyDirection::FromDevice,
                 _ => CopyDirection::Inside,
             };
-            let (from, to, bytes) = (memories.resolve(*from)?, memories.resolve(*to)?, from.range.len() as usize);
+            let (bytes, from, to) =
+                (from.range.len() as usize, memories.resolve(*from)?, memories.resolve_to_write(*to)?);
             Work::Copy { from, to, bytes, direction }
         }
         Command::Fill { region, pattern, .. } => {
-            let (to, bytes) = (memories.resolve(*region)?, region.range.len() as usize);
+            let (to, bytes) = (memories.resolve_to_write(*region)?, region.range.len() as usize);
             Work::Fill { to, bytes, pattern: *pattern }
         }
         _ => return Ok(None),
@@ -235,16 +238,20 @@ fn transfer(
             return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
         }
     };
-    let (address, bytes) = (memories.resolve(in_memory)?, in_memory.range.len());
+    let address = if to_disk { memories.resolve(in_memory)? } else { memories.resolve_to_write(in_memory)? };
+    let bytes = in_memory.range.len();
     Ok(Some(Transfer { file, offset_bytes: on_disk.range.start, address, bytes, to_disk }))
 }
 
 /// The addresses of bindings, each long enough and aligned for its tensor.
-fn resolve(memories: &Memories, bindings: &[Binding]) -> Result<Vec<Address>, DeviceError> {
+fn resolve(
+    bindings: &[Binding],
+    find: impl Fn(Region) -> Result<Address, DeviceError>,
+) -> Result<Vec<Address>, DeviceError> {
     let address = |binding: &Binding| {
         let check = binding.desc.check_binding(binding.region.range.start, binding.region.range.len());
         check.map_err(|error| DeviceError::Lost { reason: format!("{}: {error}", binding.region) })?;
-        memories.resolve(binding.region)
+        find(binding.region)
     };
     bindings.iter().map(address).collect()
 }
@@ -329,6 +336,26 @@ impl Device for HostDevice {
         // Reserving may take a while, and others go on meanwhile.
         let file = SpillFile::new(folder, size_bytes)?;
         Ok(lock(&self.memories).add_spill(file))
+    }
+
+    fn takes_loans(&self) -> bool {
+        true
+    }
+
+    fn create_loan(&self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        Ok(lock(&self.memories).create_loan(size_bytes))
+    }
+
+    fn lend(&self, memory: MemoryId, loan: Loan) -> Result<(), Loan> {
+        lock(&self.memories).loans.lend(memory, loan)
+    }
+
+    fn give_back(&self, memory: MemoryId) -> Option<Loan> {
+        lock(&self.memories).loans.give_back(memory)
+    }
+
+    fn host_address(&self, region: Region) -> Option<*mut u8> {
+        lock(&self.memories).resolve_to_write(region).ok().map(|address| address.0)
     }
 
     fn destroy_memory(&self, memory: MemoryId) {

@@ -7,6 +7,7 @@ use crate::bound::{bound_of, problem};
 use crate::cost::{estimate, Costs};
 use crate::emit::{emit, Decisions, COMPUTE};
 use crate::liveness::{liveness, Liveness};
+use crate::loans::Loans;
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
 use crate::planner::{plan, PlanOptions};
@@ -134,6 +135,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
                 residency: &residency,
                 backing_stores: &backing_stores,
                 arena,
+                loans: &Loans::default(),
                 limits,
             };
             let mut plan = emit(&decisions, &work).unwrap_or_else(|error| panic!("seed {seed}: {error}"));

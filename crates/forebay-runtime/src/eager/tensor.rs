@@ -4,6 +4,7 @@ use std::fmt;
 
 use forebay_base::{DataType, TensorDesc};
 use forebay_model::{Tensor, TensorType};
+use forebay_sync::race::HostAction;
 
 use super::context::Context;
 use super::slice::Slice;
@@ -111,6 +112,25 @@ impl DeviceTensor {
             return Err(RuntimeError::Tensor { reason: format!("{} cannot be copied to {}", other.ty, self.ty) });
         }
         self.slice.copy_from(&other.slice)
+    }
+
+    /// Where its elements are in the memory of the process, once the current stream's work so far is done; none on a device with memory of its
+    /// own, and for managed memory, which moves. They stay there for as long as anyone has the tensor. Who reads or writes them orders that
+    /// against later work.
+    ///
+    /// # Errors
+    /// A failure of the device, then or earlier.
+    pub fn host_address(&self) -> Result<Option<*mut u8>, RuntimeError> {
+        let (span, context) = (self.slice.span(), self.context());
+        if span.buffer().is_some() {
+            return Ok(None);
+        }
+        let address = context.device().host_address(span.region());
+        if address.is_some() {
+            context.shared().synchronize(context.current_stream().queue())?;
+            context.shared().lock().note_host(HostAction::Read(span.region()));
+        }
+        Ok(address)
     }
 
     /// Its bytes, whole groups of four.

@@ -1,0 +1,92 @@
+"""Modules whose way depends on numbers, which an export would take once and for all."""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+import threading
+from types import FrameType
+from typing import Any, Callable, Iterator, List
+
+import torch
+
+from .errors import Error
+
+# Parts of PyTorch have no types.
+_untyped: Any = torch
+#: What makes a number of Python's of a tensor.
+_METHODS = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist")
+#: Nodes of a trace that ask for sizes: a plan has its own for each.
+_SIZES = frozenset(["aten::size", "aten::dim", "aten::numel", "aten::len", "aten::_shape_as_tensor", "onnx::Shape", "prim::shape"])
+_PYTORCH = os.path.dirname(torch.__file__) + os.sep
+_lock = threading.RLock()
+
+
+class OneWayError(Error):
+    """A module would take a way that hangs on numbers."""
+
+
+@contextlib.contextmanager
+def one_way() -> Iterator[None]:
+    """Within this, a module that is traced makes no number of Python's out of its inputs or parameters: an ``if`` or a loop would hang on it.
+
+    Raises:
+        forebay.Error: It does; the text says where.
+    """
+    with _lock:
+        own = {name: vars(torch.Tensor).get(name) for name in _METHODS}
+        for name in _METHODS:
+            setattr(torch.Tensor, name, _watched(getattr(torch.Tensor, name)))
+        try:
+            yield
+        finally:
+            for name, method in own.items():
+                if method is None:
+                    delattr(torch.Tensor, name)
+                else:
+                    setattr(torch.Tensor, name, method)
+
+
+def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, which looks first at what its tensor is computed from."""
+
+    def watched(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        caller = sys._getframe(1)
+        # PyTorch's own layers trace as they should.
+        if not caller.f_code.co_filename.startswith(_PYTORCH) and _untyped.jit.is_tracing() and _is_computed(tensor):
+            raise OneWayError(
+                f"the module turns a tensor into a number of Python's {_place(caller)}. An export takes one way through a "
+                "module: what an `if`, a loop or `item()` makes of the numbers of one batch would hold for all. Use torch.where or other "
+                "operations on tensors instead, or run the parts between the decisions by forebay.torch.compile"
+            )
+        return method(tensor, *arguments, **named)
+
+    return watched
+
+
+def _is_computed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of the trace is computed from the numbers, not the sizes, of an input or a parameter."""
+    try:
+        values: List[Any] = [_untyped._C._get_value_trace(tensor)]
+    except RuntimeError:  # It is no part of the trace.
+        return False
+    seen = set()
+    while values:
+        value = values.pop()
+        if value.unique() in seen:
+            continue
+        seen.add(value.unique())
+        node = value.node()
+        if node.kind() == "prim::Param":
+            return True
+        if node.kind() not in _SIZES:
+            values.extend(node.inputs())
+    return False
+
+
+def _place(frame: FrameType) -> str:
+    """Where a frame stands."""
+    code, line = frame.f_code, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    return f"in {code.co_name}, {code.co_filename}, line {frame.f_lineno}" + (f" (`{line}`)" if line else "")
