@@ -8,11 +8,12 @@ use crate::dataset::{DataSet, Requirements, RowSelection, Source};
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
+use crate::table_files::format;
 use crate::text_files::text_files;
 use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
-/// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
+/// (`.csv`), tar shards (WebDataset), Parquet or Arrow files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
@@ -23,7 +24,7 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
 fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     let source = match kind_of(path)? {
-        Kind::Parquet => open_parquet(path, requirements, reading)?,
+        Kind::Columns => open_columns(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
         Kind::Table => manifest::open(path, requirements)?,
@@ -48,27 +49,18 @@ fn open_text(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Sourc
     ))
 }
 
-#[cfg(feature = "parquet")]
-fn open_parquet(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
+#[cfg(feature = "tables")]
+fn open_columns(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
     match reading.text.tokenizer {
         Some(_) => open_text(path, requirements, reading),
-        None => crate::parquet_set::open(path, requirements, reading.held),
+        None => crate::table_set::open(path, crate::tables::open(path)?, requirements, reading.held),
     }
 }
 
-#[cfg(not(feature = "parquet"))]
-fn open_parquet(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
-    let reason = "this program was built without Parquet (cargo's feature `parquet`)";
+#[cfg(not(feature = "tables"))]
+fn open_columns(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
+    let reason = "this program was built without Parquet and Arrow (cargo's features `parquet` and `arrow`)";
     Err(DataError::unsupported(path.display().to_string(), reason))
-}
-
-/// Whether a path is a Parquet file, or a folder of them.
-fn is_parquet(path: &Path) -> Result<bool, DataError> {
-    let is_named = |path: &Path| path.extension().is_some_and(|extension| extension == "parquet");
-    Ok(match path.is_dir() {
-        true => crate::image_set::listed(path)?.iter().any(|path| is_named(path)),
-        false => is_named(path),
-    })
 }
 
 /// What a path names.
@@ -90,8 +82,8 @@ pub(crate) enum Kind {
     Sounds,
     /// Text.
     Text,
-    /// Parquet files.
-    Parquet,
+    /// Tables of columns: Parquet or Arrow files.
+    Columns,
 }
 
 /// The path of a data set without its selection, and what it names.
@@ -110,7 +102,7 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
     let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     Ok(match path.is_dir() {
         _ if tar_set::is_shards(path)? => Kind::Shards,
-        _ if is_parquet(path)? => Kind::Parquet,
+        _ if format(path)?.is_some() => Kind::Columns,
         _ if !text_files(path)?.is_empty() => Kind::Text,
         false if is_table => Kind::Table,
         false => Kind::Arrays,
