@@ -1,7 +1,7 @@
 //! Which kind of data set a path names.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::arrays::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
@@ -30,10 +30,22 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
         Kind::Table => manifest::open(path, requirements)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
         Kind::Sounds => sound_set::open(path, requirements)?,
-        Kind::Images => image_set::open(path, requirements)?,
+        Kind::Images => image_set::open(path, requirements).map_err(|error| below(path).unwrap_or(error))?,
         Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, reading.held)?,
     };
     DataSet::new(source, selection, data)
+}
+
+/// What to say of a folder whose sub-folders have tables: one of them is meant.
+fn below(folder: &Path) -> Option<DataError> {
+    let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
+    let folders: Vec<PathBuf> = image_set::listed(folder).ok()?.into_iter().filter(has_tables).collect();
+    let first = folders.first()?.display();
+    let reason = format!(
+        "no data in this folder itself, but tables in {} of its sub-folders: give one of them, such as {first}",
+        folders.len()
+    );
+    Some(DataError::layout(folder, reason))
 }
 
 #[cfg(feature = "text")]
@@ -59,7 +71,8 @@ fn open_columns(path: &Path, requirements: &Requirements, reading: &Reading) -> 
 
 #[cfg(not(feature = "tables"))]
 fn open_columns(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
-    let reason = "this program was built without Parquet and Arrow (cargo's features `parquet` and `arrow`)";
+    let name = format(path)?.map_or("tables", crate::table_files::Format::name);
+    let reason = format!("this program was built without {name} (cargo's features `parquet` and `arrow`)");
     Err(DataError::unsupported(path.display().to_string(), reason))
 }
 

@@ -68,7 +68,12 @@ pub(crate) fn open(
     }
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
     let label = LABELS.into_iter().filter(|name| !is_input(name)).find_map(|name| table.find(name));
-    let label = label.ok_or_else(|| missing(format!("no column of labels ({})", LABELS.join(", "))))?.clone();
+    let label = label.ok_or_else(|| {
+        let is_text = table.columns().iter().any(|column| column.kind == Some(Kind::Bytes));
+        let text = if is_text { "; a column of text alone is read with a tokenizer (--tokenizer)" } else { "" };
+        missing(format!("no column of labels ({}){text}", LABELS.join(", ")))
+    })?;
+    let label = label.clone();
     let mut inputs = Vec::new();
     for input in &requirements.inputs {
         let named = table.find(&input.name);

@@ -153,6 +153,14 @@ fn a_folder_of_files_is_one_set_and_missing_values_are_named() {
     assert_eq!(to_f64(&set.batch(&[499, 500]).unwrap().inputs["gaps"]), [199.0, 201.0]);
     std::fs::copy(testdata("words.arrows"), folder.path().join("z.arrows")).unwrap();
     let found = error(folder.path(), &requirements(vec![input("wide", DataType::Int64, &[])]));
+    let parent = tempfile::tempdir().unwrap();
+    std::fs::create_dir(parent.path().join("train")).unwrap();
+    std::fs::copy(testdata("words.arrows"), parent.path().join("train/data-00000-of-00001.arrow")).unwrap();
+    let above = error(parent.path(), &requirements(vec![input("wide", DataType::Float32, &[3, 8, 8])]));
+    assert!(
+        above.contains("tables in 1 of its sub-folders: give one of them, such as") && above.contains("train"),
+        "{above}"
+    );
     assert!(found.contains("z.arrows: it has the columns wide (int64), label (bytes)"), "{found}");
 }
 
@@ -192,7 +200,11 @@ fn what_is_missing_is_named() {
     assert!(found.contains("when (of another kind)") && found.contains("view (bytes)"), "{found}");
     assert!(error(&file, &one("x", &[5])).contains("expected 5 numbers in each row"));
     assert!(error(&file, &one("ragged", &[2])).contains("expected 2 numbers in each row"));
-    assert!(error(&testdata("text.arrow"), &one("x", &[1])).contains("no column of labels (y, labels, label)"));
+    let found = error(&testdata("text.arrow"), &one("x", &[1]));
+    assert!(
+        found.contains("no column of labels (y, labels, label); a column of text alone is read with a tokenizer"),
+        "{found}"
+    );
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.feather");
     for (bytes, wanted) in [
