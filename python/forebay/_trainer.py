@@ -176,7 +176,7 @@ class Trainer:
                 DLPack (PyTorch's tensors do) or the buffer protocol.
             labels: An array of the type and shape of :attr:`labels`; class numbers may be of any integer type.
             gradients: Whether the report has the gradients, too. Such a step has a plan of its own, within the same budgets and with the same
-                bits, and is slower.
+                bits, and is slower. The arrays take as much memory as the parameters, next to the budgets.
 
         Raises:
             forebay.InvalidArgument: Inputs or labels that do not fit.

@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
         let digest = self.digest.clone().unwrap_or_default();
         facts.insert("data".to_owned(), format!("{} samples (digest {digest})", self.loader.data().sample_count()));
         let every = self.arguments.records.histogram_steps(Shown::Gradients);
-        let shown = every.map_or("nowhere".to_owned(), |every| format!("after every {every} steps"));
+        let shown = every.map_or("never".to_owned(), |every| format!("after every {every} steps"));
         facts.insert("histograms of gradients".to_owned(), shown);
         facts.insert("first step".to_owned(), (self.trainer.step_count() + 1).to_string());
         Ok(facts)
