@@ -44,6 +44,8 @@ class StepReport:
     gradient_norm: Optional[float]
     #: Whether the update was left out, because the loss or a gradient is not finite.
     skipped: bool
+    #: The gradient of each parameter that trains, before it was limited; ``None`` where the step was not asked for them.
+    gradients: Optional[Dict[str, npt.NDArray[Any]]] = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class FitSettings:
 
     epochs: int
     callbacks: Sequence[Callback]
+    gradients_every: Optional[int]
     validation: Optional[Iterable[Any]]
     validate_every: Optional[int]
     metrics: Sequence[str]
@@ -104,7 +107,11 @@ class FitSettings:
         """Refuses settings that contradict each other."""
         if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
             raise InvalidArgument("name a folder for checkpoints: checkpoint=...")
-        for name, steps in (("validate_every", self.validate_every), ("checkpoint_every", self.checkpoint_every)):
+        for name, steps in (
+            ("gradients_every", self.gradients_every),
+            ("validate_every", self.validate_every),
+            ("checkpoint_every", self.checkpoint_every),
+        ):
             if steps is not None and steps < 1:
                 raise InvalidArgument(f"{name} is {steps}: it counts steps, so it is at least 1")
         if self.patience is not None and self.patience < 1:
@@ -130,7 +137,7 @@ class Fit:
         trainer: Trainer,
         settings: FitSettings,
         prepare: Callable[[Any], _Batch],
-        step: Callable[[Dict[str, Native], Native], StepReport],
+        step: Callable[[Dict[str, Native], Native, bool], StepReport],
     ) -> None:
         settings.check()
         self._trainer = trainer
@@ -149,6 +156,9 @@ class Fit:
         folder = self._settings.checkpoint
         if self._settings.resume and folder is not None and os.path.exists(os.path.join(folder, "checkpoint.json")):
             self._go_on_from(self._trainer.restore(folder))
+        if self._settings.gradients_every is not None:
+            # A budget that is too small for it is found before the first step.
+            self._trainer.plan_gradients()
         while self._epoch < self._settings.epochs and not self._history.stopped:
             self._run_epoch(data)
         return self._history
@@ -162,7 +172,8 @@ class Fit:
             for number, (batch, labels) in enumerate(read_ahead(data, self._prepare)):
                 if number < skipped:
                     continue
-                report = self._step(batch, labels)
+                every = settings.gradients_every
+                report = self._step(batch, labels, every is not None and (trainer.step_count + 1) % every == 0)
                 losses.append(report.loss)
                 history.losses.append(report.loss)
                 bar.step(report.loss)

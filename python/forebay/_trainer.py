@@ -168,19 +168,32 @@ class Trainer:
 
     # Steps.
 
-    def step(self, inputs: Any, labels: Any) -> StepReport:
+    def step(self, inputs: Any, labels: Any, *, gradients: bool = False) -> StepReport:
         """Trains on one batch. Where the model leaves sizes open, they may be others than the planned ones.
 
         Args:
             inputs: A dictionary of arrays by name; an array alone where there is one input. Arrays are NumPy's, or of whatever speaks
                 DLPack (PyTorch's tensors do) or the buffer protocol.
             labels: An array of the type and shape of :attr:`labels`; class numbers may be of any integer type.
+            gradients: Whether the report has the gradients, too. Such a step has a plan of its own, within the same budgets and with the same
+                bits, and is slower. The arrays take as much memory as the parameters, next to the budgets.
 
         Raises:
             forebay.InvalidArgument: Inputs or labels that do not fit.
             forebay.NotFinite: The loss is no number; parameters are as before.
+            forebay.OutOfBudget: No plan that keeps the gradients fits the budget; :meth:`plan_gradients` finds that before any step.
+
+        >>> import forebay, numpy as np
+        >>> trainer = forebay.Trainer(digits, batch_size=10)
+        >>> report = trainer.step(np.ones((10, 1, 8, 8), np.float32), np.arange(10), gradients=True)
+        >>> sorted(report.gradients) == sorted(trainer.parameters())
+        True
         """
-        return self._prepared_step(*self._batch(inputs, labels))
+        return self._prepared_step(*self._batch(inputs, labels), gradients)
+
+    def plan_gradients(self) -> None:
+        """Makes the plan of steps that give gradients, so that a budget which is too small for it is found before any training."""
+        self._native.plan_gradients()
 
     def evaluate(self, inputs: Any, labels: Any) -> Evaluation:
         """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are."""
@@ -238,6 +251,7 @@ class Trainer:
         epochs: int = 1,
         callbacks: Union[Callback, Sequence[Callback]] = (),
         *,
+        gradients_every: Optional[int] = None,
         validation: Optional[Iterable[Any]] = None,
         validate_every: Optional[int] = None,
         metrics: Sequence[str] = (),
@@ -256,6 +270,7 @@ class Trainer:
                 among them.
             epochs: How often to go through ``data``.
             callbacks: Called after each step with the trainer and the step's report; one that returns ``False`` ends the training.
+            gradients_every: Steps after which the report has the gradients, too: see :meth:`step`.
             validation: Batches that the model is measured on after each epoch.
             validate_every: Steps after which it is measured instead.
             metrics: What to measure next to the loss: see :meth:`measure`.
@@ -278,6 +293,7 @@ class Trainer:
         settings = FitSettings(
             epochs=epochs,
             callbacks=[callbacks] if callable(callbacks) else list(callbacks),
+            gradients_every=gradients_every,
             validation=validation,
             validate_every=validate_every,
             metrics=metrics,
@@ -303,10 +319,13 @@ class Trainer:
     def _after_fit(self) -> None:
         """Called when :meth:`fit` ends without an error."""
 
-    def _prepared_step(self, batch: Dict[str, Native], labels: Native) -> StepReport:
+    def _prepared_step(self, batch: Dict[str, Native], labels: Native, gradients: bool) -> StepReport:
         """A step on arrays as the native module takes them."""
         self._before_step()
-        return StepReport(*self._native.step(batch, labels))
+        if not gradients:
+            return StepReport(*self._native.step(batch, labels))
+        numbers, found = self._native.step_with_gradients(batch, labels)
+        return StepReport(*numbers, gradients=all_from_native(found))
 
     def _batch(self, inputs: Any, labels: Any) -> Tuple[Dict[str, Native], Native]:
         given = by_name(inputs, list(self._types))

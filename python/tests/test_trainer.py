@@ -42,6 +42,25 @@ def test_budgets_change_no_bit(digits: str, batch: Any, tmp_path: Path) -> None:
         assert within.evaluate(*batch).loss == whole.evaluate(*batch).loss
 
 
+def test_gradients_change_no_step(digits: str, batch: Any) -> None:
+    expected = trainer(digits, optimizer=forebay.SGD(0.5))
+    for _ in range(3):
+        expected.step(*batch)
+    run = trainer(digits, optimizer=forebay.SGD(0.5), simulate_device="70%")
+    run.plan_gradients()
+    assert run.step(*batch).gradients is None
+    before = run.parameters()
+    report = run.step(*batch, gradients=True)
+    assert report.gradients is not None and report.gradients.keys() == before.keys()
+    for name, after in run.parameters().items():
+        np.testing.assert_allclose(before[name] - after, 0.5 * report.gradients[name], rtol=1e-3, atol=1e-6)
+    run.step(*batch)
+    assert same(run.parameters(), expected.parameters())
+    reports: List[forebay.StepReport] = []
+    run.fit([batch] * 4, callbacks=lambda _, report: reports.append(report), gradients_every=2, progress=False)
+    assert [report.step for report in reports if report.gradients is not None] == [4, 6]
+
+
 def test_optimizers_and_losses(digits: str, batch: Any) -> None:
     for optimizer in ("sgd", "adam", "adamw", forebay.SGD(0.05, momentum=0.9, nesterov=True), forebay.Adam(1e-3, weight_decay=0.1)):
         run = trainer(digits, optimizer=optimizer)

@@ -12,6 +12,7 @@ import os
 import nrrd
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import soundfile
 from PIL import Image
@@ -105,6 +106,59 @@ def parquet():
     }
 
 
+def arrow():
+    """The same rows as in Parquet, with columns of other kinds between them; some of these are not read."""
+    table = pq.read_table("numbers_plain.parquet")
+    rows, label = len(table), table["label"].to_pylist()
+    words = table["word"].to_pylist()
+    x = np.array(table["x"].to_pylist(), np.float32).reshape(rows, 2, 3)
+    long = [f"{word}, which is number {number}" if number % 2 else word for number, word in enumerate(words)]
+    options = {"label": pa.array(label), "word": pa.array(words).dictionary_encode(), "small": table["small"], "flag": table["flag"]}
+    columns = {
+        "when": pa.array([row * 10**6 for row in range(rows)], pa.timestamp("us")),
+        "x": table["x"],
+        "price": pa.array([row for row in range(rows)], pa.decimal128(9, 2)),
+        "nested": pa.array(x.tolist(), pa.list_(pa.large_list(pa.float32()))),
+        "nothing": pa.nulls(rows),
+        "either": pa.UnionArray.from_dense(pa.array([0] * rows, pa.int8()), pa.array(range(rows), pa.int32()), [pa.array(label)]),
+        "view": pa.array(long, pa.string_view()),
+        "pairs": pa.array([[("a", row)] for row in range(rows)], pa.map_(pa.string(), pa.int64())),
+        "inside": pa.array([{"half": value, "big": word} for value, word in zip(table["half"].to_pylist(), words)],
+                           pa.struct({"half": pa.float16(), "big": pa.large_string()})),
+        "ragged": table["ragged"],
+        "gaps": table["gaps"],
+        "wide": table["wide"],
+        "index": pa.DictionaryArray.from_arrays(pa.array(label, pa.uint8()), pa.array([0.5, 1.5, 2.5], pa.float32())),
+        **options,
+    }
+    whole = pa.table(columns)
+    with pa.ipc.new_file("numbers_file.arrow", whole.schema) as file:
+        file.write_table(whole, max_chunksize=128)
+    some = whole.select(["when", "x", "view", "wide", "flag", "small", "label", "word"])
+    feather.write_feather(some, "numbers_lz4.feather", compression="lz4", chunksize=128)
+    with pa.ipc.new_stream("numbers_zstd.arrow", some.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(some, max_chunksize=128)
+    large = pa.array([{"large": word} for word in words], pa.struct({"large": pa.large_string()}))
+    for name, label_name, labels in [("words_view.arrow", "y", columns["view"]), ("words_large.arrow", "labels", large)]:
+        labelled = pa.table({"wide": table["wide"], label_name: labels})
+        with pa.ipc.new_file(name, labelled.schema) as file:
+            file.write_table(labelled, max_chunksize=128)
+    # The dictionary grows from one batch to the next, and then is another one.
+    schema = pa.schema({"wide": pa.int64(), "label": pa.dictionary(pa.int8(), pa.string())})
+    with pa.ipc.new_stream("words.arrows", schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as stream:
+        for first, known in ((0, ["eel"]), (2, ["eel", "cat"]), (4, ["eel", "cat", "dog"]), (6, ["dog", "cat"])):
+            picked = [known[number % len(known)] for number in (first, first + 1)]
+            indices = pa.array([known.index(word) for word in picked], pa.int8())
+            coded = pa.DictionaryArray.from_arrays(indices, pa.array(known))
+            stream.write_batch(pa.record_batch([pa.array([first, first + 1]), coded], schema=schema))
+    images = pq.read_table("images.parquet")
+    with pa.ipc.new_stream("images.arrow", images.schema) as stream:
+        stream.write_table(images)
+    text = pq.read_table("text.parquet")
+    with pa.ipc.new_file("text.arrow", text.schema) as file:
+        file.write_table(text, max_chunksize=2)
+
+
 def volumes():
     random = np.random.default_rng(6)
     image = random.integers(-1000, 1000, (3, 4, 5)).astype(np.int16)
@@ -140,6 +194,7 @@ def sounds():
 
 text()
 parquet()
+arrow()
 volumes()
 sounds()
 json.dump(expected, open("expected.json", "w"))

@@ -229,8 +229,8 @@ pub enum DataChangedKind {
   a folder of sounds    WAV or FLAC, one sub-folder per class, cut or padded with zeros to the model's input
   a table of images     a .csv file with the columns path and label
   tar shards            a .tar file or a folder of them, as WebDataset has them: 17.jpg and 17.cls, or 17.x.npy and 17.y.npy
-  Parquet files         a .parquet file or a folder of them: columns named as the inputs (numbers, lists, bytes of images) and y, labels or
-                        label; with --tokenizer, a column of text
+  tables                a Parquet file (.parquet), an Arrow file or stream (.arrow, .feather, .arrows), or a folder of either: columns named
+                        as the inputs (numbers, lists, bytes of images) and y, labels or label; with --tokenizer, a column of text
   text                  a .txt or .jsonl file or a folder of them, with --tokenizer: sequences of tokens, labels are the next ones
 DATA#0..1500 takes those samples only.
 

@@ -69,8 +69,8 @@ impl EventFile {
     }
 
     /// Writes how often values lie where, in equal parts from the least to the largest. What is no number is left out.
-    pub fn histogram(&mut self, step: u64, name: &str, values: &[f64]) {
-        let finite = || values.iter().copied().filter(|value| value.is_finite());
+    pub fn histogram(&mut self, step: u64, name: &str, values: impl Iterator<Item = f64> + Clone) {
+        let finite = || values.clone().filter(|value| value.is_finite());
         let (low, high) = finite().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
         if low > high {
             return;
@@ -255,9 +255,9 @@ mod tests {
     fn histograms_count_every_number_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut events = EventFile::new(folder.path(), 0).unwrap();
-        events.histogram(3, "w", &[-1.0, 0.25, 0.25, 3.0, f64::NAN]);
-        events.histogram(3, "none", &[f64::NAN]);
-        events.histogram(3, "same", &[2.0, 2.0]);
+        events.histogram(3, "w", [-1.0, 0.25, 0.25, 3.0, f64::NAN].into_iter());
+        events.histogram(3, "none", [f64::NAN].into_iter());
+        events.histogram(3, "same", [2.0, 2.0].into_iter());
         let records = records(&std::fs::read(&events.path).unwrap());
         assert_eq!(records.len(), 3);
         for (record, name, low, high, count) in [(1, "w", -1.0, 3.0, 4.0), (2, "same", 2.0, 2.0, 2.0)] {

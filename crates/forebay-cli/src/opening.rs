@@ -12,6 +12,7 @@ use crate::metrics;
 use crate::output;
 use crate::plan::warn_of_unknown_costs;
 use crate::processes::{Processes, ShardKind};
+use crate::record_arguments::Shown;
 use crate::resuming::{agreed, check_batches, check_data};
 use crate::training_options::training_options;
 
@@ -49,8 +50,10 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     // What is wrong with the flags is said before anything is read.
     arguments.schedule.schedule(1)?;
     let shard = arguments.shard;
-    if shard == Some(ShardKind::Parameters) && arguments.records.histograms_every.is_some() {
-        let reason = "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole";
+    if shard == Some(ShardKind::Parameters) && arguments.records.histogram_steps(Shown::Parameters).is_some() {
+        let reason =
+            "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole, and \
+                      --histograms gradients shows gradients alone";
         return Err(Failure::Usage(format!("--shard parameters: {reason}")));
     }
     if shard.is_some() && processes.group().is_none() {
@@ -95,6 +98,9 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     let mut validation = feeding::open_validation(&trainer, arguments)?;
     // What both hold in memory counts.
     trainer.keep_memory_limit()?;
+    if arguments.records.histogram_steps(Shown::Gradients).is_some() {
+        trainer.plan_gradients().map_err(|error| Failure::from(error).at("--histograms gradients"))?;
+    }
     if let Some(validation) = &mut validation {
         feeding::keep_less(validation, &data, &trainer);
     }

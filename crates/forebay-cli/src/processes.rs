@@ -26,7 +26,7 @@ const FAILURE_BYTES: usize = 1024;
 const LOOKED_AT_BYTES: u64 = 64 << 20;
 
 /// Keys of a run's configuration that may differ from process to process: no result depends on them.
-const OWN_KEYS: [&str; 33] = [
+const OWN_KEYS: [&str; 34] = [
     "best-checkpoint",
     "check",
     "checkpoint",
@@ -37,6 +37,7 @@ const OWN_KEYS: [&str; 33] = [
     "device-memory",
     "device-memory-file",
     "heap-size",
+    "histograms",
     "histograms-every",
     "host-memory",
     "json",

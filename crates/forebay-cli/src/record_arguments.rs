@@ -2,9 +2,18 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::device_arguments::positive_count;
+
+/// What histograms are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shown {
+    /// Parameters that train.
+    Parameters,
+    /// Their gradients.
+    Gradients,
+}
 
 /// What is looked at while training runs.
 #[derive(Args, Clone, Debug, Default)]
@@ -24,6 +33,10 @@ pub struct RecordArguments {
     /// Write a histogram of each parameter that trains there, after every N steps, too
     #[arg(long, value_name = "N", requires = "tensorboard", value_parser = positive_count)]
     pub histograms_every: Option<u64>,
+    /// Of what: parameters, as they are after the step, and gradients, as the step found them, before they are limited. A step whose
+    /// gradients are shown has a plan of its own, within the same budgets and with the same bits [default: parameters]
+    #[arg(long, value_name = "WHAT,..", value_enum, value_delimiter = ',', requires = "histograms_every")]
+    pub histograms: Vec<Shown>,
     /// Draw up to N samples of each validation there, with their label maps, and with those that the model predicts
     #[arg(long, value_name = "N", requires_all = ["tensorboard", "validation"], value_parser = clap::value_parser!(u64).range(1..=64))]
     pub show_predictions: Option<u64>,
@@ -45,6 +58,12 @@ pub struct RecordArguments {
 }
 
 impl RecordArguments {
+    /// After how many steps to write histograms of something, if any.
+    pub fn histogram_steps(&self, of: Shown) -> Option<u64> {
+        let is_default = self.histograms.is_empty() && of == Shown::Parameters;
+        self.histograms_every.filter(|_| is_default || self.histograms.contains(&of))
+    }
+
     /// After how many steps to validate while training runs; never, where nothing asks for it.
     pub fn validation_steps(&self, steps_per_epoch: u64) -> Option<u64> {
         let is_needed = self.patience.is_some() || self.best_checkpoint.is_some();

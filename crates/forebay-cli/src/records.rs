@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{convert, sheet, Batch};
-use forebay::{Tensor, Trainer};
+use forebay::{Error, StepReport, Tensor, Trainer};
 use serde_json::Value;
 
 use crate::event_file::EventFile;
 use crate::failure::Failure;
 use crate::log_file::LogFile;
 use crate::output;
-use crate::record_arguments::RecordArguments;
+use crate::record_arguments::{RecordArguments, Shown};
 
 /// Where lines go.
 pub struct Records {
@@ -19,14 +19,18 @@ pub struct Records {
     events: Option<EventFile>,
     /// All lines of this run, where a page at the end shows them.
     lines: Option<Vec<Value>>,
-    histograms_every: Option<u64>,
+    /// After how many steps there are histograms of parameters.
+    parameters_every: Option<u64>,
+    /// The same of gradients.
+    gradients_every: Option<u64>,
     predictions: Option<u64>,
 }
 
 impl Records {
-    /// No records.
-    pub fn none() -> Records {
-        Records { log: None, events: None, lines: None, histograms_every: None, predictions: None }
+    /// No records, of a process that takes the steps of one that has the records which the flags ask for.
+    pub fn none(arguments: &RecordArguments) -> Records {
+        let gradients_every = arguments.histogram_steps(Shown::Gradients);
+        Records { log: None, events: None, lines: None, parameters_every: None, gradients_every, predictions: None }
     }
 
     /// Begins the records that the flags ask for, of a run that goes on from step `done`, with these metrics of validations.
@@ -36,8 +40,11 @@ impl Records {
     pub fn new(arguments: &RecordArguments, done: u64, metrics: Vec<String>) -> Result<Records, Failure> {
         let log = arguments.log.as_deref().map(|path: &Path| LogFile::new(path, done, metrics)).transpose()?;
         let events = arguments.tensorboard.as_deref().map(|folder| EventFile::new(folder, done)).transpose()?;
-        let (histograms_every, predictions) = (arguments.histograms_every, arguments.show_predictions);
-        Ok(Records { log, events, lines: arguments.report.is_some().then(Vec::new), histograms_every, predictions })
+        let lines = arguments.report.is_some().then(Vec::new);
+        let predictions = arguments.show_predictions;
+        let [parameters_every, gradients_every] =
+            [Shown::Parameters, Shown::Gradients].map(|of| arguments.histogram_steps(of));
+        Ok(Records { log, events, lines, parameters_every, gradients_every, predictions })
     }
 
     /// Writes a line.
@@ -52,14 +59,37 @@ impl Records {
     /// # Errors
     /// What the device reports.
     pub fn histograms(&mut self, trainer: &Trainer, step: u64) -> Result<(), Failure> {
-        let (Some(every), Some(events)) = (self.histograms_every, &mut self.events) else { return Ok(()) };
+        let (Some(every), Some(events)) = (self.parameters_every, &mut self.events) else { return Ok(()) };
         if step.is_multiple_of(every) {
             trainer.for_each_parameter(|name, tensor| {
-                events.histogram(step, &format!("parameters/{name}"), &convert::to_f64(&tensor));
+                events.histogram(step, &format!("parameters/{name}"), convert::each_f64(&tensor));
                 Ok(())
             })?;
         }
         Ok(())
+    }
+
+    /// A step, with histograms of its gradients where it is one that asks for them. All processes take the same kind of step; the first one
+    /// writes.
+    ///
+    /// # Errors
+    /// As of [`Trainer::step`].
+    pub fn step(
+        &mut self,
+        trainer: &mut Trainer,
+        inputs: BTreeMap<String, Tensor>,
+        labels: Tensor,
+    ) -> Result<StepReport, Error> {
+        let step = trainer.step_count() + 1;
+        if !self.gradients_every.is_some_and(|every| step.is_multiple_of(every)) {
+            return trainer.step(inputs, labels);
+        }
+        trainer.step_with_gradients(inputs, labels, |name, gradient| {
+            let events = self.events.iter_mut();
+            events
+                .for_each(|events| events.histogram(step, &format!("gradients/{name}"), convert::each_f64(&gradient)));
+            Ok(())
+        })
     }
 
     /// The first samples of a batch, where they are to be drawn with what the model predicts.

@@ -9,7 +9,7 @@ use forebay::data::TextOptions;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Text")]
 pub struct TextArguments {
-    /// Turn text (.txt, .jsonl, columns of Parquet files) into tokens with this tokenizer, as the Python package `tokenizers` saves it. The
+    /// Turn text (.txt, .jsonl, columns of Parquet and Arrow files) into tokens with this tokenizer, as the Python package `tokenizers` saves it. The
     /// model's input is [batch, length]; the labels are the next tokens
     #[arg(long, value_name = "TOKENIZER.json")]
     pub tokenizer: Option<PathBuf>,

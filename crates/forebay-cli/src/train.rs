@@ -30,6 +30,7 @@ use crate::output;
 use crate::page::Page;
 use crate::processes::{facts_of, Processes};
 use crate::progress::Progress;
+use crate::record_arguments::Shown;
 use crate::records::Records;
 use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
 use crate::resuming::batches;
@@ -217,7 +218,7 @@ impl<'a> Run<'a> {
         let names: Vec<String> = measured.chosen().iter().map(|metric| metric.to_string()).collect();
         let records = match processes.is_first() {
             true => Records::new(&arguments.records, trainer.step_count(), names)?,
-            false => Records::none(),
+            false => Records::none(&arguments.records),
         };
         let best_folder = arguments.records.best_checkpoint.as_ref().filter(|_| processes.is_first());
         let best_folder = best_folder.map(CheckpointFolder::lock).transpose()?;
@@ -252,6 +253,9 @@ impl<'a> Run<'a> {
         let mut facts = facts_of(&self.arguments.configuration, &self.arguments.model)?;
         let digest = self.digest.clone().unwrap_or_default();
         facts.insert("data".to_owned(), format!("{} samples (digest {digest})", self.loader.data().sample_count()));
+        let every = self.arguments.records.histogram_steps(Shown::Gradients);
+        let shown = every.map_or("never".to_owned(), |every| format!("after every {every} steps"));
+        facts.insert("histograms of gradients".to_owned(), shown);
         facts.insert("first step".to_owned(), (self.trainer.step_count() + 1).to_string());
         Ok(facts)
     }
@@ -303,7 +307,7 @@ impl<'a> Run<'a> {
                 // What planning and the first samples took is not needed again.
                 give_back();
             }
-            let report = match self.trainer.step(inputs, labels) {
+            let report = match self.records.step(&mut self.trainer, inputs, labels) {
                 Ok(report) => report,
                 Err(error) => return Err(self.failed_step(error.into(), &samples)),
             };

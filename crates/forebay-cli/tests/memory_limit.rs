@@ -52,6 +52,20 @@ fn validation_stays_within_the_limit() {
 }
 
 #[test]
+fn steps_that_show_gradients_stay_within_the_limit() {
+    let (model, data, folder) = (example("brain/unet3d.onnx"), example("brain"), Folder::new());
+    let free = json(&train(&model, &data, &[]));
+    let events = folder.text("events");
+    let showing = ["--tensorboard", &events, "--histograms-every", "2", "--histograms", "parameters,gradients"];
+    let limited = json(&train(&model, &data, &[&showing[..], &["--memory-limit", "55%"]].concat()));
+    let (peak_bytes, limit_bytes) = (bytes(&limited, "resident_peak_bytes"), bytes(&limited, "memory_limit_bytes"));
+    assert!(peak_bytes <= limit_bytes, "{peak_bytes} of {limit_bytes} bytes");
+    assert_eq!(losses(&limited), losses(&free));
+    let error = failure(1, &train(&model, &data, &[&showing[..], &["--simulate-device", "64KiB"]].concat()));
+    assert_says(&error, &["too small", "give at least"]);
+}
+
+#[test]
 fn a_limit_that_cannot_be_met_is_refused_with_the_least_that_can() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let error = failure(1, &train(&model, &data, &["--memory-limit", "40MiB"]));

@@ -46,6 +46,39 @@ fn a_run_leaves_lines_events_and_a_page() {
 }
 
 #[test]
+fn gradients_are_shown_without_changing_a_step() {
+    let folder = Folder::new();
+    let (model, data) = (digits_model(), format!("{}#0..200", digits_data()));
+    let run = |more: &[&str], trained: &str| {
+        let saved = folder.text(trained);
+        let common =
+            ["train", &model, "--data", &data, "--batch-size", "50", "--input-scale", "0.0625", "--threads", "1"];
+        let report = json(&[common.as_slice(), &["--steps", "4", "--save", &saved, "--no-compare"], more].concat());
+        let losses: Vec<Value> = report["steps"].as_array().unwrap().iter().map(|step| step["loss"].clone()).collect();
+        (losses, std::fs::read(saved).unwrap())
+    };
+    let events = |name: &str| {
+        let files: Vec<_> = std::fs::read_dir(folder.text(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let bytes = std::fs::read(&files[0]).unwrap();
+        let count = |tag: &str| bytes.windows(tag.len()).filter(|window| *window == tag.as_bytes()).count();
+        (count("parameters/"), count("gradients/"))
+    };
+    let expected = run(&[], "plain.onnx");
+    let [both, alone] = ["both", "alone"].map(|name| folder.text(name));
+    let shown = ["--tensorboard", &both, "--histograms-every", "2", "--histograms", "parameters,gradients"];
+    assert!(run(&[shown.as_slice(), &["--simulate-device", "70%"]].concat(), "both.onnx") == expected, "other steps");
+    let (parameters, gradients) = events("both");
+    assert!(parameters == gradients && gradients > 2 && gradients.is_multiple_of(2), "{parameters}, {gradients}");
+    let shown = ["--tensorboard", &alone, "--histograms-every", "2", "--histograms", "gradients"];
+    assert!(run(&shown, "alone.onnx") == expected, "other steps");
+    assert_eq!(events("alone"), (0, gradients));
+    let common = ["train", &model, "--data", &data, "--tensorboard", &both, "--histograms"];
+    assert_says(&failure(2, &[common.as_slice(), &["gradients"]].concat()), &["--histograms-every"]);
+    let wrong = [common.as_slice(), &["weights", "--histograms-every", "1"]].concat();
+    assert_says(&failure(2, &wrong), &["weights", "parameters, gradients"]);
+}
+
+#[test]
 fn a_data_set_is_described_and_drawn_without_a_model() {
     let (folder, data) = (Folder::new(), digits_data());
     let sheet = folder.text("sheet.png");

@@ -7,7 +7,12 @@ use crate::error::DataError;
 
 /// The elements as float64, whatever their type; 64-bit integers beyond 2^53 are rounded.
 pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
-    (0..tensor.count() as usize).map(|index| number(tensor, index).as_f64()).collect()
+    each_f64(tensor).collect()
+}
+
+/// The same, one after the other.
+pub fn each_f64(tensor: &Tensor) -> impl Iterator<Item = f64> + Clone + '_ {
+    (0..tensor.count() as usize).map(|index| number(tensor, index).as_f64())
 }
 
 /// A tensor with another element type, each element multiplied by `scale` first (in float64; 1 changes nothing).

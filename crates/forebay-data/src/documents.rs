@@ -1,4 +1,4 @@
-//! Documents of text in files, piece by piece: `.txt`, each file a document, `.jsonl`, each line one, and Parquet, each row one.
+//! Documents of text in files, piece by piece: `.txt`, each file a document, `.jsonl`, each line one, and tables, each row one.
 //!
 //! A document of up to 32 KiB is one piece. Of a longer one, a piece ends behind a newline that stands between two characters which are no
 //! white space, since tokenizers split there in any case; where there is none, before white space, or between any two characters.
@@ -8,6 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
+#[cfg(feature = "tables")]
+use crate::table::{Column, Kind, Table};
+#[cfg(feature = "tables")]
+use crate::table_files::format;
 use crate::text_files::text_files;
 
 /// No piece is longer.
@@ -15,7 +19,7 @@ const PIECE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of lines that are read at once.
 const WINDOW_BYTES: u64 = 256 << 10;
 /// Rows of text that are read at once.
-#[cfg(feature = "parquet")]
+#[cfg(feature = "tables")]
 const ROWS_AT_ONCE: u64 = 512;
 /// No line is longer.
 const LINE_BYTES_MAX: u64 = 256 << 20;
@@ -52,8 +56,8 @@ pub(crate) struct Documents {
     /// Lines around those that were read last: the file, the place of the first byte, bytes.
     window: (u32, u64, Vec<u8>),
     /// Where documents are rows: the table, the column of the text, and the texts of some rows, from this one on.
-    #[cfg(feature = "parquet")]
-    rows: Option<(crate::parquet_file::Table, crate::parquet_file::Column, u64, Vec<String>)>,
+    #[cfg(feature = "tables")]
+    rows: Option<(Table, Column, u64, Vec<String>)>,
     /// The text of the line or row that was read last: where it begins, its text, and where the next one begins.
     line: Option<(Place, String, u64)>,
 }
@@ -71,8 +75,8 @@ impl Documents {
     /// # Errors
     /// [`DataError`] naming a file that cannot be opened.
     pub(crate) fn open(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
-        #[cfg(feature = "parquet")]
-        if !crate::parquet_file::parquet_files(path)?.is_empty() {
+        #[cfg(feature = "tables")]
+        if format(path)?.is_some() {
             return Documents::open_rows(path, key);
         }
         let mut files = Vec::new();
@@ -86,19 +90,19 @@ impl Documents {
             files,
             key: key.map(str::to_owned),
             window: (0, 0, Vec::new()),
-            #[cfg(feature = "parquet")]
+            #[cfg(feature = "tables")]
             rows: None,
             line: None,
         })
     }
 
-    /// Opens Parquet files.
-    #[cfg(feature = "parquet")]
+    /// Opens tables.
+    #[cfg(feature = "tables")]
     fn open_rows(path: &Path, key: Option<&str>) -> Result<Documents, DataError> {
-        let table = crate::parquet_file::Table::open(path)?;
+        let table = crate::tables::open(path)?;
         let wanted: &[&str] = key.as_ref().map_or(&TEXT_KEYS, std::slice::from_ref);
         let mut column = wanted.iter().find_map(|name| table.find(name));
-        column = column.filter(|column| column.kind == Some(crate::parquet_file::Kind::Bytes));
+        column = column.filter(|column| column.kind == Some(Kind::Bytes));
         let Some(column) = column.cloned() else {
             let (names, listed) = (wanted.join(" or "), table.listed());
             let reason = format!("no column {names} of text (--text-key names another); the columns are {listed}");
@@ -111,7 +115,7 @@ impl Documents {
 
     /// The files.
     pub(crate) fn paths(&self) -> Vec<&Path> {
-        #[cfg(feature = "parquet")]
+        #[cfg(feature = "tables")]
         if let Some((table, ..)) = &self.rows {
             return table.paths().collect();
         }
@@ -120,9 +124,9 @@ impl Documents {
 
     /// What kind of files they are, in words.
     pub(crate) fn kind(&self) -> String {
-        #[cfg(feature = "parquet")]
+        #[cfg(feature = "tables")]
         if let Some((table, column, ..)) = &self.rows {
-            return format!("the column {} of {} rows of Parquet", column.name, table.rows());
+            return format!("the column {} of {} rows of {}", column.name, table.rows(), table.name());
         }
         let what = match (self.files.iter().any(|file| file.has_lines), self.files.iter().all(|file| file.has_lines)) {
             (true, true) => "JSON lines",
@@ -137,7 +141,7 @@ impl Documents {
     /// # Errors
     /// [`DataError`] naming the file and the byte.
     pub(crate) fn piece(&mut self, place: Place) -> Result<Option<Piece>, DataError> {
-        #[cfg(feature = "parquet")]
+        #[cfg(feature = "tables")]
         if let Some((table, ..)) = &self.rows {
             let is_end = place.document >= table.rows();
             return if is_end { Ok(None) } else { self.piece_of_line(place, place) };
@@ -189,7 +193,7 @@ impl Documents {
 
     /// The text of the first line at a place that is not empty, and where it ends; none where there is no further one.
     fn read_line(&mut self, place: Place) -> Result<Option<(Place, String, u64)>, DataError> {
-        #[cfg(feature = "parquet")]
+        #[cfg(feature = "tables")]
         if let Some((table, column, first, texts)) = &mut self.rows {
             let row = place.document;
             if !(*first..*first + texts.len() as u64).contains(&row) {

@@ -36,7 +36,7 @@ pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
 pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requirements, DataError> {
     let (path, kind) = kind(data)?;
     let kind = match (kind, &reading.text.tokenizer) {
-        (Kind::Parquet, Some(_)) => Kind::Text,
+        (Kind::Columns, Some(_)) => Kind::Text,
         _ => kind,
     };
     let input = |name: &str, sample_shape: Vec<u64>| InputDescription {
@@ -61,10 +61,10 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
             let inputs = vec![input("image", vec![3, image_size, image_size])];
             Ok(Requirements { inputs, input_scale: 1.0, labels, label_shape })
         }
-        #[cfg(feature = "parquet")]
-        Kind::Parquet => of_parquet(path, image_size),
-        #[cfg(not(feature = "parquet"))]
-        Kind::Parquet => Err(DataError::unsupported(data, "this program was built without Parquet")),
+        #[cfg(feature = "tables")]
+        Kind::Columns => crate::table_set::guess(&crate::tables::open(path)?, image_size),
+        #[cfg(not(feature = "tables"))]
+        Kind::Columns => Err(DataError::unsupported(data, "this program was built without Parquet and Arrow")),
         Kind::Text => {
             let (data_type, sample_shape) = (DataType::Int64, vec![SEQUENCE_LENGTH]);
             let inputs = vec![InputDescription { name: "tokens".to_owned(), data_type, sample_shape }];
@@ -76,12 +76,6 @@ pub fn guess_with(data: &str, image_size: u64, reading: &Reading) -> Result<Requ
         }
         Kind::Ragged => Err(DataError::unsupported(data, "samples of different sizes are not shown")),
     }
-}
-
-/// What columns look like: an image, a column with the labels, and all other numbers as inputs.
-#[cfg(feature = "parquet")]
-fn of_parquet(path: &Path, image_size: u64) -> Result<Requirements, DataError> {
-    crate::parquet_set::guess(path, image_size)
 }
 
 fn of_arrays(path: &Path) -> Result<Requirements, DataError> {

@@ -47,7 +47,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     if files.is_empty() {
         let reason =
             "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
-                      NIfTI pairs, .npy files, or tar shards";
+                      NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }
     let kind = format!("a folder of images in {} classes", classes.len());

@@ -32,8 +32,12 @@
 //! | `sound_file`, `sound_set` | one sound; a data set of them, one folder per class |
 //! | [`manifest`] | a table of images with their labels |
 //! | [`tar_set`] | tar shards |
+//! | `table_files` | which files are tables of columns |
+//! | `table` | columns of files, rows in any order |
 //! | `parquet_file` | columns of Parquet files |
-//! | `parquet_set` | a data set in Parquet files |
+//! | `arrow_layout`, `arrow_messages`, `arrow_values`, `arrow_file` | columns of Arrow files |
+//! | `tables` | tables of any format |
+//! | `table_set` | a data set in tables |
 //! | `text_files` | which files hold text |
 //! | `documents` | documents of text, piece by piece |
 //! | `tokens` | text as tokens |
@@ -48,6 +52,14 @@
 pub mod archive_set;
 mod array_rows;
 pub mod arrays;
+#[cfg(feature = "arrow")]
+mod arrow_file;
+#[cfg(feature = "arrow")]
+mod arrow_layout;
+#[cfg(feature = "arrow")]
+mod arrow_messages;
+#[cfg(feature = "arrow")]
+mod arrow_values;
 pub mod augment;
 pub mod batch;
 pub mod convert;
@@ -72,8 +84,6 @@ pub mod open;
 pub mod pairing;
 #[cfg(feature = "parquet")]
 mod parquet_file;
-#[cfg(feature = "parquet")]
-mod parquet_set;
 mod patch_set;
 mod plane;
 pub mod ragged_set;
@@ -82,6 +92,13 @@ pub mod sampler;
 pub mod sheet;
 mod sound_file;
 mod sound_set;
+#[cfg(feature = "tables")]
+mod table;
+mod table_files;
+#[cfg(feature = "tables")]
+mod table_set;
+#[cfg(feature = "tables")]
+mod tables;
 pub mod tar_set;
 mod text_files;
 #[cfg(feature = "text")]

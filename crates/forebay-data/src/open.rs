@@ -1,18 +1,19 @@
 //! Which kind of data set a path names.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::arrays::{npy_names, Arrays, HeldBytes};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
 use crate::reading::Reading;
+use crate::table_files::format;
 use crate::text_files::text_files;
 use crate::{archive_set, image_set, manifest, pairing, patch_set, sound_set, tar_set, volume_set};
 
 /// Opens `PATH` or `PATH#START..END`: an `.npz` archive, a folder of `.npy` files, of pairs of volumes (NIfTI, NRRD), of images or sounds by class, a table of images
-/// (`.csv`), tar shards (WebDataset), Parquet files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
+/// (`.csv`), tar shards (WebDataset), Parquet or Arrow files, or text (`.txt`, `.jsonl`; [`open_with`] says how it becomes tokens).
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
@@ -23,16 +24,28 @@ pub fn open(data: &str, requirements: &Requirements) -> Result<DataSet, DataErro
 fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Result<DataSet, DataError> {
     let (path, selection) = split(data)?;
     let source = match kind_of(path)? {
-        Kind::Parquet => open_parquet(path, requirements, reading)?,
+        Kind::Columns => open_columns(path, requirements, reading)?,
         Kind::Text => open_text(path, requirements, reading)?,
         Kind::Shards => tar_set::open(path, requirements)?,
         Kind::Table => manifest::open(path, requirements)?,
         Kind::Volumes => volume_set::open(path, requirements)?,
         Kind::Sounds => sound_set::open(path, requirements)?,
-        Kind::Images => image_set::open(path, requirements)?,
+        Kind::Images => image_set::open(path, requirements).map_err(|error| below(path).unwrap_or(error))?,
         Kind::Arrays | Kind::Ragged => archive_set::open(path, requirements, reading.held)?,
     };
     DataSet::new(source, selection, data)
+}
+
+/// What to say of a folder whose sub-folders have tables: one of them is meant.
+fn below(folder: &Path) -> Option<DataError> {
+    let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
+    let folders: Vec<PathBuf> = image_set::listed(folder).ok()?.into_iter().filter(has_tables).collect();
+    let first = folders.first()?.display();
+    let reason = format!(
+        "no data in this folder itself, but tables in {} of its sub-folders: give one of them, such as {first}",
+        folders.len()
+    );
+    Some(DataError::layout(folder, reason))
 }
 
 #[cfg(feature = "text")]
@@ -48,27 +61,19 @@ fn open_text(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Sourc
     ))
 }
 
-#[cfg(feature = "parquet")]
-fn open_parquet(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
+#[cfg(feature = "tables")]
+fn open_columns(path: &Path, requirements: &Requirements, reading: &Reading) -> Result<Box<dyn Source>, DataError> {
     match reading.text.tokenizer {
         Some(_) => open_text(path, requirements, reading),
-        None => crate::parquet_set::open(path, requirements, reading.held),
+        None => crate::table_set::open(path, crate::tables::open(path)?, requirements, reading.held),
     }
 }
 
-#[cfg(not(feature = "parquet"))]
-fn open_parquet(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
-    let reason = "this program was built without Parquet (cargo's feature `parquet`)";
+#[cfg(not(feature = "tables"))]
+fn open_columns(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn Source>, DataError> {
+    let name = format(path)?.map_or("tables", crate::table_files::Format::name);
+    let reason = format!("this program was built without {name} (cargo's features `parquet` and `arrow`)");
     Err(DataError::unsupported(path.display().to_string(), reason))
-}
-
-/// Whether a path is a Parquet file, or a folder of them.
-fn is_parquet(path: &Path) -> Result<bool, DataError> {
-    let is_named = |path: &Path| path.extension().is_some_and(|extension| extension == "parquet");
-    Ok(match path.is_dir() {
-        true => crate::image_set::listed(path)?.iter().any(|path| is_named(path)),
-        false => is_named(path),
-    })
 }
 
 /// What a path names.
@@ -90,8 +95,8 @@ pub(crate) enum Kind {
     Sounds,
     /// Text.
     Text,
-    /// Parquet files.
-    Parquet,
+    /// Tables of columns: Parquet or Arrow files.
+    Columns,
 }
 
 /// The path of a data set without its selection, and what it names.
@@ -110,7 +115,7 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
     let is_table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     Ok(match path.is_dir() {
         _ if tar_set::is_shards(path)? => Kind::Shards,
-        _ if is_parquet(path)? => Kind::Parquet,
+        _ if format(path)?.is_some() => Kind::Columns,
         _ if !text_files(path)?.is_empty() => Kind::Text,
         false if is_table => Kind::Table,
         false => Kind::Arrays,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, Tensor, TensorInfo};
+use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -30,6 +30,21 @@ pub struct Trainer {
     folder: Arc<Mutex<Option<CheckpointFolder>>>,
     /// Whether this process writes files: it is alone, or the first of several.
     writes: bool,
+}
+
+fn numbers(report: &StepReport) -> Step {
+    (
+        report.step,
+        report.loss,
+        report.seconds,
+        report.stall_seconds,
+        report.late_copies,
+        report.late_seconds,
+        report.replan.is_some(),
+        report.learning_rate,
+        report.gradient_norm,
+        report.skipped,
+    )
 }
 
 fn described(info: &TensorInfo) -> Described {
@@ -134,20 +149,31 @@ impl Trainer {
 
     fn step(&self, py: Python<'_>, batch: BTreeMap<String, Given<'_>>, labels: Given<'_>) -> PyResult<Step> {
         self.on_batch(py, &self.steps, batch, labels, |trainer, batch, labels| {
-            let report = trainer.step(batch, labels)?;
-            Ok((
-                report.step,
-                report.loss,
-                report.seconds,
-                report.stall_seconds,
-                report.late_copies,
-                report.late_seconds,
-                report.replan.is_some(),
-                report.learning_rate,
-                report.gradient_norm,
-                report.skipped,
-            ))
+            trainer.step(batch, labels).map(|report| numbers(&report))
         })
+    }
+
+    /// The same, and the gradients by the names of the parameters.
+    fn step_with_gradients<'py>(
+        &self,
+        py: Python<'py>,
+        batch: BTreeMap<String, Given<'py>>,
+        labels: Given<'py>,
+    ) -> PyResult<(Step, Bound<'py, PyDict>)> {
+        let step = |trainer: &mut forebay::Trainer, batch, labels| {
+            let mut gradients = BTreeMap::new();
+            let report = trainer.step_with_gradients(batch, labels, |name, gradient| {
+                gradients.insert(name.to_owned(), gradient);
+                Ok(())
+            })?;
+            Ok((numbers(&report), gradients))
+        };
+        let (numbers, gradients) = self.on_batch(py, &self.steps, batch, labels, step)?;
+        Ok((numbers, arrays(py, gradients)?))
+    }
+
+    fn plan_gradients(&self, py: Python<'_>) -> PyResult<()> {
+        self.long(py, |trainer| trainer.plan_gradients())
     }
 
     fn observe(&self, py: Python<'_>, loss: f32) -> PyResult<()> {

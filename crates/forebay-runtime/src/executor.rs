@@ -24,6 +24,7 @@ use crate::error::RuntimeError;
 use crate::feeding::{give, FedInPlace};
 use crate::loans::Loans;
 use crate::profile::{late_copies, Link, Profile, Workers};
+use crate::releasing;
 use crate::step_times::{StepClock, StepTimes};
 use crate::trace::Trace;
 
@@ -216,26 +217,7 @@ impl Executor {
     /// host's. No step runs after that.
     pub fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
         self.broken = true;
-        for (number, memory) in self.plan.memories.iter().enumerate() {
-            if !can_be_released(memory.kind) {
-                continue;
-            }
-            let kept = self.plan.persistent.iter().filter(|backing| keep(&backing.name));
-            let pieces = kept.flat_map(|backing| &backing.pieces).map(|(_, region)| *region);
-            let mut used: Vec<ByteRange> = pieces
-                .filter(|region| region.memory.0 as usize == number)
-                .map(|region| region.range)
-                .chain([ByteRange::new(memory.size_bytes, memory.size_bytes)])
-                .collect();
-            used.sort_unstable_by_key(|range| range.start);
-            let mut end = 0;
-            for range in used {
-                if range.start > end {
-                    self.release(Region::new(MemoryId(number as u32), end, range.start - end));
-                }
-                end = end.max(range.end);
-            }
-        }
+        releasing::all_but(&self.plan, keep).into_iter().for_each(|region| self.release(region));
     }
 
     /// Gives the memory of a persistent tensor back, which was read, as [`Executor::release_all_but`] does. No step runs after that.
@@ -245,8 +227,7 @@ impl Executor {
     pub fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
         self.broken = true;
         let backing = find(&self.plan.persistent, "persistent tensor", name)?;
-        let can_be = |region: &&(ByteRange, Region)| can_be_released(self.plan.memory(region.1.memory).kind);
-        backing.pieces.iter().filter(can_be).for_each(|&(_, region)| self.release(region));
+        releasing::of(&self.plan, backing).for_each(|region| self.release(region));
         Ok(())
     }
 
@@ -663,14 +644,6 @@ fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
         Some((*binding.streams().get(stream.0 as usize)?, link))
     };
     plan.commands.iter().filter_map(link).collect()
-}
-
-/// Whether a memory is the plan's own and may be the host's.
-fn can_be_released(kind: MemoryKind) -> bool {
-    match kind {
-        MemoryKind::HostBlock | MemoryKind::Reservation | MemoryKind::Placed => true,
-        MemoryKind::SpillFile | MemoryKind::Shared(_) | MemoryKind::Lent => false,
-    }
 }
 
 fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Result<(), RuntimeError> {

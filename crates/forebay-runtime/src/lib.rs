@@ -25,6 +25,7 @@ mod live;
 mod loans;
 pub mod paged;
 pub mod profile;
+mod releasing;
 pub mod shared;
 mod step_times;
 pub mod trace;

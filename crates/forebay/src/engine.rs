@@ -34,6 +34,8 @@ pub(crate) type PlanKey = (Purpose, u64);
 pub(crate) enum Purpose {
     /// One training step.
     Training,
+    /// The same, whose gradients can be read.
+    TrainingWithGradients,
     /// A forward pass of a trainer.
     Inference,
     /// A stage of a session; plans are numbered.
@@ -187,7 +189,8 @@ impl Engine {
             let value = &self.values[&name];
             runner.load(&name, Some(value))?;
             // Steps of training change it. An evaluation only reads it: what is in a file may stay there.
-            if purpose == Purpose::Training || value.is_held() {
+            let trains = matches!(purpose, Purpose::Training | Purpose::TrainingWithGradients);
+            if trains || value.is_held() {
                 let value = self.values.remove(&name).filter(|value| !value.is_held());
                 kept.extend(value.map(|value| (name.clone(), value)));
                 self.in_plan.insert(name);
@@ -355,6 +358,7 @@ impl Engine {
             let process = processes.iter().position(|known| known == key).unwrap_or_default() as u32 + 1;
             let name = match key {
                 (Purpose::Training, number) => format!("training, sizes {number}"),
+                (Purpose::TrainingWithGradients, number) => format!("training with gradients, sizes {number}"),
                 (Purpose::Inference, number) => format!("evaluation, sizes {number}"),
                 (Purpose::Session, number) => format!("plan {number}"),
             };

@@ -11,6 +11,7 @@ use forebay_base::{DataType, Space};
 use forebay_limits::Use;
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{NamedOperand, Program};
+use forebay_model::training::GRADIENT_PREFIX;
 use forebay_plan::cost::Costs;
 use forebay_plan::plan::{MemoryKind, PlanMemory};
 use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions, SharedLayout};
@@ -218,6 +219,15 @@ fn size_bytes(operands: &[NamedOperand]) -> u64 {
     operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum()
 }
 
+/// Bytes of the outputs that the caller has at once: of the gradients that a training step shows, one after the other, the largest.
+fn taken_bytes(program: &Program) -> u64 {
+    let bytes = |named: &&NamedOperand| named.operand.desc.total_size_bytes();
+    let has_updates = program.update_start < program.launches.len();
+    let (shown, others): (Vec<&NamedOperand>, Vec<&NamedOperand>) =
+        program.outputs.iter().partition(|named| has_updates && named.name.starts_with(GRADIENT_PREFIX));
+    others.iter().map(bytes).sum::<u64>() + shown.iter().map(bytes).max().unwrap_or(0)
+}
+
 /// What the process takes besides tensors on the device.
 fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feeding: Feeding) -> Result<u64, Error> {
     // While a plan is on the device, what it holds cannot be told from the rest.
@@ -240,7 +250,7 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feed
     if is_idle {
         note_planning(machine);
     }
-    let batches = feeding.batches_bytes(program) + OUTPUTS * size_bytes(&program.outputs);
+    let batches = feeding.batches_bytes(program) + OUTPUTS * taken_bytes(program);
     Ok(measured + host_bytes + machine.reserved_host_bytes() + batches + SLACK_BYTES)
 }
 

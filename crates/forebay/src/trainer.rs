@@ -3,6 +3,7 @@
 //! A trainer keeps a plan for the sizes of each batch, and others for evaluation, all within the same budgets; at most one of them is on
 //! the device at a time (`engine.rs`).
 
+mod gradients;
 mod values;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +77,8 @@ pub struct Trainer {
     shards: Shards,
     /// Plans of training steps by the shapes of the inputs.
     training: BTreeMap<Shapes, LossPlan>,
+    /// The same of training steps that give their gradients, too.
+    with_gradients: BTreeMap<Shapes, LossPlan>,
     /// The same of evaluations.
     evaluation: BTreeMap<Shapes, LossPlan>,
     /// Numbers of shapes, in the order in which they came.
@@ -140,6 +143,7 @@ impl Trainer {
             engine,
             shards,
             training: BTreeMap::from([(main.clone(), plan)]),
+            with_gradients: BTreeMap::new(),
             evaluation: BTreeMap::new(),
             numbers: BTreeMap::from([(main.clone(), 1)]),
             main,
@@ -232,16 +236,26 @@ impl Trainer {
     /// The first two leave everything as before the step, and so does a disk that fails; parameters and state can then still
     /// be read and saved, and a new trainer goes on from there.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
+        self.step_for(batch, labels, None)
+    }
+
+    /// A step; `visit` is shown its gradients.
+    fn step_for(
+        &mut self,
+        batch: BTreeMap<String, Tensor>,
+        labels: Tensor,
+        visit: Option<gradients::Visit>,
+    ) -> Result<StepReport, Error> {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
-        if !self.training.contains_key(&shapes) {
+        let purpose = if visit.is_some() { Purpose::TrainingWithGradients } else { Purpose::Training };
+        if !self.plans(purpose).contains_key(&shapes) {
             self.make_room()?;
-            let (options, sizes) = in_parts(&self.options, sizes);
-            let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
-            plan.compiled.check_shards(&self.main().compiled)?;
-            self.training.insert(shapes.clone(), plan);
+            let plan = self.step_plan(purpose, sizes)?;
+            self.plans(purpose).insert(shapes.clone(), plan);
         }
         let number = self.number(&shapes);
-        let Some(plan) = self.training.get_mut(&shapes) else { unreachable!("it was made above") };
+        let plans = if visit.is_some() { &mut self.with_gradients } else { &mut self.training };
+        let Some(plan) = plans.get_mut(&shapes) else { unreachable!("it was made above") };
         let step = self.step_count + 1;
         let base = self.options.optimizer.learning_rate();
         let learning_rate = self.schedule.rate_after(base, step, self.progress.plateau.reductions);
@@ -253,7 +267,7 @@ impl Trainer {
         let numbers = StepNumbers { update, seed: self.options.seed, hyperparameters };
         let fed = plan.check(batch, labels, Some(&numbers))?;
         let ignored_label = plan.ignored_label(&fed);
-        let runner = self.engine.activate((Purpose::Training, number), &plan.compiled)?;
+        let runner = self.engine.activate((purpose, number), &plan.compiled)?;
         feed(runner, plan.compiled.own_share(fed))?;
         let (mut loss, mut gradient_norm) = (f32::NAN, None);
         let updates = |loss: f32, norm: Option<f32>| {
@@ -281,7 +295,14 @@ impl Trainer {
             self.progress.loss_scale.observe(!skipped);
         }
         // A step without its updates says nothing about how long the others take.
-        let replan = if skipped { None } else { self.engine.watch(&mut plan.compiled, times)? };
+        let replan = match (skipped, visit) {
+            (_, Some(visit)) => {
+                gradients::show(runner, visit)?;
+                None
+            }
+            (true, None) => None,
+            (false, None) => self.engine.watch(&mut plan.compiled, times)?,
+        };
         let RunTimes { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves } =
             times.into();
         Ok(StepReport {
@@ -319,6 +340,23 @@ impl Trainer {
         runner.run()?;
         let loss = scalar(&runner.read_output(&plan.loss)?);
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
+    }
+
+    /// The plans of a kind of training steps.
+    fn plans(&mut self, purpose: Purpose) -> &mut BTreeMap<Shapes, LossPlan> {
+        match purpose {
+            Purpose::TrainingWithGradients => &mut self.with_gradients,
+            _ => &mut self.training,
+        }
+    }
+
+    /// Another plan of training steps than the first one.
+    fn step_plan(&self, purpose: Purpose, sizes: Sizes) -> Result<LossPlan, Error> {
+        let (mut options, sizes) = in_parts(&self.options, sizes);
+        options.gradient_outputs = purpose == Purpose::TrainingWithGradients;
+        let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
+        plan.compiled.check_shards(&self.main().compiled)?;
+        Ok(plan)
     }
 
     /// Makes the plan of [`Trainer::evaluate`] for batches of this many samples, of the planned sizes otherwise, so that a budget which is too
@@ -397,8 +435,9 @@ impl Trainer {
     /// # Errors
     /// What the device reports.
     fn make_room(&mut self) -> Result<(), Error> {
-        if self.training.len() + self.evaluation.len() > OTHER_PLANS_MAX {
+        if self.training.len() + self.with_gradients.len() + self.evaluation.len() > OTHER_PLANS_MAX {
             self.training.retain(|shapes, _| *shapes == self.main);
+            self.with_gradients.clear();
             self.evaluation.clear();
         }
         self.engine.make_room_to_plan()
@@ -473,7 +512,8 @@ impl Trainer {
     /// stay as they are, and so do all results.
     ///
     /// # Errors
-    /// A budget that is too small; everything is then as before. What the device reports.
+    /// A budget that is too small, also for steps that show gradients where there is a plan for them; everything is then as before. What the
+    /// device reports.
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
         let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
         let machine = self.engine.machine_mut();
@@ -485,12 +525,18 @@ impl Trainer {
         let budget = machine.budget(size);
         let before = machine.exchange_budget(budget);
         let Some(main) = self.training.get_mut(&self.main) else { unreachable!("it is made with the trainer") };
-        if let Err(error) = main.compiled.replan(self.engine.machine()) {
+        let shown = self.with_gradients.get_mut(&self.main);
+        let replanned =
+            shown.into_iter().chain([main]).try_for_each(|plan| plan.compiled.replan(self.engine.machine()));
+        if let Err(error) = replanned {
             self.engine.machine_mut().exchange_budget(before);
+            // One of them may be there, made for the other budget.
+            self.with_gradients.clear();
             return Err(error);
         }
         // The others are made again when they are needed.
         self.training.retain(|shapes, _| *shapes == self.main);
+        self.with_gradients.retain(|shapes, _| *shapes == self.main);
         self.evaluation.clear();
         self.engine.retire()
     }

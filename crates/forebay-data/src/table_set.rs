@@ -1,4 +1,4 @@
-//! A data set in Parquet files: one file, or a folder of them in the order of their names. A row is a sample.
+//! A data set in tables, Parquet or Arrow: one file, or a folder of them in the order of their names. A row is a sample.
 //!
 //! An input is the column of its name: numbers, lists of numbers, or the bytes of images. Where there is none, a model with one input of
 //! n numbers takes n columns of numbers, all but the labels, in their order. Labels are the column `y`, `labels` or `label`. Columns of numbers
@@ -18,7 +18,7 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::Images;
 use crate::image_set::one_each;
-use crate::parquet_file::{Column, Kind, Table};
+use crate::table::{Column, Kind, Table};
 
 /// Columns that hold labels.
 const LABELS: [&str; 3] = ["y", "labels", "label"];
@@ -42,7 +42,7 @@ enum Content {
     Images(Column, Images),
 }
 
-struct ParquetSet {
+struct TableSet {
     table: Table,
     inputs: Vec<Content>,
     labels: Numbers,
@@ -51,12 +51,16 @@ struct ParquetSet {
     requirements: Requirements,
 }
 
-/// Opens files, and reads columns of numbers as far as these bytes go.
+/// The data set of a table; columns of numbers are read as far as these bytes go.
 ///
 /// # Errors
 /// [`DataError`] naming the file and the column: missing, of the wrong kind or size, damaged.
-pub fn open(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Result<Box<dyn Source>, DataError> {
-    let table = Table::open(path)?;
+pub(crate) fn open(
+    path: &Path,
+    table: Table,
+    requirements: &Requirements,
+    mut held: HeldBytes,
+) -> Result<Box<dyn Source>, DataError> {
     let origin = path.display().to_string();
     let missing = |what: String| DataError::unsupported(&origin, format!("{what}; the columns are {}", table.listed()));
     if table.rows() == 0 {
@@ -64,7 +68,12 @@ pub fn open(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Re
     }
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
     let label = LABELS.into_iter().filter(|name| !is_input(name)).find_map(|name| table.find(name));
-    let label = label.ok_or_else(|| missing(format!("no column of labels ({})", LABELS.join(", "))))?.clone();
+    let label = label.ok_or_else(|| {
+        let is_text = table.columns().iter().any(|column| column.kind == Some(Kind::Bytes));
+        let text = if is_text { "; a column of text alone is read with a tokenizer (--tokenizer)" } else { "" };
+        missing(format!("no column of labels ({}){text}", LABELS.join(", ")))
+    })?;
+    let label = label.clone();
     let mut inputs = Vec::new();
     for input in &requirements.inputs {
         let named = table.find(&input.name);
@@ -75,7 +84,7 @@ pub fn open(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Re
             Some(column) if column.kind == Some(Kind::Bytes) => {
                 let mut any_labels = requirements.clone();
                 any_labels.labels = LabelKind::Classes;
-                let images = Images::of(&any_labels, "a Parquet file of images");
+                let images = Images::of(&any_labels, "a table of images");
                 Content::Images(column.clone(), images.map_err(|reason| DataError::unsupported(&origin, reason))?)
             }
             Some(column) => Content::Numbers(vec![Numbers::open(&table, column, count, &mut held)?]),
@@ -112,7 +121,7 @@ pub fn open(path: &Path, requirements: &Requirements, mut held: HeldBytes) -> Re
         }
     };
     check_conversion(labels.data_type(), label_type(requirements), 1.0, &format!("{origin}[{}]", labels.column.name))?;
-    Ok(Box::new(ParquetSet { table, inputs, labels, classes, requirements: requirements.clone() }))
+    Ok(Box::new(TableSet { table, inputs, labels, classes, requirements: requirements.clone() }))
 }
 
 /// Labels that are words: classes in the order of the alphabet.
@@ -195,7 +204,7 @@ impl Numbers {
     }
 }
 
-impl ParquetSet {
+impl TableSet {
     /// An input's numbers of some rows, `[rows, count]`.
     fn numbers(&self, columns: &[Numbers], rows: &[u64], count: u64, wanted: DataType) -> Result<Tensor, DataError> {
         let scale = scale_for(wanted, self.requirements.input_scale);
@@ -215,7 +224,7 @@ impl ParquetSet {
     }
 }
 
-impl Source for ParquetSet {
+impl Source for TableSet {
     fn description(&self) -> Result<Description, DataError> {
         let columns = |columns: &[Numbers], shape: &[u64]| {
             let names: Vec<&str> = columns.iter().map(|numbers| numbers.column.name.as_str()).collect();
@@ -237,13 +246,8 @@ impl Source for ParquetSet {
             Content::Images(..) => &[],
         });
         let held = held.chain([&self.labels]).filter_map(|numbers| numbers.held.as_ref());
-        let files = self.table.paths().count();
         Ok(Description {
-            kind: format!(
-                "{files} Parquet file{} of {} row groups",
-                if files == 1 { "" } else { "s" },
-                self.table.group_count()
-            ),
+            kind: self.table.described(),
             tensors: inputs.chain([labels]).collect(),
             size_bytes: size_of_files(self.table.paths())?,
             held_bytes: held.map(|held| held.bytes().len() as u64).sum(),
@@ -299,9 +303,8 @@ fn shown(words: &[String]) -> String {
 /// Requirements that fit the columns: the image, where there is one; else each column of numbers but the labels.
 ///
 /// # Errors
-/// [`DataError`] naming the file: no labels, no inputs.
-pub(crate) fn guess(path: &Path, image_size: u64) -> Result<Requirements, DataError> {
-    let table = Table::open(path)?;
+/// [`DataError`] naming the file.
+pub(crate) fn guess(table: &Table, image_size: u64) -> Result<Requirements, DataError> {
     let label = LABELS.into_iter().find_map(|name| table.find(name));
     let mut requirements =
         Requirements { inputs: Vec::new(), input_scale: 1.0, labels: LabelKind::Classes, label_shape: Vec::new() };

@@ -1,0 +1,239 @@
+//! The messages of Arrow's IPC files and streams: what they say is read when a file is opened, what follows them is not.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use arrow_ipc::{root_as_footer, root_as_message, Block, Message, MessageHeader};
+
+use crate::arrow_layout::{batch, check, fields, Batch, Field};
+use crate::error::DataError;
+
+/// What a file begins and ends with; a stream does not.
+const MAGIC: &[u8; 6] = b"ARROW1";
+/// What files of the first version of Feather begin with.
+const FEATHER_1: &[u8; 4] = b"FEA1";
+/// What a message begins with; before Arrow 0.15 it did not.
+const CONTINUATION: u32 = u32::MAX;
+/// Where a message is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The byte at which it begins.
+    pub(crate) at: u64,
+    /// What it says: where that begins, and its bytes.
+    says: (u64, u64),
+    /// What follows it, in the same way.
+    pub(crate) body: (u64, u64),
+}
+
+/// The values of a dictionary from a record batch on.
+#[derive(Clone, Debug)]
+pub(crate) struct Dictionary {
+    pub(crate) from: usize,
+    /// Its parts, each with the number of its first value and with how many it has.
+    pub(crate) parts: Vec<(u64, u64, Place)>,
+}
+
+/// A file.
+pub(crate) struct ArrowFile {
+    pub(crate) path: PathBuf,
+    file: File,
+    size_bytes: u64,
+    pub(crate) fields: Vec<Field>,
+    /// The rows of each record batch.
+    pub(crate) batches: Vec<(u64, Place)>,
+    pub(crate) dictionaries: BTreeMap<i64, Vec<Dictionary>>,
+}
+
+impl ArrowFile {
+    /// Opens a file, and reads what it says of itself.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the byte: none of these files, truncated, damaged.
+    pub(crate) fn open(path: PathBuf) -> Result<ArrowFile, DataError> {
+        let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
+        let size_bytes = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
+        let (fields, batches, dictionaries) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut file = ArrowFile { path, file, size_bytes, fields, batches, dictionaries };
+        let start = file.read((0, size_bytes.min(MAGIC.len() as u64)))?;
+        if start.starts_with(FEATHER_1) {
+            let reason =
+                "it is of version 1 of Feather, which is not read: pyarrow.feather.write_feather writes version 2";
+            return Err(DataError::unsupported(file.path.display().to_string(), reason));
+        }
+        if start.len() < 4 {
+            return Err(file.wrong(0, &format!("not an Arrow file: it has {size_bytes} bytes")));
+        }
+        if start == MAGIC {
+            file.open_file()?
+        } else {
+            file.open_stream()?
+        }
+        Ok(file)
+    }
+
+    /// An error with the byte of the file that it is about.
+    pub(crate) fn wrong(&self, at: u64, reason: &str) -> DataError {
+        DataError::malformed(format!("{}, at byte {at}", self.path.display()), reason)
+    }
+
+    /// Bytes from a place on.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the byte.
+    pub(crate) fn read(&self, (at, count): (u64, u64)) -> Result<Vec<u8>, DataError> {
+        if at.checked_add(count).is_none_or(|end| end > self.size_bytes) {
+            let reason = format!("truncated: {count} bytes are needed, and the file ends at byte {}", self.size_bytes);
+            return Err(self.wrong(at, &reason));
+        }
+        let mut bytes = forebay_limits::buffer(count).map_err(|error| self.wrong(at, &error.to_string()))?;
+        bytes.resize(count as usize, 0);
+        let read = self.file.read_exact_at(&mut bytes, at);
+        read.map_err(|error| self.wrong(at, &format!("cannot read: {error}")))?;
+        Ok(bytes)
+    }
+
+    /// Reads what stands at the end of a file.
+    fn open_file(&mut self) -> Result<(), DataError> {
+        let end = self.size_bytes.saturating_sub(4 + MAGIC.len() as u64);
+        let last = self.read((end, 4 + MAGIC.len() as u64))?;
+        if &last[4..] != MAGIC {
+            return Err(self.wrong(end, "truncated: the file does not end as an Arrow file does, with ARROW1"));
+        }
+        let bytes = u64::from(u32::from_le_bytes([last[0], last[1], last[2], last[3]]));
+        let Some(start) = end.checked_sub(bytes) else {
+            return Err(self.wrong(end, &format!("a footer of {bytes} bytes is more than the file has")));
+        };
+        let footer = self.read((start, bytes))?;
+        let footer = root_as_footer(&footer).map_err(|error| self.wrong(start, &format!("the footer: {error}")))?;
+        let schema = footer.schema().ok_or_else(|| self.wrong(start, "the footer has no schema"))?;
+        self.fields = fields(schema).map_err(|reason| self.wrong(start, &reason))?;
+        for block in footer.dictionaries().into_iter().flatten() {
+            let place = self.block(block)?;
+            self.add(place, true)?;
+        }
+        for block in footer.recordBatches().into_iter().flatten() {
+            let place = self.block(block)?;
+            self.add(place, true)?;
+        }
+        Ok(())
+    }
+
+    /// Where a footer says that a message is.
+    fn block(&self, block: &Block) -> Result<Place, DataError> {
+        let at = block.offset().max(0) as u64;
+        let (says, body) = (block.metaDataLength(), block.bodyLength());
+        let message = self.message(at)?.filter(|_| block.offset() >= 0);
+        let message = message.filter(|place| {
+            let end = at.checked_add(says.max(0) as u64);
+            Some(place.body.0) == end && body == place.body.1 as i64
+        });
+        message
+            .ok_or_else(|| self.wrong(at, "the footer says that there is a message, and there is another one or none"))
+    }
+
+    /// Reads message after message of a stream.
+    fn open_stream(&mut self) -> Result<(), DataError> {
+        let mut at = 0;
+        while at < self.size_bytes {
+            let Some(place) = self.message(at)? else { break };
+            if at == 0 {
+                let bytes = self.read(place.says)?;
+                let schema = self.said(place, &bytes)?.header_as_schema();
+                let schema = schema.ok_or_else(|| self.wrong(at, "not an Arrow stream: no schema comes first"))?;
+                self.fields = fields(schema).map_err(|reason| self.wrong(at, &reason))?;
+            } else {
+                self.add(place, false)?;
+            }
+            at = place.body.0 + place.body.1;
+        }
+        match at {
+            0 => Err(self.wrong(0, "not an Arrow stream: it ends where its schema would be")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where a message is that begins at this byte; none at the end of a stream.
+    fn message(&self, at: u64) -> Result<Option<Place>, DataError> {
+        let word = |at: u64| -> Result<u32, DataError> {
+            let bytes = self.read((at, 4))?;
+            Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        };
+        let first = word(at)?;
+        let (start, bytes) = if first == CONTINUATION { (at + 8, word(at + 4)?) } else { (at + 4, first) };
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let says = (start, u64::from(bytes));
+        if start + says.1 > self.size_bytes {
+            let reason = match at {
+                0 => "not an Arrow file".to_owned(),
+                _ => format!("truncated: a message of {bytes} bytes, and the file ends at byte {}", self.size_bytes),
+            };
+            return Err(self.wrong(at, &reason));
+        }
+        let mut place = Place { at, says, body: (start + says.1, 0) };
+        let text = self.read(says)?;
+        let body = self.said(place, &text)?.bodyLength();
+        place.body.1 = u64::try_from(body).map_err(|_| self.wrong(at, &format!("its body has {body} bytes")))?;
+        if place.body.0.checked_add(place.body.1).is_none_or(|end| end > self.size_bytes) {
+            let reason = format!("truncated: {body} bytes follow, and the file ends at byte {}", self.size_bytes);
+            return Err(self.wrong(at, &reason));
+        }
+        Ok(Some(place))
+    }
+
+    /// What a message says.
+    fn said<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<Message<'a>, DataError> {
+        root_as_message(bytes).map_err(|error| self.wrong(place.at, &format!("not a message of Arrow: {error}")))
+    }
+
+    /// Takes note of a record batch or a dictionary.
+    fn add(&mut self, place: Place, is_file: bool) -> Result<(), DataError> {
+        let bytes = self.read(place.says)?;
+        let message = self.said(place, &bytes)?;
+        match message.header_type() {
+            MessageHeader::RecordBatch => {
+                let found = self.batch(place)?;
+                check(&self.fields, &found).map_err(|reason| self.wrong(place.at, &reason))?;
+                self.batches.push((found.rows, place));
+            }
+            MessageHeader::DictionaryBatch => {
+                let found = message.header_as_dictionary_batch();
+                let found = found.ok_or_else(|| self.wrong(place.at, "a dictionary without its number"))?;
+                let (id, is_delta) = (found.id(), found.isDelta());
+                let (rows, from) = (self.batch(place)?.rows, self.batches.len());
+                let known = self.dictionaries.get(&id).and_then(|versions| versions.last());
+                let mut parts = match (known, is_delta) {
+                    (Some(known), true) => known.parts.clone(),
+                    (Some(_), false) if is_file => {
+                        return Err(self.wrong(place.at, &format!("it has dictionary {id} twice")));
+                    }
+                    _ => Vec::new(),
+                };
+                let first = parts.last().map_or(0, |&(first, count, _)| first + count);
+                parts.push((first, rows, place));
+                self.dictionaries.entry(id).or_default().push(Dictionary { from, parts });
+            }
+            other => {
+                let what = other.variant_name().unwrap_or("unknown");
+                return Err(self.wrong(place.at, &format!("a message of kind {what} where rows are expected")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the record batch or the dictionary at a place says of itself.
+    ///
+    /// # Errors
+    /// [`DataError`] naming the file and the byte.
+    pub(crate) fn batch(&self, place: Place) -> Result<Batch, DataError> {
+        let bytes = self.read(place.says)?;
+        let message = self.said(place, &bytes)?;
+        let of_dictionary = message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data());
+        let found = message.header_as_record_batch().or(of_dictionary);
+        let found = found.ok_or_else(|| self.wrong(place.at, "it has no rows"))?;
+        batch(found, message.version(), place.body.1).map_err(|reason| self.wrong(place.at, &reason))
+    }
+}
