@@ -40,21 +40,21 @@ pub enum Next {
     /// One plan computes the outputs of the first graph, which are inputs of the second.
     Compute {
         /// What can be planned.
-        first: Graph,
+        first: Box<Graph>,
         /// What is left.
         rest: Graph,
     },
     /// A node is computed on the host from inputs of the graph; its outputs are inputs of the rest.
     Evaluate {
         /// The node.
-        node: Evaluation,
+        node: Box<Evaluation>,
         /// What is left.
         rest: Graph,
     },
     /// A loop runs its body again and again, from inputs of the graph; its outputs are inputs of the rest.
     Repeat {
         /// The loop.
-        repetition: Repetition,
+        repetition: Box<Repetition>,
         /// What is left.
         rest: Graph,
     },
@@ -322,7 +322,7 @@ fn split(graph: Graph, waiting: Vec<Waiting>, computed: &BTreeSet<ValueId>) -> N
     let mut first = graph;
     first.outputs = outputs.into_iter().collect();
     first.drop_dead_nodes();
-    Next::Compute { first, rest }
+    Next::Compute { first: Box::new(first), rest }
 }
 
 /// A node that is computed before the next stage, and the rest. What could be planned now is planned with the rest.
@@ -376,7 +376,7 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
             body,
         };
         let rest = rest(&graph, waiting, &outputs);
-        return Ok(Next::Repeat { repetition, rest });
+        return Ok(Next::Repeat { repetition: Box::new(repetition), rest });
     }
     let mut alone = infer::alone(&NodeView { graph: &graph, node: &node });
     let inputs: BTreeSet<ValueId> = alone.nodes[0]
@@ -390,7 +390,7 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
     alone.constants = alone.initializers.keys().copied().collect();
     let evaluation = Evaluation { graph: alone, inputs, outputs: outputs.iter().map(name).collect() };
     let rest = rest(&graph, waiting, &outputs);
-    Ok(Next::Evaluate { node: evaluation, rest })
+    Ok(Next::Evaluate { node: Box::new(evaluation), rest })
 }
 
 impl Evaluation {

@@ -1,7 +1,8 @@
 //! Memory of a plan that goes back to the system before the plan does.
 
 use forebay_base::{ByteRange, MemoryId, Region};
-use forebay_plan::{BackingLocation, MemoryKind, Plan};
+use forebay_plan::plan::MemoryKind;
+use forebay_plan::{BackingLocation, Plan};
 
 /// Everything but the persistent tensors that `keep` names.
 pub(crate) fn all_but(plan: &Plan, keep: &dyn Fn(&str) -> bool) -> Vec<Region> {

@@ -113,9 +113,9 @@ enum Kind {
     /// Elements of inputs decide.
     Pin { inputs: Vec<String>, by_elements: BTreeMap<Vec<u8>, Point> },
     /// A node is computed on the host.
-    Evaluate { node: Evaluation, rest: Box<Point> },
+    Evaluate { node: Box<Evaluation>, rest: Box<Point> },
     /// A loop runs.
-    Repeat { repetition: Repetition, body: Box<Point>, rest: Box<Point> },
+    Repeat { repetition: Box<Repetition>, body: Box<Point>, rest: Box<Point> },
 }
 
 /// A plan with its number.
@@ -553,7 +553,7 @@ fn make(
             Kind::Run { plan, constants, structured, rest: None }
         }
         Next::Compute { first, rest } => {
-            let (plan, constants) = planned(first, false)?;
+            let (plan, constants) = planned(*first, false)?;
             Kind::Run { plan, constants, structured: Vec::new(), rest: Some(point(rest)) }
         }
         Next::Pin(inputs) => {
