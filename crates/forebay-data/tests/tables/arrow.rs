@@ -1,39 +1,12 @@
 //! Arrow files and streams as pyarrow writes them (`testdata/data`).
 
-#![cfg(feature = "arrow")]
-
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
-use forebay_data::{guess, open, open_with, DataSet, HeldBytes, InputDescription, LabelKind, Reading, Requirements};
-use serde_json::Value;
+use forebay_data::{guess, open, open_with, DataSet, HeldBytes, InputDescription, Reading, Requirements};
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new("../../testdata/data").join(name)
-}
-
-fn expected(key: &str) -> Vec<f64> {
-    let text = std::fs::read_to_string(testdata("expected.json")).unwrap();
-    let value = &serde_json::from_str::<Value>(&text).unwrap()["parquet"][key];
-    let number = |value: &Value| {
-        value
-            .as_i64()
-            .map(|number| number as f64)
-            .or(value.as_f64().map(|number| f64::from(number as f32)))
-            .or(value.as_bool().map(|flag| f64::from(u8::from(flag))))
-            .unwrap()
-    };
-    value.as_array().unwrap().iter().map(number).collect()
-}
-
-fn input(name: &str, data_type: DataType, sample_shape: &[u64]) -> InputDescription {
-    InputDescription { name: name.into(), data_type, sample_shape: sample_shape.to_vec() }
-}
-
-fn requirements(inputs: Vec<InputDescription>) -> Requirements {
-    Requirements { inputs, input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
-}
+use super::{expected, input, requirements, testdata};
 
 /// A data set of which these bytes may be in memory.
 fn holding(path: &Path, inputs: Vec<InputDescription>, held: HeldBytes) -> DataSet {
