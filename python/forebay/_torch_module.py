@@ -369,8 +369,8 @@ def compile(
 
     Raises:
         forebay.OutOfBudget: At a call: no plan fits the budget; ``least`` says what would do.
-        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart, or takes one way or another as numbers
-            say that it computes (``if x.sum() > 0``); the text says why, and where.
+        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart, or its control flow depends on the
+            values of tensors (``if x.sum() > 0``); the text says why, and where.
 
     >>> import torch, forebay.torch
     >>> large = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))

@@ -1,4 +1,4 @@
-"""Modules whose way depends on numbers, which an export would take once and for all."""
+"""Detects data-dependent control flow, which tracing would record for one batch and repeat for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .errors import Error
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
-#: What makes a number of Python's of a tensor.
+#: What converts a tensor to Python numbers.
 _METHODS = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist")
 #: Nodes of a trace that ask for sizes: a plan has its own for each.
 _SIZES = frozenset(["aten::size", "aten::dim", "aten::numel", "aten::len", "aten::_shape_as_tensor", "onnx::Shape", "prim::shape"])
@@ -25,15 +25,16 @@ _lock = threading.RLock()
 
 
 class OneWayError(Error):
-    """A module would take a way that hangs on numbers."""
+    """A module has data-dependent control flow."""
 
 
 @contextlib.contextmanager
 def one_way() -> Iterator[None]:
-    """Within this, a module that is traced makes no number of Python's out of its inputs or parameters: an ``if`` or a loop would hang on it.
+    """Within this, tracing a module fails where it converts a tensor that depends on its inputs or parameters to a Python number, as an ``if``
+    or a loop does.
 
     Raises:
-        forebay.Error: It does; the text says where.
+        forebay.Error: It does so; the text says where.
     """
     with _lock:
         own = {name: vars(torch.Tensor).get(name) for name in _METHODS}
@@ -57,9 +58,9 @@ def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
         # PyTorch's own layers trace as they should.
         if not caller.f_code.co_filename.startswith(_PYTORCH) and _untyped.jit.is_tracing() and _is_computed(tensor):
             raise OneWayError(
-                f"the module turns a tensor into a number of Python's {_place(caller)}. An export takes one way through a "
-                "module: what an `if`, a loop or `item()` makes of the numbers of one batch would hold for all. Use torch.where or other "
-                "operations on tensors instead, or run the parts between the decisions by forebay.torch.compile"
+                f"the module converts a tensor to a Python number {_place(caller)}. Its export records one path: what an `if`, a "
+                "loop or `item()` decides for one batch would hold for all of them. Use torch.where or other operations on tensors instead, "
+                "or compile the parts between the decisions with forebay.torch.compile"
             )
         return method(tensor, *arguments, **named)
 

@@ -19,6 +19,7 @@
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
 //! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
+//! | [`networks`] | `cargo xtask networks`: random networks at several budgets |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`stories`] | `cargo xtask stories`: what the guide's stories claim, checked |
@@ -40,6 +41,7 @@ mod kills;
 mod layers;
 mod links;
 mod markdown;
+mod networks;
 mod operators;
 mod package;
 mod parts;
@@ -61,6 +63,7 @@ const HELP: &str = "Development tasks:
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
+  cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask stories [NAME] [ARGUMENTS]   the stories of docs/stories.md, minutes each; needs python3 with numpy, onnx and onnxruntime
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
         "kills" => kills::kills(rest),
+        "networks" => networks::networks(rest),
         "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),
         "stories" => stories::stories(rest),

@@ -478,6 +478,11 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
             newest(vec![fed(&[3, 4]), Input::Constant(condition)], vec![int("axis", 1)])
         }
         "NonZero" | "Unique" => newest(vec![ints(&[1, 0, 2, 1])], vec![]),
+        "ImageDecoder" => {
+            let file = b"P5 2 1 255 \x00\xff";
+            let file = Tensor::new(UInt8, &[file.len() as u64], file.to_vec()).unwrap();
+            newest(vec![Input::Constant(file)], vec![text("pixel_format", "Grayscale")])
+        }
         "NonMaxSuppression" => {
             let boxes = Tensor::from_f32(&[1, 1, 4], &[0.0, 0.0, 1.0, 1.0]);
             let scores = Tensor::from_f32(&[1, 1, 1], &[0.5]);

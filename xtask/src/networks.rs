@@ -1,0 +1,21 @@
+//! `cargo xtask networks`: random networks train to the same bits at any budget.
+
+use crate::command::{cargo, run};
+
+const COUNT: u64 = 200;
+
+/// Trains `--count N` networks, each within several budgets.
+///
+/// # Errors
+/// Arguments without meaning, or a budget that changes a bit.
+pub fn networks(arguments: &[String]) -> Result<(), String> {
+    let count = match arguments {
+        [] => COUNT,
+        [flag, count] if flag == "--count" => {
+            count.parse().ok().filter(|&count| count > 0).ok_or("--count needs a number of at least 1")?
+        }
+        _ => return Err("cargo xtask networks takes --count N alone".to_owned()),
+    };
+    let test = ["test", "-p", "forebay", "--test", "random_networks", "--", "--ignored"];
+    run(cargo(&test).env("FOREBAY_NETWORKS", count.to_string()))
+}
