@@ -6,13 +6,11 @@ use std::path::Path;
 
 use forebay_base::Tensor;
 use forebay_images::image::imageops::FilterType;
+use forebay_images::DECODED_BYTES_MAX;
 
 use crate::convert::convert;
 use crate::dataset::{image_input, InputDescription, Requirements};
 use crate::error::DataError;
-
-/// Memory that a decoded image may take, where the system does not leave less.
-const DECODED_BYTES_MAX: u64 = 512 << 20;
 
 /// Whether a name is that of an image.
 pub(crate) fn is_image(path: &Path) -> bool {

@@ -21,6 +21,9 @@ use image::{DynamicImage, ImageError, ImageReader, Limits};
 pub const EXTENSIONS: [&str; 13] =
     ["png", "jpg", "jpeg", "jp2", "j2k", "j2c", "webp", "tif", "tiff", "bmp", "pbm", "pgm", "ppm"];
 
+/// Memory that a decoded picture may take where nothing else limits it.
+pub const DECODED_BYTES_MAX: u64 = 512 << 20;
+
 /// Why bytes are no picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {

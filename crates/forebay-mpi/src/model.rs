@@ -241,7 +241,7 @@ fn ending_waits_for_exchanges() {
 
 #[test]
 fn gathering_goes_on_beside_exchanges() {
-    check("gathering beside an exchange of three processes", 3, 2, |communicator| {
+    check("three processes gather while an exchange is under way", 3, 2, |communicator| {
         let swap = Swap::start(&communicator, 1);
         let own = vec![communicator.rank() as u8; communicator.rank()];
         let gathered = communicator::gather(&*communicator, &own).expect("no failure");
@@ -252,22 +252,27 @@ fn gathering_goes_on_beside_exchanges() {
 
 #[test]
 fn what_starts_while_the_connection_ends_is_told_once() {
-    check("an exchange with nobody starts on a thread while another ends the connection", 2, 2, |communicator| {
-        let starting = {
-            let communicator = communicator.clone();
-            thread::spawn(move || {
-                let (tell, outcome) = channel();
-                let done = Box::new(move |result| tell.send(result).expect("the other end waits"));
-                let messages = Messages { tag: 1, sends: Vec::new(), receives: Vec::new() };
-                // SAFETY: there are no bytes.
-                unsafe { communicator.start(messages, done) };
-                let outcome: Result<(), String> = outcome.recv().expect("it ends");
-                assert!(outcome.is_ok() || outcome.unwrap_err().contains("ended"));
-            })
-        };
-        communicator.finish();
-        starting.join().expect("no panic");
-    });
+    check(
+        "an exchange without messages starts on one thread while another ends the connection",
+        2,
+        2,
+        |communicator| {
+            let starting = {
+                let communicator = communicator.clone();
+                thread::spawn(move || {
+                    let (tell, outcome) = channel();
+                    let done = Box::new(move |result| tell.send(result).expect("the other end waits"));
+                    let messages = Messages { tag: 1, sends: Vec::new(), receives: Vec::new() };
+                    // SAFETY: there are no bytes.
+                    unsafe { communicator.start(messages, done) };
+                    let outcome: Result<(), String> = outcome.recv().expect("it ends");
+                    assert!(outcome.is_ok() || outcome.unwrap_err().contains("ended"));
+                })
+            };
+            communicator.finish();
+            starting.join().expect("no panic");
+        },
+    );
 }
 
 #[test]

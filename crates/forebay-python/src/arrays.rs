@@ -47,7 +47,7 @@ struct InPlace {
     length: usize,
 }
 
-// SAFETY: the bytes are only read, and an array may be let go on any thread.
+// SAFETY: the bytes are only read, and an array may be dropped on any thread.
 unsafe impl Send for InPlace {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for InPlace {}

@@ -1,7 +1,7 @@
 //! Loans: inputs that launches read, and outputs that they write, in memory of the caller's.
 //!
-//! Before a step, each input's bytes are put behind their memory, and each output's memory is made. After the step the device has none of
-//! them: inputs are their owners' again, and outputs are whoever's takes them.
+//! Before a step, each input's bytes are put behind their memory, and each output's memory is made. After the step the device gives both
+//! back: inputs to their owners, and outputs to the caller that takes them.
 
 use std::collections::BTreeMap;
 

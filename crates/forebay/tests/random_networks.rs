@@ -8,7 +8,7 @@ use forebay_golden::{host, trainer};
 use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 use forebay_testing::Random;
 
-/// So large that parameters are little beside what a step adds, and show each bit of their gradients.
+/// So large that a step replaces parameters by multiples of their gradients, down to the last bits.
 const LEARNING_RATE: f32 = 1e6;
 
 /// A network that grows, layer by layer, from `x`.

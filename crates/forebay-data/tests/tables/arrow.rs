@@ -6,6 +6,8 @@ use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
 use forebay_data::{guess, open, open_with, DataSet, HeldBytes, InputDescription, Reading, Requirements};
 
+#[cfg(feature = "text")]
+use super::{all_text, tokens};
 use super::{expected, input, requirements, testdata};
 
 /// A data set of which these bytes may be in memory.
@@ -147,19 +149,11 @@ fn images_in_columns_are_decoded() {
     assert_eq!(guess(path.to_str().unwrap(), 8).unwrap().inputs[0].sample_shape, [3, 8, 8]);
 }
 
-#[cfg(all(feature = "text", feature = "parquet"))]
+#[cfg(feature = "text")]
 #[test]
 fn a_column_of_text_has_the_tokens_of_its_lines() {
-    let tokens = InputDescription { name: "ids".into(), data_type: DataType::Int64, sample_shape: vec![4] };
-    let wanted = Requirements { label_shape: vec![4], ..requirements(vec![tokens]) };
-    let mut reading = Reading::default();
-    reading.text.tokenizer = Some(testdata("bpe.json"));
-    let all = |name: &str| {
-        let mut set = open_with(testdata(name).to_str().unwrap(), &wanted, &reading).unwrap();
-        let samples: Vec<u64> = (0..set.sample_count()).collect();
-        set.batch(&samples).unwrap()
-    };
-    assert_eq!(all("text.arrow"), all("text.jsonl"));
+    let (wanted, reading) = tokens();
+    assert_eq!(all_text("text.arrow"), all_text("text.jsonl"));
     let set = open_with(testdata("text.arrow").to_str().unwrap(), &wanted, &reading).unwrap();
     assert!(set.description().unwrap().kind.contains("Arrow"), "{:?}", set.description());
 }

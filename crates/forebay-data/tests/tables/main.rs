@@ -10,6 +10,8 @@ mod parquet;
 use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
+#[cfg(feature = "text")]
+use forebay_data::{open_with, Batch, Reading};
 use forebay_data::{InputDescription, LabelKind, Requirements};
 use serde_json::Value;
 
@@ -38,4 +40,22 @@ fn input(name: &str, data_type: DataType, sample_shape: &[u64]) -> InputDescript
 
 fn requirements(inputs: Vec<InputDescription>) -> Requirements {
     Requirements { inputs, input_scale: 1.0, labels: LabelKind::Classes, label_shape: vec![] }
+}
+
+/// Sequences of four tokens, and how text is read as them.
+#[cfg(feature = "text")]
+fn tokens() -> (Requirements, Reading) {
+    let wanted = Requirements { label_shape: vec![4], ..requirements(vec![input("ids", DataType::Int64, &[4])]) };
+    let mut reading = Reading::default();
+    reading.text.tokenizer = Some(testdata("bpe.json"));
+    (wanted, reading)
+}
+
+/// All samples of a file of text.
+#[cfg(feature = "text")]
+fn all_text(name: &str) -> Batch {
+    let (wanted, reading) = tokens();
+    let mut set = open_with(testdata(name).to_str().unwrap(), &wanted, &reading).unwrap();
+    let samples: Vec<u64> = (0..set.sample_count()).collect();
+    set.batch(&samples).unwrap()
 }

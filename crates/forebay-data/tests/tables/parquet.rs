@@ -2,8 +2,10 @@
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
-use forebay_data::{guess, open, open_with, HeldBytes, InputDescription, Reading, Requirements};
+use forebay_data::{guess, open, open_with, HeldBytes, Reading, Requirements};
 
+#[cfg(feature = "text")]
+use super::{all_text, tokens};
 use super::{expected, input, requirements, testdata};
 
 fn error(name: &str, requirements: &Requirements) -> String {
@@ -136,16 +138,8 @@ fn what_is_missing_or_damaged_is_named() {
 #[cfg(feature = "text")]
 #[test]
 fn a_column_of_text_has_the_tokens_of_its_lines() {
-    let tokens = InputDescription { name: "ids".into(), data_type: DataType::Int64, sample_shape: vec![4] };
-    let wanted = Requirements { label_shape: vec![4], ..requirements(vec![tokens]) };
-    let mut reading = Reading::default();
-    reading.text.tokenizer = Some(testdata("bpe.json"));
-    let all = |name: &str| {
-        let mut set = open_with(testdata(name).to_str().unwrap(), &wanted, &reading).unwrap();
-        let samples: Vec<u64> = (0..set.sample_count()).collect();
-        set.batch(&samples).unwrap()
-    };
-    assert_eq!(all("text.parquet"), all("text.jsonl"));
+    let (wanted, reading) = tokens();
+    assert_eq!(all_text("text.parquet"), all_text("text.jsonl"));
     let mut other = reading.clone();
     other.text.key = Some("body".to_string());
     let error = open_with(testdata("text.parquet").to_str().unwrap(), &wanted, &other).err().unwrap().to_string();

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 use forebay_images::image::{DynamicImage, Rgb};
-use forebay_images::DecodeError;
+use forebay_images::{DecodeError, DECODED_BYTES_MAX};
 
 use super::decomposition::{composed, Composer, Decomposition};
 use crate::error::ModelError;
@@ -10,9 +10,6 @@ use crate::operator::{Gradient, NodeView, Operator};
 
 /// The rows.
 pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!("ImageDecoder", image_decoder) }];
-
-/// Memory that a decoded image may take.
-const DECODED_BYTES_MAX: u64 = 512 << 20;
 
 /// An image of height x width x channels. Bytes that cannot be decoded give one without pixels.
 ///

@@ -25,29 +25,40 @@ fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let parts = (0..5).map(|i| c.input(i)).collect::<Result<Vec<Part>, _>>()?;
     let x = &parts[0];
-    let Some(&channels) = x.ty.shape.get(1) else {
-        return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
-    };
     if view.int("spatial", 1)? == 0 {
         return Err(view.error("attribute spatial 0 (statistics per element) is not supported"));
     }
-    if let Some(part) = parts[1..].iter().find(|part| part.ty.shape != [channels]) {
-        return Err(view.error(format!("[{channels}] is needed for every channel of {}, not {}", x.ty, part.ty)));
-    }
+    check_channels(&view, x, &parts[1..])?;
     let (epsilon, activation) = (view.float("epsilon", 1e-5)?, Activation::None);
     if view.int("training_mode", 0)? == 0 {
         let reads: Vec<&Part> = parts.iter().collect();
         let y = c.kernel(Kernel::BatchNormalization { epsilon, activation }, &reads, x.ty.clone());
         return c.finish(y);
     }
-    let statistic = TensorType::new(x.ty.data_type, &[channels]);
-    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation };
-    let types = [x.ty.clone(), statistic.clone(), statistic.clone()];
-    let batch = c.kernels(kernel, &[x, &parts[1], &parts[2]], &types);
+    let batch = batch_normalized(&mut c, x, [&parts[1], &parts[2]], epsilon);
+    let statistic = batch[1].ty.clone();
     let kernel = Kernel::RunningStatistics { momentum: view.float("momentum", 0.9)?, correction: 1.0 };
     let mean = c.kernel(kernel.clone(), &[&parts[3], &batch[1]], statistic.clone());
     let variance = c.kernel(kernel, &[&parts[4], &batch[2]], statistic);
     c.finish_all(vec![batch[0].clone(), mean, variance])
+}
+
+/// Refuses parts that do not have an element for every channel of x.
+fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item = &'a Part>) -> Result<(), ModelError> {
+    let Some(&channels) = x.ty.shape.get(1) else {
+        return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
+    };
+    match parts.into_iter().find(|part| part.ty.shape != [channels]) {
+        Some(part) => Err(view.error(format!("[{channels}] is needed for every channel of {}, not {}", x.ty, part.ty))),
+        None => Ok(()),
+    }
+}
+
+/// x normalised by its own statistics per channel, with scale and bias; its means and variances.
+fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32) -> Vec<Part> {
+    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None };
+    let types = [&x.ty, &scale.ty, &scale.ty].map(|ty| TensorType::new(x.ty.data_type, &ty.shape));
+    c.kernels(kernel, &[x, scale, bias], &types)
 }
 
 fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
@@ -122,15 +133,8 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     if x.ty.shape[0] == 1 {
         // The statistics of one image are those of the batch, whose kernel can be cut along spatial positions.
         let (scale, bias) = (c.input(1)?, c.input(2)?);
-        let statistic = TensorType::new(x.ty.data_type, &[x.ty.shape[1]]);
-        if let Some(part) = [&scale, &bias].into_iter().find(|part| part.ty.shape != statistic.shape) {
-            return Err(
-                view.error(format!("{:?} is needed for every channel of {}, not {}", statistic.shape, x.ty, part.ty))
-            );
-        }
-        let types = [x.ty.clone(), statistic.clone(), statistic];
-        let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None };
-        let y = c.kernels(kernel, &[&x, &scale, &bias], &types).remove(0);
+        check_channels(&view, &x, [&scale, &bias])?;
+        let y = batch_normalized(&mut c, &x, [&scale, &bias], epsilon).remove(0);
         return c.finish(y);
     }
     let row_count = product(&view, &x.ty.shape[..2])?;
