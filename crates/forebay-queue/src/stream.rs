@@ -31,8 +31,9 @@ pub trait Pool: Send + Sync + 'static {
     /// What can go wrong.
     type Failure: Clone + Send + 'static;
 
-    /// Sees to it that the work is done some time, and returns without waiting for that. `finish` is dropped when the work
-    /// is done, however it ended; this is called from there, too, so nothing may be locked then that it needs.
+    /// Sees to it that the work is done some time: hands it to other threads without waiting for them, or does what takes no longer than
+    /// that would. `finish` is dropped when the work is done, however it ended; this is called from there, too, so nothing may be locked
+    /// then that it needs.
     fn start(self: &Arc<Self>, origin: Origin, work: Self::Work, finish: Finish<Self::Failure>);
 }
 

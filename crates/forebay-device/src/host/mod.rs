@@ -1,10 +1,12 @@
 //! The host device: the CPU as a device, and the reference for all others.
 //!
 //! Heaps are memory files, fully reserved when made; reservations are address space; tiles are mapped with `mmap`; everything
-//! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, and a thread that ends
-//! work has streams go on that waited for it. Copies between spaces really move bytes.
+//! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, but for lists of so little
+//! work that the thread that submits them does it itself, and a thread that ends work has streams go on that waited for it. Copies
+//! between spaces really move bytes.
 
 mod address;
+mod at_once;
 mod backend;
 mod copying;
 mod disk;
@@ -45,7 +47,7 @@ use memory::{system, Address, Memories};
 use shared::Shared;
 use spill_file::SpillFile;
 pub(crate) use sys::page_bytes;
-use work::{workspace_desc, CopyDirection, Work};
+use work::{workspace_desc, CopyDirection, Submitted, Work};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
@@ -384,6 +386,8 @@ impl Device for HostDevice {
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         self.progress.check()?;
+        // Where host memory has a budget, packing buffers are counted, and those of the pool's threads are.
+        let at_once = self.options.host_memory_bytes.is_none() && at_once::is_brief(commands);
         // Everything is looked up before anything starts: a list that is refused leaves nothing behind but its mappings.
         let mut works = Vec::with_capacity(commands.len());
         let mut memories = lock(&self.memories);
@@ -391,7 +395,7 @@ impl Device for HostDevice {
             match command {
                 Command::Map { region, heap, heap_offset_bytes } => memories.map(*region, *heap, *heap_offset_bytes)?,
                 Command::Unmap { region } => memories.unmap(*region)?,
-                _ => works.extend(work(&memories, command)?),
+                _ => works.extend(work(&memories, command)?.map(|work| Submitted { work, at_once })),
             }
         }
         drop(memories);
@@ -472,12 +476,8 @@ mod tests {
 
     use super::*;
 
-    /// The only thread is held up until everything waits for it.
-    #[test]
-    fn waiting_work_of_urgent_streams_starts_first() {
-        const SIZE_BYTES: u64 = 3 << 20;
-        let device = HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() }).expect("a device");
-        let block = device.create_host_block(2 * SIZE_BYTES).expect("a block");
+    /// Holds the only thread of a device up, until something is sent.
+    fn hold_up(device: &HostDevice) -> mpsc::Sender<()> {
         let (open, gate) = mpsc::channel::<()>();
         let (arrive, arrived) = mpsc::channel::<()>();
         device.shared.spawn(0, move || {
@@ -485,15 +485,25 @@ mod tests {
             gate.recv().expect("the test opens the gate");
         });
         arrived.recv().expect("the thread is taken");
+        open
+    }
+
+    /// The only thread is held up until everything waits for it.
+    #[test]
+    fn waiting_work_of_urgent_streams_starts_first() {
+        const SIZE_BYTES: u64 = 3 << 20;
+        let device = HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() }).expect("a device");
+        let block = device.create_host_block(7 * SIZE_BYTES).expect("a block");
+        let open = hold_up(&device);
         device.set_trace(true);
         let priorities = [0, 7, i32::MIN, 0, -1];
         let streams = priorities.map(|priority| device.create_stream("urgent", priority).expect("a stream"));
         for (index, &stream) in streams.iter().enumerate() {
-            let region = |start| Region::new(block, start, if index == 0 { SIZE_BYTES } else { 64 });
+            let region = |number| Region::new(block, number * SIZE_BYTES, SIZE_BYTES);
             // The copy takes several turns, and gives way to nothing of its own priority once it has begun.
             let command = match index {
-                0 => Command::Copy { stream, from: region(0), to: region(SIZE_BYTES) },
-                _ => Command::Fill { stream, region: region(64 * index as u64), pattern: [1; 4] },
+                0 => Command::Copy { stream, from: region(0), to: region(1) },
+                _ => Command::Fill { stream, region: region(2 + index as u64), pattern: [1; 4] },
             };
             device.submit(&[command]).expect("work");
             while device.shared.waiting_count() <= index {
@@ -504,6 +514,38 @@ mod tests {
         streams.iter().for_each(|&stream| device.synchronize(stream).expect("everything runs"));
         let order: Vec<StreamId> = device.take_trace().iter().map(|record| record.stream).collect();
         assert_eq!(order, [2, 4, 0, 3, 1].map(|index: usize| streams[index]));
+    }
+
+    /// The pool's only thread is held up all the time.
+    #[test]
+    fn lists_of_little_work_need_no_thread_of_the_pool() {
+        const ELEMENTS: u64 = 1000;
+        let device = HostDevice::new(&HostOptions { threads: Some(1), ..HostOptions::default() }).expect("a device");
+        let block = device.create_host_block(3 * 4096).expect("a block");
+        let [first, second] = [0; 2].map(|priority| device.create_stream("stream", priority).expect("a stream"));
+        let event = device.create_event().expect("an event");
+        let open = hold_up(&device);
+        let operand = |start| {
+            let desc = TensorDesc::packed(DataType::Float32, &[ELEMENTS]).expect("a descriptor");
+            Binding { region: Region::new(block, start, 4 * ELEMENTS), desc }
+        };
+        let (reads, writes) = (vec![operand(0)], vec![operand(4096)]);
+        let launch = Launch { kernel: Kernel::Copy, reads, writes, workspace: None, label: 0 };
+        let region = |start| Region::new(block, start, 4 * ELEMENTS);
+        let commands = [
+            Command::Fill { stream: first, region: region(0), pattern: [7; 4] },
+            Command::Barrier { stream: first },
+            Command::Launch { stream: first, launch: Box::new(launch) },
+            Command::Record { stream: first, event, generation: 1 },
+            Command::Wait { stream: second, event, generation: 1 },
+            Command::Copy { stream: second, from: region(4096), to: region(8192) },
+        ];
+        device.submit(&commands).expect("work");
+        device.synchronize(second).expect("everything runs");
+        let mut copied = [0; 4 * ELEMENTS as usize];
+        device.read_host(region(8192), &mut copied);
+        assert!(copied.iter().all(|&byte| byte == 7), "the copy comes last");
+        open.send(()).expect("the thread waits");
     }
 
     /// A kernel has the only thread when a copy comes.

@@ -23,6 +23,13 @@ const COPY_TASK_BYTES: usize = 1 << 20;
 /// Threads that move one copy at once, at most: a few of them keep memory busy.
 const COPY_THREADS_MAX: usize = 4;
 
+/// Work of a list that was submitted.
+pub(super) struct Submitted {
+    pub work: Work,
+    /// Whether the thread that begins it does it, alone, instead of the pool.
+    pub at_once: bool,
+}
+
 /// A command that touches bytes, with its addresses.
 pub(super) enum Work {
     Launch {
@@ -55,15 +62,20 @@ pub(super) enum CopyDirection {
 }
 
 impl Pool for Shared {
-    type Work = Work;
+    type Work = Submitted;
     type Failure = DeviceError;
 
-    fn start(self: &Arc<Shared>, origin: Origin, work: Work, finish: Finish<DeviceError>) {
-        let shared = self.clone();
-        match work {
+    fn start(self: &Arc<Shared>, origin: Origin, submitted: Submitted, finish: Finish<DeviceError>) {
+        let (shared, at_once) = (self.clone(), submitted.at_once);
+        match submitted.work {
             Work::Copy { from, to, bytes, direction } => {
                 let (taken, start, worker_ns) = (AtomicUsize::new(0), OnceLock::new(), AtomicU64::new(0));
-                Pieces { origin, from, to, bytes, direction, taken, start, worker_ns, shared, finish }.spawn();
+                let pieces = Pieces { origin, from, to, bytes, direction, taken, start, worker_ns, shared, finish };
+                if at_once {
+                    Arc::new(pieces).step();
+                } else {
+                    pieces.spawn();
+                }
             }
             Work::Transfer(transfer) => {
                 // A spill file is made after the disk.
@@ -71,7 +83,7 @@ impl Pool for Shared {
                     transfer.start(disk, origin, shared.tracer.clone(), finish);
                 }
             }
-            Work::Fill { to, bytes, pattern } => self.spawn(origin.priority, move || {
+            Work::Fill { to, bytes, pattern } => self.run(origin.priority, at_once, move || {
                 let start = Instant::now();
                 fill(to, bytes, pattern);
                 shared.tracer.record(
@@ -81,7 +93,7 @@ impl Pool for Shared {
                 );
                 drop(finish);
             }),
-            Work::Launch { launch, reads, writes, workspace } => self.spawn(origin.priority, move || {
+            Work::Launch { launch, reads, writes, workspace } => self.run(origin.priority, at_once, move || {
                 if let Kernel::Exchange(own) = &launch.kernel {
                     if own.sends.len() > 1 {
                         let operands = [&views(&launch.reads, &reads)[..], &views(&launch.writes, &writes)];
@@ -106,6 +118,17 @@ impl Pool for Shared {
                 }
                 drop(finish);
             }),
+        }
+    }
+}
+
+impl Shared {
+    /// Has a job done: by the calling thread, alone, or by the pool.
+    fn run(self: &Arc<Shared>, priority: i32, at_once: bool, job: impl FnOnce() + Send + 'static) {
+        if at_once {
+            kernels::alone(job);
+        } else {
+            self.spawn(priority, job);
         }
     }
 }

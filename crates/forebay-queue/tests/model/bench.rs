@@ -72,7 +72,7 @@ impl Model {
     }
 }
 
-/// The crew: takes work in the order in which it comes.
+/// The crew: takes work in the order in which it comes, but for work that the thread that begins it does.
 pub struct Crew {
     jobs: Mutex<Jobs>,
     arrived: Condvar,
@@ -82,6 +82,8 @@ pub struct Crew {
     working: AtomicBool,
     model: Model,
     failing: Option<u64>,
+    /// Work that no thread of the crew is needed for.
+    at_once: Set,
 }
 
 #[derive(Default)]
@@ -100,18 +102,22 @@ impl Crew {
             }
             let Some((index, finish)) = jobs.waiting.pop_front() else { return };
             drop(jobs);
-            let before = self.model.before_work[&index];
-            self.require(before, &format!("work {index} starts"));
-            let failed = self.failing.is_some_and(|failing| before & (1 << failing) != 0);
-            assert!(!failed, "work {index} starts behind work that failed");
-            // Work takes time: others may run between its start and its end.
-            self.working.store(true, Ordering::SeqCst);
-            self.done.fetch_or(1 << index, Ordering::SeqCst);
-            if self.failing == Some(index) {
-                finish.fail("as told");
-            }
-            drop(finish);
+            self.work(index, finish);
         }
+    }
+
+    fn work(&self, index: u64, finish: Finish<&'static str>) {
+        let before = self.model.before_work[&index];
+        self.require(before, &format!("work {index} starts"));
+        let failed = self.failing.is_some_and(|failing| before & (1 << failing) != 0);
+        assert!(!failed, "work {index} starts behind work that failed");
+        // Work takes time: others may run between its start and its end.
+        self.working.store(true, Ordering::SeqCst);
+        self.done.fetch_or(1 << index, Ordering::SeqCst);
+        if self.failing == Some(index) {
+            finish.fail("as told");
+        }
+        drop(finish);
     }
 
     fn require(&self, set: Set, what: &str) {
@@ -125,6 +131,9 @@ impl Pool for Crew {
     type Failure = &'static str;
 
     fn start(self: &Arc<Crew>, _: Origin, work: u64, finish: Finish<&'static str>) {
+        if self.at_once & (1 << work) != 0 {
+            return self.work(work, finish);
+        }
         self.jobs.lock().expect("no panic elsewhere").waiting.push_back((work, finish));
         self.arrived.notify_one();
     }
@@ -141,6 +150,17 @@ pub struct Bench {
 impl Bench {
     /// Streams numbered from 0 and a crew, for these commands and no others. `failing` names work that fails.
     pub fn new(stream_count: u32, crew_count: usize, commands: &[Command], failing: Option<u64>) -> Bench {
+        Bench::at_once(stream_count, crew_count, commands, failing, 0)
+    }
+
+    /// The same; the thread that begins work of `at_once` does it.
+    pub fn at_once(
+        stream_count: u32,
+        crew_count: usize,
+        commands: &[Command],
+        failing: Option<u64>,
+        at_once: Set,
+    ) -> Bench {
         let model = Model::new(commands);
         let progress = Arc::new(Progress::new(Instant::now()));
         model.before_record.keys().for_each(|&(event, _)| {
@@ -150,7 +170,7 @@ impl Bench {
         });
         let (jobs, arrived) = (Mutex::default(), Condvar::new());
         let (done, working) = (AtomicU64::new(0), AtomicBool::new(false));
-        let crew = Arc::new(Crew { jobs, arrived, done, working, model, failing });
+        let crew = Arc::new(Crew { jobs, arrived, done, working, model, failing, at_once });
         let streams = Streams::new(crew.clone(), progress.clone());
         for stream in (0..stream_count).map(StreamId) {
             streams.create(Origin { stream, priority: 0 });

@@ -140,6 +140,29 @@ fn everybody_who_waits_is_woken() {
 }
 
 #[test]
+fn work_may_be_done_by_the_thread_that_begins_it() {
+    explore("2 streams, 1 worker: work, record, work at once | wait, work at once, barrier, work (2 threads)", 3, || {
+        let first = [work(0, 0), record(0, EVENT, 1), work(0, 1)];
+        let commands = [&first[..], &[wait(1, EVENT, 1), work(1, 2), barrier(1), work(1, 3)]].concat();
+        let bench = Bench::at_once(2, 1, &commands, None, 0b110);
+        bench.submit(&commands);
+        bench.observe();
+        bench.synchronize(1).expect("no failure");
+        bench.synchronize(0).expect("no failure");
+    });
+    explore("2 streams, no worker: all at once, from two threads (2 threads)", 4, || {
+        let commands = [work(0, 0), barrier(0), work(0, 1), work(1, 2), barrier(1), work(1, 3)];
+        let bench = Arc::new(Bench::at_once(2, 0, &commands, None, 0b1111));
+        let (other, second) = (bench.clone(), commands[3..].to_vec());
+        let submitting = thread::spawn(move || other.submit(&second));
+        bench.submit(&commands[..3]);
+        bench.synchronize(0).expect("no failure");
+        submitting.join().expect("no panic");
+        bench.synchronize(1).expect("no failure");
+    });
+}
+
+#[test]
 fn a_failure_ends_every_wait() {
     explore("2 streams, 2 workers: failing work, record | wait, work, record; the host waits (3 threads)", 3, || {
         let other = EventId(1);
@@ -246,8 +269,9 @@ fn random_programs_keep_the_contract() {
         let commands = random_commands(&mut random, stream_count);
         let works = commands.iter().filter(|command| command.is_work()).count() as u64;
         let failing = (works > 0 && seed % 4 == 0).then(|| random.below(works));
+        let at_once = if seed % 3 == 0 { random.below(1 << works) } else { 0 };
         schedules += sample("", seed, 60, move || {
-            let bench = Bench::new(stream_count, 2, &commands, failing);
+            let bench = Bench::at_once(stream_count, 2, &commands, failing, at_once);
             let middle = commands.len() / 2;
             bench.submit(&commands[..middle]);
             bench.observe();

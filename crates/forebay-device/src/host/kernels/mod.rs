@@ -41,6 +41,7 @@ use forebay_base::{Kernel, TensorDesc};
 
 use crate::device::DeviceError;
 pub(crate) use exchange::Exchanged;
+pub(crate) use parallel::alone;
 pub(crate) use view::View;
 
 /// Bytes of packing buffers that kernels keep for each thread; they count as host memory.

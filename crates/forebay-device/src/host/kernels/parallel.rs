@@ -3,6 +3,7 @@
 //! Reduction block boundaries depend on shapes only. Rayon decides which thread computes a chunk, never what a chunk is, so results are
 //! the same bits for every number of threads.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use forebay_base::tensor::DIMENSIONS_MAX;
@@ -140,9 +141,39 @@ pub(super) fn for_each(count: usize, work: impl Fn(usize) + Sync) {
     run_tasks(count, &work);
 }
 
+thread_local! {
+    /// Whether the thread works on kernels alone.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a job whose kernels the calling thread works on alone: it may be a thread of no pool.
+pub(crate) fn alone(job: impl FnOnce()) {
+    /// Ends it, also where the job panics.
+    struct Over(bool);
+    impl Drop for Over {
+        fn drop(&mut self) {
+            ALONE.set(self.0);
+        }
+    }
+    let _over = Over(ALONE.replace(true));
+    job();
+}
+
+/// How many threads work on a kernel that the calling thread runs.
+pub(super) fn threads() -> usize {
+    if ALONE.get() {
+        1
+    } else {
+        rayon::current_num_threads()
+    }
+}
+
 /// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function, so that Rayon is not
 /// compiled for the closure of each.
 fn run_tasks(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    if ALONE.get() {
+        return (0..count).for_each(work);
+    }
     let tasks = (0..count).into_par_iter().with_max_len(count.div_ceil(PARTS_MIN).max(1));
     tasks.for_each(|task| {
         helper_tasks::run();

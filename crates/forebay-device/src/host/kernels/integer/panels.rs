@@ -1,5 +1,6 @@
 //! Panels: columns of a factor in the order in which tiles read them, and the sums of rows with a panel.
 
+use super::super::parallel::threads;
 use super::super::thread_buffer::with_buffer;
 use super::dots::{add_products, Engine, Rows, ROWS_MAX, STRIP, STRIPS_MAX};
 
@@ -23,7 +24,7 @@ pub(super) fn panels(count: usize) -> (usize, usize) {
 /// Rows that one task multiplies with a panel, where there are `tasks` panels: all of them, or fewer, where there would be too few
 /// tasks for the threads. Sums are exact, so this changes no result.
 pub(super) fn rows_of_task(rows: usize, tasks: usize) -> usize {
-    let wanted = 2 * rayon::current_num_threads();
+    let wanted = 2 * threads();
     let parts = if tasks >= wanted { 1 } else { wanted.div_ceil(tasks.max(1)) };
     rows.div_ceil(parts).max(8 * ROWS_MAX).next_multiple_of(ROWS_MAX)
 }

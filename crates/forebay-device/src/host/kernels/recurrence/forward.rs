@@ -6,7 +6,7 @@ use forebay_base::kernel::{state_steps, Recurrence, RecurrentCell};
 use forebay_base::DataType;
 
 use super::super::super::helper_tasks;
-use super::super::parallel::{for_each, wide, Pointer};
+use super::super::parallel::{for_each, threads, wide, Pointer};
 use super::super::View;
 use super::cell::Row;
 use super::layout::{Inputs, Sizes};
@@ -104,7 +104,7 @@ impl Forward<'_> {
     unsafe fn all_steps(&self) {
         let Sizes { steps, directions, gates, units, .. } = self.inputs.sizes;
         let parts = self.inputs.parts();
-        let is_idle = parts.len() < rayon::current_num_threads() && gates * units * units >= SHARED_WEIGHTS_MIN;
+        let is_idle = parts.len() < threads() && gates * units * units >= SHARED_WEIGHTS_MIN;
         if !is_idle || self.inputs.resets_before() || self.inputs.recurrence.quantizes_state {
             for_each(parts.len(), |part| {
                 let (direction, sequences) = &parts[part];
@@ -116,7 +116,7 @@ impl Forward<'_> {
             });
             return;
         }
-        let shares = rayon::current_num_threads().div_ceil(directions);
+        let shares = threads().div_ceil(directions);
         let size = units.div_ceil(shares).next_multiple_of(COLUMNS);
         let blocks = units.div_ceil(size);
         for step in 0..steps {

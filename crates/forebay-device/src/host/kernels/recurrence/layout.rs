@@ -5,7 +5,7 @@ use std::ops::Range;
 use forebay_base::kernel::{Recurrence, RecurrentCell};
 use forebay_base::{DataType, TensorDesc};
 
-use super::super::parallel::{require_packed, Pointer};
+use super::super::parallel::{require_packed, threads, Pointer};
 use super::super::View;
 use super::cell::Cell;
 use super::panels::{Packing, COLUMNS};
@@ -223,8 +223,8 @@ impl<'a> Inputs<'a> {
     /// Sequences in parts for threads: of which direction, and which. Bits do not depend on them.
     pub fn parts(&self) -> Vec<(usize, Range<usize>)> {
         let Sizes { batch, directions, .. } = self.sizes;
-        let threads = rayon::current_num_threads().div_ceil(directions).clamp(1, batch.max(1));
-        let size = batch.div_ceil(threads).max(1);
+        let parts = threads().div_ceil(directions).clamp(1, batch.max(1));
+        let size = batch.div_ceil(parts).max(1);
         let of = |direction| (0..batch).step_by(size).map(move |first| (direction, first..batch.min(first + size)));
         (0..directions).flat_map(of).collect()
     }
