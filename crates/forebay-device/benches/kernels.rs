@@ -1,4 +1,4 @@
-//! Speed of the host device's convolutions and matrix products at the sizes that matter.
+//! Speed of the host device's convolutions, max pooling and matrix products at the sizes that matter.
 //!
 //! `cargo bench -p forebay-device [-- FILTER]` prints and records milliseconds and GFLOP/s (best of several runs) with one
 //! thread and with all threads. Everything goes through the public device, as a plan's launches do.
@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use forebay_base::kernel::{Activation, Convolution, Window};
+use forebay_base::kernel::{Activation, Convolution, PoolOp, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_bench_record::{Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
@@ -16,7 +16,7 @@ use forebay_device::Device;
 const TIME_MAX: Duration = Duration::from_millis(400);
 const RUNS_MAX: usize = 40;
 
-/// A convolution of images of equal padding: name, sizes of x and w, stride, padding.
+/// A convolution of images of equal padding: name, sizes of x and w, stride, padding. There are as many groups as the sizes ask for.
 type Case = (&'static str, &'static [u64], &'static [u64], u64, u64);
 
 /// Layers of the 3-D U-Net, of ResNet-20 at batch 64, of inference models, and transposed convolutions (x is the larger).
@@ -44,14 +44,37 @@ const CASES: &[Case] = &[
     ("light 64-256 k1 at 56", &[1, 64, 56, 56], &[256, 64, 1, 1], 1, 0),
     ("light 1024-256 k1", &[1, 1024, 14, 14], &[256, 1024, 1, 1], 1, 0),
     ("light 2048-512 k1", &[1, 2048, 7, 7], &[512, 2048, 1, 1], 1, 0),
+    ("light 512-512 at 7", &[1, 512, 7, 7], &[512, 512, 3, 3], 1, 1),
+    ("light 512-512 s2 at 14", &[1, 512, 14, 14], &[512, 512, 3, 3], 2, 1),
+    ("light 256-256 at 4", &[1, 256, 4, 4], &[256, 256, 3, 3], 1, 1),
+    ("light 1280-320 k1 at 7", &[1, 320, 7, 7], &[1280, 320, 1, 1], 1, 0),
+    ("digits 16-32 at 8", &[64, 16, 8, 8], &[32, 16, 3, 3], 1, 1),
+    ("digits 32-64 at 4", &[64, 32, 4, 4], &[64, 32, 3, 3], 1, 1),
+    ("depthwise 96 s2 at 112", &[1, 96, 112, 112], &[96, 1, 3, 3], 2, 1),
+    ("depthwise 144 at 56", &[1, 144, 56, 56], &[144, 1, 3, 3], 1, 1),
+    ("depthwise 240 k5 s2 at 28", &[1, 240, 28, 28], &[240, 1, 5, 5], 2, 2),
     ("transposed 64-32", &[1, 32, 24, 28, 24], &[64, 32, 2, 2, 2], 2, 0),
     ("transposed 32-16", &[1, 16, 48, 56, 48], &[32, 16, 2, 2, 2], 2, 0),
     ("transposed 16-8", &[1, 8, 96, 112, 96], &[16, 8, 2, 2, 2], 2, 0),
 ];
 
 /// Matrix products m x k x n with the second factor transposed.
-const PRODUCTS: &[(u64, u64, u64)] =
-    &[(512, 512, 512), (64, 1024, 1024), (256, 768, 3072), (1, 25088, 4096), (1, 2048, 1000)];
+const PRODUCTS: &[(u64, u64, u64)] = &[
+    (512, 512, 512),
+    (64, 1024, 1024),
+    (256, 768, 3072),
+    (1, 25088, 4096),
+    (1, 2048, 1000),
+    (2, 1280, 1000),
+    (4, 1280, 1000),
+];
+
+/// Max pooling: name, sizes of x, size of the window, stride, padding.
+const POOLS: &[(&str, &[u64], u64, u64, u64)] = &[
+    ("pool k3 s2 at 112", &[1, 64, 112, 112], 3, 2, 1),
+    ("pool k3 s1 at 28", &[1, 192, 28, 28], 3, 1, 1),
+    ("pool k2 s2 at 8", &[64, 32, 8, 8], 2, 2, 0),
+];
 
 /// A device with a stream.
 struct Machine {
@@ -146,7 +169,7 @@ fn convolution(bench: &mut Bench, &(name, x, w, stride, pad): &Case) -> Result<(
         pads_begin: vec![pad; rank],
         pads_end: vec![pad; rank],
     };
-    let convolution = Convolution { window, groups: 1 };
+    let convolution = Convolution { window, groups: x[1] / w[1] };
     let activation = Activation::None;
     let (x, w, y) = (float(x)?, float(w)?, float(&y)?);
     let kernels = [
@@ -155,6 +178,20 @@ fn convolution(bench: &mut Bench, &(name, x, w, stride, pad): &Case) -> Result<(
         (Kernel::ConvolutionWeightGradient { convolution }, vec![&x, &y], &w),
     ];
     report(bench, name, flops, &kernels)
+}
+
+fn pool(
+    bench: &mut Bench,
+    &(name, x, kernel, stride, pad): &(&'static str, &[u64], u64, u64, u64),
+) -> Result<(), Box<dyn Error>> {
+    let spatial = (2..x.len()).map(|d| (x[d] + 2 * pad - kernel) / stride + 1);
+    let y: Vec<u64> = x[..2].iter().copied().chain(spatial).collect();
+    let two = |value: u64| vec![value; x.len() - 2];
+    let (pads_begin, pads_end) = (two(pad), two(pad));
+    let window = Window { kernel: two(kernel), strides: two(stride), dilations: two(1), pads_begin, pads_end };
+    let seen = kernel.pow(x.len() as u32 - 2) * y.iter().product::<u64>();
+    let (x, y) = (float(x)?, float(&y)?);
+    report(bench, name, seen as f64, &[(Kernel::Pool { op: PoolOp::Max, window }, vec![&x], &y)])
 }
 
 fn product(bench: &mut Bench, &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
@@ -174,6 +211,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut bench = Bench { machines, table: Table::new("kernels", columns) };
     for case in CASES.iter().filter(|case| case.0.contains(&filter)) {
         convolution(&mut bench, case)?;
+    }
+    for case in POOLS.iter().filter(|case| case.0.contains(&filter)) {
+        pool(&mut bench, case)?;
     }
     for sizes in PRODUCTS.iter().filter(|_| "product".contains(&filter)) {
         product(&mut bench, sizes)?;

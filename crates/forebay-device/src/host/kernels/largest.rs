@@ -1,8 +1,8 @@
 //! The largest elements of windows over planes: max pooling in whole vectors.
 //!
-//! A plane is copied into a buffer with negative infinity around it, so that the inner loops need no bounds. Of each row of windows, the
-//! largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all. Of zeros with both signs,
-//! the first one in this order counts.
+//! Of each row of windows, the largest element of every column comes first, then that of adjacent columns. NaN counts as larger than all.
+//! Of zeros with both signs, the first one in this order counts. The largest elements of columns go into lines with negative infinity
+//! at both ends, so that the inner loops need no bounds.
 
 use super::parallel::copy_run;
 use super::simd::{dispatch_wide, Vector, WIDTH_MAX};
@@ -10,7 +10,7 @@ use super::thread_buffer::ELEMENTS_MAX;
 
 /// Most elements of a window along a dimension.
 const WINDOW_MAX: usize = 16;
-/// Most elements of a plane: larger ones are shared out row by row.
+/// Most elements of a plane, with its padding: larger ones are shared out row by row.
 const PLANE_MAX: usize = 64 * 1024;
 
 /// Planes of one size with their windows: rows, then columns.
@@ -34,14 +34,13 @@ pub(super) struct Plane<'a> {
 /// What windows are searched in.
 struct Search<'a> {
     planes: &'a Planes,
-    /// Elements from row to row.
-    pitch: usize,
-    padded: *const f32,
-    /// The largest elements of columns, for each row of windows.
+    x: *const f32,
+    x_pitch: usize,
+    /// The largest elements of the columns that each row of windows sees, and the elements from row to row.
     lines: *mut f32,
-    /// The largest elements of windows at every column, for each row of windows, and the elements from row to row.
+    pitch: usize,
+    /// The largest elements of windows, row after row.
     found: *mut f32,
-    found_pitch: usize,
 }
 
 impl Planes {
@@ -63,16 +62,22 @@ impl Planes {
         Some(seen.max(self.pads[d].checked_add(self.input[d])?))
     }
 
-    /// The padded plane, lines and what is found, each with room for whole vectors behind it; elements.
-    fn counts(&self) -> [usize; 3] {
-        let [rows, pitch] = [0, 1].map(|d| self.padded(d).unwrap_or(PLANE_MAX));
-        let found = self.output[0] * self.found_pitch();
-        [rows * pitch, self.output[0] * pitch, found].map(|count| count + 2 * WIDTH_MAX)
+    /// Lines, and what is found, each with room for whole vectors behind it; elements.
+    fn counts(&self) -> [usize; 2] {
+        [self.pitch(), self.found_pitch()].map(|pitch| self.output[0] * pitch + 4 * WIDTH_MAX)
     }
 
-    /// Columns at which windows may begin.
+    /// Elements from line to line.
+    fn pitch(&self) -> usize {
+        self.padded(1).unwrap_or(PLANE_MAX)
+    }
+
+    /// Columns at which windows are searched.
     fn found_pitch(&self) -> usize {
-        (self.output[1] - 1) * self.strides[1] + 1
+        match self.strides[1] {
+            1 | 2 => self.output[1],
+            stride => (self.output[1] - 1) * stride + 1,
+        }
     }
 
     /// Elements of the buffer that [`Planes::pool`] takes.
@@ -90,32 +95,37 @@ impl Planes {
     /// # Panics
     /// A buffer that is too small, or operands that do not hold the plane.
     pub fn pool(&self, buffer: &mut [f32], plane: Plane) {
-        let ([count, lines_count, _], pitch) = (self.counts(), self.padded(1).unwrap_or(PLANE_MAX));
-        let (padded, rest) = buffer.split_at_mut(count);
-        let (lines, found) = rest.split_at_mut(lines_count);
-        for row in 0..self.input[0] {
-            let seen = &plane.x[row * plane.x_pitch..][..self.input[1]];
-            copy_run(&mut padded[(self.pads[0] + row) * pitch + self.pads[1]..][..self.input[1]], seen);
-        }
-        let (padded, lines, found_at) = (padded.as_ptr(), lines.as_mut_ptr(), found.as_mut_ptr());
-        let found_pitch = self.found_pitch();
-        // SAFETY: the buffer's parts hold what windows reach, and whole vectors behind that.
-        unsafe { search(&Search { planes: self, pitch, padded, lines, found: found_at, found_pitch }) };
-        for row in 0..self.output[0] {
-            let y = &mut plane.y[row * plane.y_pitch..][..self.output[1]];
-            let found = &found[row * found_pitch..];
+        let (lines, found) = buffer.split_at_mut(self.counts()[0]);
+        let holds = |pitch: usize, [rows, columns]: [usize; 2], count: usize| (rows - 1) * pitch + columns <= count;
+        assert!(found.len() >= self.counts()[1], "a buffer as large as `count` says");
+        assert!(holds(plane.x_pitch, self.input, plane.x.len()), "an input of {} elements", plane.x.len());
+        assert!(holds(plane.y_pitch, self.output, plane.y.len()), "an output of {} elements", plane.y.len());
+        let Plane { x, x_pitch, y, y_pitch } = plane;
+        let (x, lines, found_at) = (x.as_ptr(), lines.as_mut_ptr(), found.as_mut_ptr());
+        // SAFETY: the plane holds its rows, and the buffer's parts what windows reach, with whole vectors behind that.
+        unsafe { search(&Search { planes: self, x, x_pitch, lines, pitch: self.pitch(), found: found_at }) };
+        let [_, columns] = self.output;
+        for (row, found) in found.chunks_exact(self.found_pitch()).take(self.output[0]).enumerate() {
+            let y = &mut y[row * y_pitch..][..columns];
             match self.strides[1] {
-                1 => copy_run(y, &found[..y.len()]),
-                2 => y.iter_mut().zip(found.chunks_exact(2)).for_each(|(y, pair)| *y = pair[0]),
+                1 | 2 => copy_run(y, found),
                 stride => y.iter_mut().zip(found.iter().step_by(stride)).for_each(|(y, &found)| *y = found),
             }
         }
+    }
+
+    /// The taps through which a row of windows sees rows of the plane, and the row that the first one sees.
+    fn rows(&self, row: usize) -> (usize, usize) {
+        let (start, dilation) = (row * self.strides[0], self.dilations[0]);
+        let first = self.pads[0].saturating_sub(start).div_ceil(dilation).min(self.kernel[0]);
+        let end = (self.pads[0] + self.input[0]).saturating_sub(start).div_ceil(dilation).clamp(first, self.kernel[0]);
+        (end - first, (start + first * dilation).saturating_sub(self.pads[0]))
     }
 }
 
 dispatch_wide! {
     /// # Safety
-    /// The search's addresses must be those of buffers as large as [`Planes::counts`] says.
+    /// The search's addresses must be those of planes, and of buffers as large as [`Planes::counts`] says.
     fn search, search_with(search: &Search)
 }
 
@@ -123,30 +133,100 @@ dispatch_wide! {
 /// As [`search`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn search_with<V: Vector>(search: &Search) {
-    let Planes { output, kernel, strides, dilations, .. } = *search.planes;
-    // What is behind a row is written again as the next one. SAFETY: the caller's promises.
+    // Row after row, and first all columns: a vector is read long after the two that it overlaps were written.
+    for row in 0..search.planes.output[0] {
+        // SAFETY: the caller's promises.
+        unsafe { largest_of_columns::<V>(search, row) };
+    }
+    for row in 0..search.planes.output[0] {
+        // SAFETY: the caller's promises.
+        unsafe { largest_of_windows::<V>(search, row) };
+    }
+}
+
+/// Puts the largest element of each column that a row of windows sees into its line.
+///
+/// # Safety
+/// As [`search_with`].
+#[inline(always)]
+unsafe fn largest_of_columns<V: Vector>(search: &Search, row: usize) {
+    let planes = search.planes;
+    let ((taps, first), width) = (planes.rows(row), planes.input[1]);
+    // SAFETY: the caller's promises; vectors lie within rows.
     unsafe {
-        for row in 0..output[0] {
-            let (first, line) =
-                (search.padded.add(row * strides[0] * search.pitch), search.lines.add(row * search.pitch));
-            for column in (0..search.pitch).step_by(V::WIDTH) {
-                let mut largest = V::load(first.add(column));
-                for tap in 1..kernel[0] {
-                    largest = largest.larger(V::load(first.add(tap * dilations[0] * search.pitch + column)));
+        let line = search.lines.add(row * search.pitch + planes.pads[1]);
+        if taps == 0 {
+            return (0..width).for_each(|column| *line.add(column) = f32::NEG_INFINITY);
+        }
+        let (x, pitch) = (search.x.add(first * search.x_pitch), planes.dilations[0] * search.x_pitch);
+        if !vectors_of_columns::<V>(x, taps, pitch, width, line)
+            && !vectors_of_columns::<V::Half>(x, taps, pitch, width, line)
+        {
+            for column in 0..width {
+                let mut largest = *x.add(column);
+                for tap in 1..taps {
+                    let seen = *x.add(tap * pitch + column);
+                    largest = if seen > largest || seen.is_nan() { seen } else { largest };
                 }
-                largest.store(line.add(column));
+                *line.add(column) = largest;
             }
         }
-        for row in 0..output[0] {
-            let (line, found) = (search.lines.add(row * search.pitch), search.found.add(row * search.found_pitch));
-            for column in (0..search.found_pitch).step_by(V::WIDTH) {
-                let seen = line.add(column);
-                let mut largest = V::load(seen);
-                for tap in 1..kernel[1] {
-                    largest = largest.larger(V::load(seen.add(tap * dilations[1])));
-                }
-                largest.store(found.add(column));
+    }
+}
+
+/// Puts the largest element of each of `width` columns into a line, in vectors of which the last may overlap the one before; false where
+/// one is wider.
+///
+/// # Safety
+/// As [`search_with`].
+#[inline(always)]
+unsafe fn vectors_of_columns<V: Vector>(
+    x: *const f32,
+    taps: usize,
+    pitch: usize,
+    width: usize,
+    line: *mut f32,
+) -> bool {
+    if width < V::WIDTH {
+        return false;
+    }
+    let mut next = 0;
+    while next < width {
+        let column = next.min(width - V::WIDTH);
+        // SAFETY: the caller's promises; vectors lie within rows.
+        unsafe {
+            let mut largest = V::load(x.add(column));
+            for tap in 1..taps {
+                largest = largest.larger(V::load(x.add(tap * pitch + column)));
             }
+            largest.store(line.add(column));
+        }
+        next += V::WIDTH;
+    }
+    true
+}
+
+/// Puts the largest elements of the windows on a line into what is found. What is behind a row is written again as the next one.
+///
+/// # Safety
+/// As [`search_with`].
+#[inline(always)]
+unsafe fn largest_of_windows<V: Vector>(search: &Search, row: usize) {
+    let Planes { kernel: [_, taps], dilations: [_, dilation], strides: [_, stride], .. } = *search.planes;
+    let pitch = search.planes.found_pitch();
+    // SAFETY: there is room for whole vectors behind both.
+    unsafe {
+        let (line, found) = (search.lines.add(row * search.pitch), search.found.add(row * pitch));
+        for column in (0..pitch).step_by(V::WIDTH) {
+            let mut largest = if stride == 2 { V::load_even(line.add(2 * column)) } else { V::load(line.add(column)) };
+            for tap in 1..taps {
+                let seen = match stride {
+                    2 => V::load_even(line.add(2 * column + tap * dilation)),
+                    _ => V::load(line.add(column + tap * dilation)),
+                };
+                largest = largest.larger(seen);
+            }
+            largest.store(found.add(column));
         }
     }
 }

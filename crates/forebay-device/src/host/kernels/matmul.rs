@@ -252,6 +252,25 @@ mod tests {
         }
     }
 
+    /// However few rows there are, whose products are computed in a way of their own.
+    #[test]
+    fn rows_have_the_bits_that_they_have_among_others() {
+        let mut random = Random::new(5);
+        for case in 0..40 {
+            let (tb, n, k) = (case % 4 != 0, 1 + random.below(60), 1 + random.below(900));
+            let (all, few) = (20 + random.below(9), 1 + case % 5);
+            let (av, bv) = (random.values((all * k) as usize), random.values((k * n) as usize));
+            let b_sizes = if tb { [n, k] } else { [k, n] };
+            let b = Tensor::new(&desc(DataType::Float32, &b_sizes), &bv);
+            let product = |rows: u64| {
+                let a = Tensor::new(&desc(DataType::Float32, &[rows, k]), &av[..(rows * k) as usize]);
+                run(&Kernel::product(false, tb), &[&a, &b], &[desc(DataType::Float32, &[rows, n])])[0].values()
+            };
+            let (whole, part) = (product(all), product(few));
+            assert!(part[..] == whole[..part.len()], "case {case}: {few} rows, {n} columns, {k} terms");
+        }
+    }
+
     #[test]
     fn batches_broadcast() {
         let mut random = Random::new(2);

@@ -295,8 +295,8 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     let rows = sliding.output[0] * sliding.output[1];
     let channels = y.sizes()[..2].iter().product::<usize>();
     if let Some(planes) = sliding.planes().filter(|_| op == PoolOp::Max) {
-        let count = planes.count();
-        return for_chunks(channels, (PLANES_MIN / count).max(1), |channels| {
+        let (count, elements) = (planes.count(), sliding.input[1] * sliding.input[2]);
+        return for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
             with_buffer(count, |buffer| {
                 planes.prepare(buffer);
                 for channel in channels {

@@ -5,7 +5,7 @@
 //! element is computed next to nor on the width of vectors.
 //!
 //! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
-//! sums in registers.
+//! sums in registers. For very few rows that takes longer than it saves: then columns are read where they are.
 
 use std::mem::MaybeUninit;
 
@@ -13,7 +13,7 @@ use forebay_base::kernel::PRODUCT_TERMS;
 use forebay_base::SumTree;
 
 use super::parallel::wide;
-use super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
+use super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES, WIDTH_MAX};
 use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 
 /// Vectors of columns in a tile.
@@ -22,6 +22,9 @@ const VECTORS: usize = 3;
 pub(super) const PANEL: usize = VECTORS * WIDTH_MAX;
 /// With at most this many rows, a panel whose columns are adjacent is read where it is: packing it would take longer.
 const ROWS_UNPACKED: usize = 8;
+/// With at most this many rows, columns whose terms are adjacent are exchanged with rows in registers each time: packing them would take
+/// longer.
+const ROWS_EXCHANGED: usize = 4;
 
 /// Rows that are asked for ahead while a panel is packed.
 const ROWS_AHEAD: isize = 16;
@@ -80,6 +83,28 @@ pub(super) unsafe fn multiply(
     m: usize,
     n: usize,
     k: usize,
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    scale: f32,
+    accumulate: bool,
+) {
+    // All terms of a few columns after the other: that is how they lie in memory.
+    let width = if are_exchanged(m, b, c) { LANES } else { n.max(1) };
+    for column in (0..n).step_by(width) {
+        // SAFETY: the columns exist; the caller promises the rest.
+        unsafe {
+            multiply_columns((m, width.min(n - column), k), a, b.from(0, column), c.from(0, column), scale, accumulate);
+        }
+    }
+}
+
+/// The same, block after block.
+///
+/// # Safety
+/// As [`multiply`].
+unsafe fn multiply_columns(
+    (m, n, k): (usize, usize, usize),
     a: Matrix,
     b: Matrix,
     c: Matrix,
@@ -176,10 +201,16 @@ unsafe fn multiply_block(
         false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
     };
     // SAFETY: the caller's promises.
-    unsafe { multiply_job(&job) }
+    unsafe {
+        match job.is_exchanged() {
+            true => multiply_exchanged(&job),
+            false => multiply_job(&job),
+        }
+    }
 }
 
 /// A product of one block's terms.
+#[derive(Clone, Copy)]
 struct Job {
     /// Rows and columns of the result, and terms.
     sizes: (usize, usize, usize),
@@ -188,6 +219,73 @@ struct Job {
     c: Matrix,
     scale: f32,
     accumulate: bool,
+}
+
+impl Job {
+    /// Whether its columns are exchanged with rows in registers.
+    fn is_exchanged(&self) -> bool {
+        self.sizes.1 == LANES && are_exchanged(self.sizes.0, self.b, self.c)
+    }
+}
+
+/// Whether few rows are multiplied with columns whose terms are adjacent, so that columns are exchanged with rows in registers.
+fn are_exchanged(rows: usize, b: Matrix, c: Matrix) -> bool {
+    rows <= ROWS_EXCHANGED && b.row_stride == 1 && b.column_stride != 1 && c.column_stride == 1
+}
+
+dispatch! {
+    /// # Safety
+    /// As [`multiply_few`], for [`LANES`] columns that are exchanged.
+    fn multiply_exchanged, multiply_exchanged_with(job: &Job)
+}
+
+/// # Safety
+/// As [`multiply_exchanged`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn multiply_exchanged_with<V: SummedVector>(job: &Job) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || match job.sizes.0 {
+                1 => exchanged_tile::<V, 1>(job),
+                2 => exchanged_tile::<V, 2>(job),
+                3 => exchanged_tile::<V, 3>(job),
+                _ => exchanged_tile::<V, ROWS_EXCHANGED>(job),
+            },
+        );
+    }
+}
+
+/// `R` rows of a against columns that are exchanged.
+///
+/// # Safety
+/// As [`multiply_exchanged_with`]; there are as many rows.
+#[inline(always)]
+unsafe fn exchanged_tile<V: SummedVector, const R: usize>(job: &Job) {
+    let k = job.sizes.2;
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut sums = [V::splat(0.0); R];
+        let mut add = |term: usize, seen: V| {
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = sum.add_product(V::splat(*job.a.from(r, term).base), seen);
+            }
+        };
+        for start in (0..k / LANES * LANES).step_by(LANES) {
+            let seen = V::columns(job.b.from(start, 0).base, job.b.column_stride);
+            (start..).zip(seen).for_each(|(term, seen)| add(term, seen));
+        }
+        for term in k / LANES * LANES..k {
+            let seen: [f32; LANES] = std::array::from_fn(|column| *job.b.from(term, column).base);
+            add(term, V::load(seen.as_ptr()));
+        }
+        for (r, sum) in sums.into_iter().enumerate() {
+            let to = job.c.from(r, 0).base;
+            let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
+            start.add_product(V::splat(job.scale), sum).store(to);
+        }
+    }
 }
 
 /// Columns of b: those of adjacent terms lie `stride` apart.

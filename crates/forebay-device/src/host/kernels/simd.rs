@@ -40,6 +40,11 @@ pub(super) trait Vector: Copy {
     /// # Safety
     /// They must be readable, and the CPU must have the vector's instructions (so for all functions).
     unsafe fn load(address: *const f32) -> Self;
+    /// Reads every second number from an address on.
+    ///
+    /// # Safety
+    /// Twice as many adjacent numbers must be readable; see [`Vector::load`].
+    unsafe fn load_even(address: *const f32) -> Self;
     /// Writes adjacent numbers.
     ///
     /// # Safety
@@ -94,6 +99,11 @@ pub(super) trait Vector: Copy {
 
 /// A vector of [`LANES`] numbers, which can be added up.
 pub(super) trait SummedVector: Vector {
+    /// The columns of eight lines of eight numbers, from line to line `stride` apart.
+    ///
+    /// # Safety
+    /// They must be readable; see [`Vector::load`].
+    unsafe fn columns(source: *const f32, stride: isize) -> [Self; LANES];
     /// The sum over the lanes of each of four vectors, in an order that does not depend on values.
     ///
     /// # Safety
@@ -119,6 +129,12 @@ impl Vector for Plain {
     unsafe fn load(address: *const f32) -> Self {
         // SAFETY: readable by the caller's promise.
         Plain(unsafe { address.cast::<[f32; LANES]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn load_even(address: *const f32) -> Self {
+        // SAFETY: readable by the caller's promise.
+        Plain(std::array::from_fn(|i| unsafe { *address.add(2 * i) }))
     }
 
     #[inline(always)]
@@ -153,6 +169,13 @@ impl Vector for Plain {
 }
 
 impl SummedVector for Plain {
+    #[inline(always)]
+    unsafe fn columns(source: *const f32, stride: isize) -> [Self; LANES] {
+        // SAFETY: the caller's promises.
+        let at = |line: usize, column: usize| unsafe { *source.offset(line as isize * stride).add(column) };
+        std::array::from_fn(|column| Plain(std::array::from_fn(|line| at(line, column))))
+    }
+
     #[inline(always)]
     unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
         four.map(|vector| {
@@ -219,6 +242,18 @@ mod x86 {
     unsafe fn transpose(source: *const f32, stride: isize, target: *mut f32, target_stride: usize) {
         // SAFETY: the caller's promises.
         unsafe {
+            for (row, column) in columns(source, stride).into_iter().enumerate() {
+                _mm256_storeu_ps(target.add(row * target_stride), column);
+            }
+        }
+    }
+
+    /// See [`SummedVector::columns`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn columns(source: *const f32, stride: isize) -> [__m256; LANES] {
+        // SAFETY: the caller's promises.
+        unsafe {
             let lines: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(source.offset(i as isize * stride)));
             // Pairs of lines, then fours, then halves.
             let pairs: [__m256; 8] = std::array::from_fn(|i| {
@@ -237,11 +272,10 @@ mod x86 {
                     _mm256_shuffle_ps::<0xee>(a, b)
                 }
             });
-            for i in 0..4 {
-                let (low, high) = (fours[i], fours[4 + i]);
-                _mm256_storeu_ps(target.add(i * target_stride), _mm256_permute2f128_ps::<0x20>(low, high));
-                _mm256_storeu_ps(target.add((4 + i) * target_stride), _mm256_permute2f128_ps::<0x31>(low, high));
-            }
+            std::array::from_fn(|i| match i {
+                0..4 => _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]),
+                _ => _mm256_permute2f128_ps::<0x31>(fours[i - 4], fours[i]),
+            })
         }
     }
 
@@ -265,6 +299,16 @@ mod x86 {
         unsafe fn load(address: *const f32) -> Self {
             // SAFETY: by the caller's promises (so in all functions).
             Avx2(unsafe { _mm256_loadu_ps(address) })
+        }
+
+        #[inline(always)]
+        unsafe fn load_even(address: *const f32) -> Self {
+            // SAFETY: see `load`.
+            unsafe {
+                let [low, high] = [address, address.add(LANES)].map(|address| _mm256_loadu_ps(address));
+                let pairs = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(low, high));
+                Avx2(_mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(pairs)))
+            }
         }
 
         #[inline(always)]
@@ -329,6 +373,12 @@ mod x86 {
 
     impl SummedVector for Avx2 {
         #[inline(always)]
+        unsafe fn columns(source: *const f32, stride: isize) -> [Self; LANES] {
+            // SAFETY: the caller's promises; the CPU has AVX2.
+            unsafe { columns(source, stride).map(Avx2) }
+        }
+
+        #[inline(always)]
         unsafe fn sums(four: [Self; 4]) -> [f32; 4] {
             // SAFETY: see `load`; four lanes are as large as four numbers.
             unsafe {
@@ -366,6 +416,16 @@ mod x86 {
         unsafe fn load(address: *const f32) -> Self {
             // SAFETY: by the caller's promises (so in all functions).
             Avx512(unsafe { _mm512_loadu_ps(address) })
+        }
+
+        #[inline(always)]
+        unsafe fn load_even(address: *const f32) -> Self {
+            // SAFETY: see `load`.
+            unsafe {
+                let [low, high] = [address, address.add(16)].map(|address| _mm512_loadu_ps(address));
+                let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+                Avx512(_mm512_permutex2var_ps(low, even, high))
+            }
         }
 
         #[inline(always)]
@@ -478,6 +538,8 @@ mod tests {
             let expected: Vec<f32> =
                 (0..V::WIDTH).map(|i| (numbers[i] + 2.0 * numbers[V::WIDTH + i]).max(0.0)).collect();
             assert_eq!(out[..], expected);
+            V::load_even(numbers.as_ptr()).store(out.as_mut_ptr());
+            assert!((0..V::WIDTH).all(|i| out[i] == numbers[2 * i]), "{out:?}");
             let sums = V::add_multiples([a, b], &3.0, [b, a]);
             sums[1].store(out.as_mut_ptr());
             let expected: Vec<f32> = (0..V::WIDTH).map(|i| numbers[V::WIDTH + i] + 3.0 * numbers[i]).collect();
@@ -498,7 +560,19 @@ mod tests {
         }
     }
 
+    fn check_columns<V: SummedVector>() {
+        let table: Vec<f32> = (0..80).map(|i| i as f32).collect();
+        // SAFETY: eight lines of ten numbers.
+        for (column, seen) in unsafe { V::columns(table.as_ptr(), 10) }.into_iter().enumerate() {
+            let mut out = [0.0; LANES];
+            // SAFETY: as many numbers.
+            unsafe { seen.store(out.as_mut_ptr()) };
+            assert!((0..LANES).all(|line| out[line] == table[10 * line + column]), "{out:?}");
+        }
+    }
+
     fn check_sums<V: SummedVector>() {
+        check_columns::<V>();
         let numbers = numbers();
         check::<V>();
         // SAFETY: as above.
