@@ -29,7 +29,7 @@ impl Dependences {
         let mut predecessors: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
         for chunk in &live.chunks {
             let (mut written, mut read_since) = (None, Vec::new());
-            for access in &chunk.accesses {
+            for (access, _) in chunk.all_accesses() {
                 let needed = &mut predecessors[access.launch];
                 if access.reads || (with_overwrites && access.writes) {
                     needed.extend(written);

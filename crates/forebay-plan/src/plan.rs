@@ -3,6 +3,8 @@
 use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
 use forebay_model::program::Role;
 
+use crate::emit::COMPUTE;
+
 /// How a memory of a plan is obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryKind {
@@ -47,7 +49,7 @@ pub struct BackingLocation {
 /// A stream of a plan; its place in [`Plan::streams`] is its `StreamId`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanStream {
-    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`.
+    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`; where it updates on the host, `host`.
     pub name: String,
 }
 
@@ -76,14 +78,16 @@ pub struct Statistics {
     pub bytes_to_device: u64,
     /// Bytes copied from the device per step, wherever to.
     pub bytes_from_device: u64,
-    /// The part of `bytes_to_device` that comes from a disk.
+    /// Bytes copied from a disk per step: the part of `bytes_to_device` that comes from there, and what updates on the host need.
     pub bytes_from_disk: u64,
-    /// The part of `bytes_from_device` that goes to a disk.
+    /// Bytes copied to a disk per step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
     /// Launches per step, repeats included.
     pub launches: usize,
-    /// The part of the launches that runs on the host, because the device cannot run it.
+    /// The part of the launches that runs on the host between copies, because the device cannot run it.
     pub host_launches: usize,
+    /// The part of the launches that updates on the host, next to the optimizer's state ([`crate::host_updates`]).
+    pub host_updates: usize,
     /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for launches on the host.
     pub host_launch_bytes: u64,
     /// Launches that run again in the same step, for contents that were dropped.
@@ -199,10 +203,18 @@ impl Plan {
         &self.memories[id.0 as usize]
     }
 
-    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it.
+    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it or because it updates there.
     pub fn runs_on_host(&self, launch: &Launch) -> bool {
         let first = launch.reads.iter().chain(&launch.writes).next();
         first.is_some_and(|binding| self.memory(binding.region.memory).space == Space::Host)
+    }
+
+    /// Labels of the launches that update on the host, next to the optimizer's state.
+    pub fn host_updates(&self) -> impl Iterator<Item = u32> + '_ {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Launch { stream, launch } if *stream != COMPUTE => Some(launch.label),
+            _ => None,
+        })
     }
 
     /// The launches of a step, in the order of the commands.
