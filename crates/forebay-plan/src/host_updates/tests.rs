@@ -47,7 +47,7 @@ fn crossing(program: &Program, plan: &Plan, role: Role, to_device: bool) -> (u64
 #[test]
 fn at_every_budget_state_stays_on_the_host_and_gradients_and_parameters_cross_once() {
     let mut early = 0;
-    for seed in 1..16 {
+    for seed in 1..5 {
         let program = program(seed);
         let costs = estimate(&program, &limits());
         let updated: BTreeSet<BufferId> = program.launches[program.update_start..]
@@ -59,7 +59,7 @@ fn at_every_budget_state_stays_on_the_host_and_gradients_and_parameters_cross_on
         let parameter_bytes: u64 = updated.iter().map(|&buffer| program.buffer(buffer).size_bytes).sum();
         let whole = planned(&program, &costs, [None, None]).unwrap();
         let (low, high) = (whole.statistics.minimum_budget_bytes, whole.statistics.in_core_peak_bytes);
-        for percent in [0, 1, 10, 25, 50, 75, 99, 100] {
+        for percent in [0, 10, 40, 100] {
             let budget = low + (high - low) * percent / 100;
             let plan = planned(&program, &costs, [Some(budget), None])
                 .unwrap_or_else(|error| panic!("seed {seed}, {percent} %: {error}"));
@@ -82,13 +82,13 @@ fn at_every_budget_state_stays_on_the_host_and_gradients_and_parameters_cross_on
             assert!(plan.streams.iter().any(|stream| stream.name == "host"), "{what}");
         }
     }
-    assert!(early > 30, "{early} plans update next to the backward pass");
+    assert!(early > 8, "{early} plans update next to the backward pass");
 }
 
 #[test]
 fn what_the_host_does_not_hold_is_on_disk_between_steps() {
     let (mut turning, mut crossed) = (0, 0);
-    for seed in 1..10 {
+    for seed in 1..4 {
         let program = program(seed);
         let costs = estimate(&program, &limits());
         let whole = planned(&program, &costs, [None, None]).unwrap().statistics;
@@ -113,7 +113,7 @@ fn what_the_host_does_not_hold_is_on_disk_between_steps() {
             }
         }
     }
-    assert!(turning > 5 && crossed > 5, "{turning} plans take turns, {crossed} write to disk");
+    assert!(turning > 3 && crossed > 3, "{turning} plans take turns, {crossed} write to disk");
 }
 
 #[test]
