@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::training::{Clipping, LoraOptions, Optimizer, ParameterGroup, Precision, TrainingOptions};
-use forebay::{Checkpoint, EngineOptions, MemoryMode, MemorySize, Model, PlanError, Tensor, Trainer, Updates};
+use forebay::{
+    Checkpoint, EngineOptions, MemoryMode, MemorySize, Model, PlanError, ProcessGroup, Shard, Tensor, Trainer, Updates,
+};
 use forebay_base::{Command, Space};
 use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::Communicator;
+use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{assert_same, chaos, host, recipe, run, trainer, trainer_on, trainer_options, Case, Run};
 use forebay_model::program::Role;
 
@@ -240,6 +244,43 @@ fn evaluations_and_other_budgets_between_steps_change_nothing() {
         trainer(case.model(), recipe(&case), two_pools(Updates::Host, None)).statistics().minimum_budget_bytes;
     for budget in [None, Some(minimum * 2)] {
         assert_same(&expected, &trained(Updates::Host, budget), &format!("within {budget:?}"));
+    }
+}
+
+/// Losses of the first of two processes, and what it has in the end. The second one updates on the device.
+fn together(training: &TrainingOptions, shard: Shard) -> Run {
+    let train = |communicator: Arc<dyn Communicator>| {
+        let training = training.clone();
+        std::thread::spawn(move || {
+            let case = Case::read("digits-cnn");
+            let is_first = communicator.rank() == 0;
+            let engine = host(1).check(true).processes(ProcessGroup::new(communicator)).shard(shard);
+            let engine = engine.simulate_device("60%".parse().unwrap());
+            let engine = if is_first { engine.updates(Updates::Host) } else { engine };
+            let mut trainer = Trainer::new(case.model(), trainer_options(training, engine)).unwrap();
+            assert_eq!(trainer.statistics().host_updates > 0, is_first);
+            let losses = steps(&case, &mut trainer, 0..3);
+            trainer.collect_shards().unwrap();
+            is_first.then(|| Run { losses, values: everything(&trainer) })
+        })
+    };
+    let threads: Vec<_> = local_communicators(2).into_iter().map(|communicator| train(communicator)).collect();
+    let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    found.into_iter().flatten().next().unwrap()
+}
+
+#[test]
+fn processes_have_the_bits_of_one_wherever_each_of_them_updates() {
+    let case = Case::read("digits-cnn");
+    let training = changed(&case, |training| {
+        training.optimizer = Optimizer::adam(0.01);
+        training.average = Some(0.9);
+    });
+    let mut alone = trainer(case.model(), training.clone(), host(2));
+    let losses = steps(&case, &mut alone, 0..3);
+    let expected = Run { losses, values: everything(&alone) };
+    for shard in [Shard::Nothing, Shard::State, Shard::Gradients, Shard::Parameters] {
+        assert_same(&expected, &together(&training, shard), &format!("{shard:?}"));
     }
 }
 

@@ -67,7 +67,9 @@ fn updates_on_the_host_have_the_same_bits_at_any_budget() {
     training.optimizer = Optimizer::adam(1e-3);
     let within = |budget: Option<u64>| {
         let mut engine = vulkan().updates(Updates::Host);
-        engine.memory.device_memory = budget.map(MemorySize::Bytes);
+        // Two pools, also on a driver that runs on the host.
+        engine.memory.simulate_device = budget.map(MemorySize::Bytes);
+        engine.memory.host_memory = budget.is_none().then_some(MemorySize::Bytes(1 << 40));
         trainer(case.model(), training.clone(), engine)
     };
     let mut whole = within(None);
