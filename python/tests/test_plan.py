@@ -33,7 +33,7 @@ def test_what_fits(digits: str) -> None:
 
 def test_updates_on_the_host(digits: str) -> None:
     def plan(updates: str) -> forebay.Plan:
-        return forebay.plan(digits, optimizer="adam", batch_size=32, simulate_device="256KiB", updates=updates)
+        return forebay.plan(digits, optimizer="adam", batch_size=32, simulate_device="512KiB", updates=updates)
 
     assert plan("device").to_dict()["host_updates"] == 0
     on_host = plan("host")

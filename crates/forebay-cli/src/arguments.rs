@@ -355,7 +355,14 @@ pub struct TrainArguments {
     pub processes: ProcessArguments,
     /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
     /// link; changes nothing where the device's memory is the host's
-    #[arg(long, value_enum, value_name = "WHERE", default_value = "device", env = "FOREBAY_UPDATES", help_heading = "Device")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHERE",
+        default_value = "device",
+        env = "FOREBAY_UPDATES",
+        help_heading = "Device"
+    )]
     pub updates: UpdatesKind,
     /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Processes")]
@@ -416,7 +423,14 @@ pub struct PlanArguments {
     pub ranks: Option<u64>,
     /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
     /// link; changes nothing where the device's memory is the host's
-    #[arg(long, value_enum, value_name = "WHERE", default_value = "device", env = "FOREBAY_UPDATES", help_heading = "Device")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHERE",
+        default_value = "device",
+        env = "FOREBAY_UPDATES",
+        help_heading = "Device"
+    )]
     pub updates: UpdatesKind,
     /// Have each of them keep a slice of what all would have whole otherwise
     #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]

@@ -21,8 +21,8 @@ fn training_has_the_bits_of_updates_on_the_device_and_resumes_with_the_other_cho
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let [whole, half, rest] = ["whole.onnx", "half.onnx", "rest.onnx"].map(|name| folder.text(name));
     let checkpoint = folder.text("checkpoint");
-    let on_host = ["--simulate-device", "256KiB", "--updates", "host", "--check"];
-    success(&train(&model, &data, &whole, &["--steps", "6", "--simulate-device", "256KiB"]));
+    let on_host = ["--simulate-device", "512KiB", "--updates", "host", "--check"];
+    success(&train(&model, &data, &whole, &["--steps", "6", "--simulate-device", "512KiB"]));
     let first = [&["--steps", "3", "--checkpoint", checkpoint.as_str()], &on_host[..]].concat();
     let report = json(&train(&model, &data, &half, &first));
     assert!(report["host_updates"].as_u64().unwrap() > 0, "{report}");
@@ -50,7 +50,8 @@ fn several_processes_update_on_the_host() {
     let model = digits_model();
     for shard in [None, Some("state"), Some("gradients"), Some("parameters")] {
         let usual = ["plan", &model, "--train", "--batch-size", "50", "--optimizer", "adam", "--machine", "laptop-8gb"];
-        let mut arguments = [&usual[..], &["--device-memory", "2MiB", "--updates", "host", "--ranks", "2", "--check"]].concat();
+        let mut arguments =
+            [&usual[..], &["--device-memory", "2MiB", "--updates", "host", "--ranks", "2", "--check"]].concat();
         arguments.extend(shard.iter().flat_map(|shard| ["--shard", shard]));
         let plan = json(&arguments);
         assert!(plan["host_updates"].as_u64().unwrap() > 0, "{shard:?}: {plan}");
@@ -73,7 +74,7 @@ fn where_updates_on_the_host_change_nothing_a_note_says_so() {
 fn a_file_of_settings_says_where_to_update() {
     let (folder, model, data) = (Folder::new(), digits_model(), digits_data());
     let text = format!(
-        "model = {model:?}\ndata = {data:?}\nbatch-size = 50\nsteps = 1\nsimulate-device = \"256KiB\"\nupdates = \"host\"\n"
+        "model = {model:?}\ndata = {data:?}\nbatch-size = 50\nsteps = 1\nsimulate-device = \"512KiB\"\nupdates = \"host\"\n"
     );
     let report = json(&["train", &folder.write("run.toml", text.as_bytes()), "--no-compare"]);
     assert!(report["host_updates"].as_u64().unwrap() > 0, "{report}");

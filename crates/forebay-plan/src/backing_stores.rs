@@ -152,7 +152,8 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
     for chunks in owners(live) {
         let Some(hull) = in_host_memory.get(&live.chunks[chunks.start].owner) else { continue };
         let all = times[chunks.clone()].iter().flatten().chain([hull]);
-        let (start, end) = all.fold((hull.start, hull.end), |(start, end), time| (start.min(time.start), end.max(time.end)));
+        let (start, end) =
+            all.fold((hull.start, hull.end), |(start, end), time| (start.min(time.start), end.max(time.end)));
         times[chunks].fill(Some(start..end));
     }
     let fed_or_read = fed_or_read(program);
@@ -292,7 +293,8 @@ fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Sta
     let stand = |chunks: Range<usize>, index: usize| {
         let Owner::Buffer(buffer) = live.chunks[index].owner else { return Stand::Host };
         let is_whole = in_host_memory.contains_key(&live.chunks[index].owner);
-        let is_changed = if is_whole { live.chunks[chunks].iter().any(Chunk::is_changed) } else { live.chunks[index].is_changed() };
+        let is_changed =
+            if is_whole { live.chunks[chunks].iter().any(Chunk::is_changed) } else { live.chunks[index].is_changed() };
         let changing = program.buffer(buffer).role.is_persistent() && is_changed;
         match (fed_or_read.contains(&buffer), changing) {
             (true, _) => Stand::Host,
@@ -302,7 +304,10 @@ fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Sta
             (false, false) => Stand::Either,
         }
     };
-    owners(live).flat_map(|chunks| chunks.clone().map(move |index| (chunks.clone(), index))).map(|(chunks, index)| stand(chunks, index)).collect()
+    owners(live)
+        .flat_map(|chunks| chunks.clone().map(move |index| (chunks.clone(), index)))
+        .map(|(chunks, index)| stand(chunks, index))
+        .collect()
 }
 
 /// The first launch of a time, and one past its last.
@@ -369,7 +374,8 @@ fn collect(program: &Program, count: usize, packed: [Packed; 3]) -> BackingStore
     let (disk_bytes, turns_bytes) = (disk.bytes, turns.bytes);
     let on_disk = |chunk: &usize| disk.offsets.contains_key(chunk) || turns.offsets.contains_key(chunk);
     let (places, mut staged) = (vec![None; count], vec![None; count]);
-    let (host_staged, host_offsets) = host.offsets.iter().partition::<BTreeMap<usize, u64>, _>(|(chunk, _)| on_disk(chunk));
+    let (host_staged, host_offsets) =
+        host.offsets.iter().partition::<BTreeMap<usize, u64>, _>(|(chunk, _)| on_disk(chunk));
     host_staged.into_iter().for_each(|(chunk, offset_bytes)| staged[chunk] = Some(offset_bytes));
     let mut backing_stores = BackingStores { places, staged, host_bytes, disk_bytes, turns_bytes };
     let packed = [host_offsets, packed[1].offsets.clone(), packed[2].offsets.clone()];

@@ -13,7 +13,9 @@ use crate::host_launches::{host_launch_bytes, HostLaunches};
 use crate::host_updates::{updates_on_host, HostUpdates};
 use crate::liveness::{Liveness, Owner};
 use crate::loans::Loans;
-use crate::plan::{BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics};
+use crate::plan::{
+    BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics, HOST_STREAM,
+};
 use crate::residency::Residency;
 use crate::schedule::Work;
 
@@ -145,7 +147,7 @@ fn memories(decisions: &Decisions) -> Plan {
         plan.turns = (backing_stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
     }
     if updates_on_host(decisions.program) {
-        plan.streams.push(PlanStream { name: "host".to_string() });
+        plan.streams.push(PlanStream { name: HOST_STREAM.to_string() });
     }
     plan
 }
@@ -283,7 +285,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     let part = Region::new(HOST, backing_stores.host_bytes.saturating_sub(bytes), bytes);
     let mut host_launches = HostLaunches::new(program, live, COMPUTE, part);
     let streams = [DISK_IN, DISK_OUT, host_stream(backing_stores)];
-    let updates = HostUpdates::new(program, live, backing_stores, HOST, streams);
+    let updates = HostUpdates::new(program, live, backing_stores, (HOST, memory), streams);
     let mut next_launch = 0;
     for &item in work {
         let runs_between_copies = |launch: &ProgramLaunch| launch.on_host && !launch.in_host_memory;
@@ -347,7 +349,7 @@ fn warm_up(decisions: &Decisions, places: &Places) -> Vec<Command> {
 }
 
 /// The memory of a store; of those that take turns, the one that holds what this step `changed`, or the other.
-pub(crate) fn memory(store: Store, changed: bool) -> MemoryId {
+fn memory(store: Store, changed: bool) -> MemoryId {
     match store {
         Store::Host => HOST,
         Store::Disk => DISK,
@@ -448,6 +450,7 @@ fn count(plan: &Plan) -> Statistics {
         Space::Disk => region.range.len(),
         _ => 0,
     };
+    statistics.host_updates = plan.host_updates().count();
     let mut labels = BTreeSet::new();
     for command in &plan.commands {
         if let Command::Copy { stream: COMPUTE, from, .. } = command {
@@ -458,7 +461,6 @@ fn count(plan: &Plan) -> Statistics {
                 statistics.launches += 1;
                 let on_host = plan.runs_on_host(launch);
                 statistics.host_launches += usize::from(on_host && *stream == COMPUTE);
-                statistics.host_updates += usize::from(*stream != COMPUTE);
                 statistics.recomputations += usize::from(!labels.insert(launch.label));
             }
             Command::Barrier { .. } => statistics.barriers += 1,

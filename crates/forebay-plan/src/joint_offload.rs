@@ -193,8 +193,9 @@ fn add_part(
     let count = accesses.len();
     let absence = |after: usize| absences.iter().find(|absence| absence.after == after);
     let gaps = if kind.persistent { count } else { count.saturating_sub(1) };
-    let mut kept: Vec<bool> =
-        (0..gaps).map(|after| accesses[(after + 1) % count].reads && absence(after).is_none() && !chunk.is_wanted_by_host(after)).collect();
+    let mut kept: Vec<bool> = (0..gaps)
+        .map(|after| accesses[(after + 1) % count].reads && absence(after).is_none() && !chunk.is_wanted_by_host(after))
+        .collect();
     if kind.persistent && count > 0 && away {
         kept[count - 1] = false;
     }

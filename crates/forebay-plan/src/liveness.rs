@@ -99,6 +99,9 @@ impl Chunk {
     /// Whether it cannot stay on the device from its access of number `after` to the next one, the first one of the next step behind the
     /// last: because the host changes it meanwhile, or needs what the device has changed.
     pub fn is_wanted_by_host(&self, after: usize) -> bool {
+        if self.host_accesses.is_empty() {
+            return false;
+        }
         let last = self.accesses[after].launch;
         let within = |access: &&Access| match self.accesses.get(after + 1) {
             Some(next) => last < access.launch && access.launch < next.launch,
@@ -153,9 +156,8 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
     for (&buffer, points) in &cuts {
         let first = chunks.len();
         let points: Vec<u64> = points.iter().copied().collect();
-        let chunk = |pair: &[u64]| {
-            Chunk::on_device(Owner::Buffer(buffer), ByteRange::new(pair[0], pair[1]), Vec::new())
-        };
+        let chunk =
+            |pair: &[u64]| Chunk::on_device(Owner::Buffer(buffer), ByteRange::new(pair[0], pair[1]), Vec::new());
         chunks.extend(points.windows(2).map(chunk));
         chunks_of.insert(buffer, first..chunks.len());
     }

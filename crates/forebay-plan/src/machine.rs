@@ -274,7 +274,11 @@ mod tests {
             ("lanes = 2", "lanes = -2", "-2"),
             ("lanes = 2", "lanes = 2\ncores = 2", "cores"),
             ("lanes = 2", "", "lanes"),
-            ("[link]", "[host]\nlanes = 0\nlaunch_ns = 1\noperations_per_second = 1\nmemory_bytes_per_second = 1\n[link]", "host.lanes is 0"),
+            (
+                "[link]",
+                "[host]\nlanes = 0\nlaunch_ns = 1\noperations_per_second = 1\nmemory_bytes_per_second = 1\n[link]",
+                "host.lanes is 0",
+            ),
             ("[link]", "[host]\nlanes = 1\n[link]", "launch_ns"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = nan # ", "memory_bytes_per_second is NaN"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number above 0"),

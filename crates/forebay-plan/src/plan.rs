@@ -1,9 +1,10 @@
 //! A plan: the complete list of commands for one step, with every address resolved. Plain data.
 
-use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space, StreamId};
 use forebay_model::program::Role;
 
-use crate::emit::COMPUTE;
+/// The name of the stream of updates on the host.
+pub(crate) const HOST_STREAM: &str = "host";
 
 /// How a memory of a plan is obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,10 +210,17 @@ impl Plan {
         first.is_some_and(|binding| self.memory(binding.region.memory).space == Space::Host)
     }
 
-    /// Labels of the launches that update on the host, next to the optimizer's state.
+    /// The stream of launches that update on the host, next to the optimizer's state, where there are any.
+    pub fn host_stream(&self) -> Option<StreamId> {
+        let place = self.streams.iter().position(|stream| stream.name == HOST_STREAM)?;
+        Some(StreamId(place as u32))
+    }
+
+    /// Labels of these launches.
     pub fn host_updates(&self) -> impl Iterator<Item = u32> + '_ {
-        self.commands.iter().filter_map(|command| match command {
-            Command::Launch { stream, launch } if *stream != COMPUTE => Some(launch.label),
+        let host_stream = self.host_stream();
+        self.commands.iter().filter_map(move |command| match command {
+            Command::Launch { stream, launch } if Some(*stream) == host_stream => Some(launch.label),
             _ => None,
         })
     }

@@ -20,7 +20,6 @@ use std::collections::{BTreeSet, VecDeque};
 use forebay_base::{Command, EventId, Space};
 
 use crate::cost::{workers_for_launches, Costs};
-use crate::emit::COMPUTE;
 use crate::plan::Plan;
 use crate::ways::Link;
 
@@ -76,9 +75,11 @@ struct Simulator<'a> {
     costs: &'a Costs,
     now_ns: f64,
     streams: Vec<Stream>,
+    /// The stream of updates on the host.
+    host_stream: Option<usize>,
     /// Launches, in the order in which they were handed out.
     launches: VecDeque<Running>,
-    /// The same for updates on a host with workers of its own.
+    /// Updates on the host, where it has workers of its own.
     host_launches: VecDeque<Running>,
     /// Copies to the device and from it; then the same for those from and to a disk.
     links: [VecDeque<Running>; 4],
@@ -109,6 +110,7 @@ impl<'a> Simulator<'a> {
             now_ns: 0.0,
             streams,
             launches: VecDeque::new(),
+            host_stream: plan.host_stream().map(|stream| stream.0 as usize),
             host_launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
@@ -148,7 +150,7 @@ impl<'a> Simulator<'a> {
                 let label = launch.label as usize;
                 let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
                 let running = Running { command: index, stream, place: state.done.len(), left_ns, workers };
-                let is_update = stream != COMPUTE.0 as usize && self.costs.host_workers > 0.0;
+                let is_update = Some(stream) == self.host_stream && self.costs.host_workers > 0.0;
                 match (launch.kernel.is_collective(), is_update) {
                     (true, _) => self.exchanges.push(running),
                     (false, true) => self.host_launches.push_back(running),

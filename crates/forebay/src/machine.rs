@@ -174,7 +174,8 @@ impl LimitedDevice {
     pub(crate) fn updates_on_host(&self) -> Result<bool, Error> {
         let is_wanted = self.options.planning.updates == Updates::Host;
         if is_wanted && self.options.memory.mode != MemoryMode::Planned {
-            let reason = "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
+            let reason =
+                "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
                           managed memory decide what is on the device";
             return Err(Error::Option { reason: reason.to_string() });
         }

@@ -37,8 +37,7 @@ fn crossing(trainer: &Trainer) -> (u64, u64) {
     let (mut state, mut gradients) = (0, 0);
     for movement in &plan.movements {
         let Command::Copy { from, to, .. } = &plan.commands[movement.command] else { continue };
-        let [from_device, to_device] =
-            [from, to].map(|end| matches!(plan.memory(end.memory).space, Space::Device(_)));
+        let [from_device, to_device] = [from, to].map(|end| matches!(plan.memory(end.memory).space, Space::Device(_)));
         state += if movement.role == Role::State && (from_device || to_device) { from.range.len() } else { 0 };
         gradients += if movement.role == Role::Gradient && from_device { from.range.len() } else { 0 };
     }

@@ -25,7 +25,8 @@ fn program(seed: u64) -> Program {
 
 fn planned(program: &Program, costs: &Costs, budgets: [Option<u64>; 2]) -> Result<Plan, PlanError> {
     let [device_budget_bytes, host_budget_bytes] = budgets;
-    let options = PlanOptions { device_budget_bytes, host_budget_bytes, spill: true, check: true, ..PlanOptions::default() };
+    let options =
+        PlanOptions { device_budget_bytes, host_budget_bytes, spill: true, check: true, ..PlanOptions::default() };
     plan(program, &options, &limits(), costs)
 }
 

@@ -69,7 +69,11 @@ fn versions(live: &Liveness, kernels: &mut [Kernel]) -> usize {
     let mut next = live.chunks.len();
     for chunk in mixed {
         chunk.accesses.iter().for_each(|access| kernels[access.launch].reads.push(next));
-        chunk.host_accesses.iter().filter(|access| access.writes).for_each(|access| kernels[access.launch].writes.push(next));
+        chunk
+            .host_accesses
+            .iter()
+            .filter(|access| access.writes)
+            .for_each(|access| kernels[access.launch].writes.push(next));
         next += 1;
     }
     next - live.chunks.len()

@@ -75,7 +75,11 @@ impl<'a> Step<'a> {
     pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
         let device_bytes = |chunk: &Chunk| {
             let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
-            if is_on_host { 0 } else { chunk.device_bytes() as i64 }
+            if is_on_host {
+                0
+            } else {
+                chunk.device_bytes() as i64
+            }
         };
         let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
         let mut contents = Vec::new();
@@ -111,7 +115,9 @@ impl<'a> Step<'a> {
             let is_on_host = chunk.host_accesses.iter().any(|access| access.writes);
             let mut writers = chunk.accesses.iter().filter(|access| access.writes);
             let maker = match (lifetime, writers.next(), writers.next()) {
-                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output && !is_on_host => Some(only.launch),
+                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output && !is_on_host => {
+                    Some(only.launch)
+                }
                 _ => None,
             };
             let buffer_bytes = program.buffer(buffer).size_bytes;
