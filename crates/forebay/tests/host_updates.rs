@@ -263,7 +263,7 @@ fn together(training: &TrainingOptions, shard: Shard) -> Run {
             is_first.then(|| Run { losses, values: everything(&trainer) })
         })
     };
-    let threads: Vec<_> = local_communicators(2).into_iter().map(|communicator| train(communicator)).collect();
+    let threads: Vec<_> = local_communicators(2).into_iter().map(train).collect();
     let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     found.into_iter().flatten().next().unwrap()
 }
