@@ -49,6 +49,9 @@ class EngineOptions(TypedDict, total=False):
     fuse: bool
     #: The order of launches: ``"barriers"``, with the fewest barriers, or ``"file"``, as the model has them.
     order: str
+    #: Where training steps update parameters and the optimizer's state: on the ``"device"``, or on the ``"host"``'s processor, so that state
+    #: never crosses the link. Changes nothing where the device's memory is the host's.
+    updates: str
     #: Whether plans are checked for races and lost data before they run.
     check: bool
     #: Whether to keep when every command ran (:meth:`forebay.Trainer.trace`).
@@ -101,6 +104,7 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
         "costs": path_text(options.get("costs")),
         "fuse": options.get("fuse", True),
         "order": options.get("order", "barriers"),
+        "updates": options.get("updates", "device"),
         "check": options.get("check", False),
         "trace": options.get("trace", False),
         "heap_size": options.get("heap_size"),

@@ -31,6 +31,18 @@ def test_what_fits(digits: str) -> None:
     assert limited.fits(limited.least)
 
 
+def test_updates_on_the_host(digits: str) -> None:
+    def plan(updates: str) -> forebay.Plan:
+        return forebay.plan(digits, optimizer="adam", batch_size=32, simulate_device="512KiB", updates=updates)
+
+    assert plan("device").to_dict()["host_updates"] == 0
+    on_host = plan("host")
+    assert on_host.to_dict()["host_updates"] > 0
+    assert not [move for move in on_host.to_dict()["movements"] if "moment" in move["name"]], "state never crosses the link"
+    with pytest.raises(forebay.InvalidArgument, match="no place for updates 'disk'; there are device, host"):
+        plan("disk")
+
+
 def test_the_largest_batch(digits: str) -> None:
     plan = forebay.plan(digits, train=True, batch_size=1)
     largest = plan.largest_batch("256KiB")

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use forebay::managed::Policy;
-use forebay::{DeviceName, EngineOptions, HostOperators, LaunchOrder, MemoryLimit, MemoryMode, MemorySize};
+use forebay::{
+    DeviceName, EngineOptions, HostOperators, LaunchOrder, MemoryLimit, MemoryMode, MemorySize, Statistics, Updates,
+};
 use forebay_device::host::threads_of;
 
 use crate::heap_arguments::{byte_count, HeapArguments};
@@ -26,6 +28,32 @@ pub enum HostOperatorsKind {
     Needed,
     /// None: an operator that the device cannot run is an error
     Never,
+}
+
+/// Where a training step updates parameters and the optimizer's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UpdatesKind {
+    /// On the device
+    Device,
+    /// On the host's processor, next to the optimizer's state
+    Host,
+}
+
+impl UpdatesKind {
+    /// As options name it.
+    pub fn updates(self) -> Updates {
+        match self {
+            UpdatesKind::Device => Updates::Device,
+            UpdatesKind::Host => Updates::Host,
+        }
+    }
+
+    /// Says so where it changes nothing for a plan.
+    pub fn tell(self, plan: &Statistics) {
+        if self == UpdatesKind::Host && plan.host_updates == 0 {
+            output::complain("note: --updates host changes nothing: the device's memory is the host's");
+        }
+    }
 }
 
 /// Who decides what is on the device.

@@ -47,6 +47,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     tell_of_probabilities(model, &arguments.training);
     tell_of_limit(trainer.memory_limit());
     tell_of_budget(&arguments.device, trainer.budget_excludes_process());
+    arguments.updates.tell(trainer.statistics());
     let left = steps.saturating_sub(trainer.step_count());
     let step_seconds = (arguments.device.memory == MemoryKind::Planned).then(|| trainer.predicted_seconds());
     let (parameters, state_bytes) = (trainer.parameter_count(), trainer.checkpoint_bytes());

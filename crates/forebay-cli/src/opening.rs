@@ -69,6 +69,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.engine = arguments.device.options(arguments.trace.trace.is_some());
     processes.enter(&mut options.engine.device);
     options.engine.device.shard = ShardKind::shard(shard);
+    options.engine.planning.updates = arguments.updates.updates();
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
         Some((file, size)) => {

@@ -45,6 +45,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if arguments.train {
         let mut options = TrainerOptions::new(training_options(&arguments.training, 0)?);
         options.engine = engine;
+        options.engine.planning.updates = arguments.updates.updates();
         options.batch_size = arguments.training.batch_size;
         options.sizes = arguments.training.size.iter().cloned().collect();
         let model = arguments.training.adapters.adapt(arguments.training.head.replace(model)?)?;
@@ -70,6 +71,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
         drop(waiting);
         warn_of_unknown_costs(trainer.unknown_costs());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
+        arguments.updates.tell(trainer.statistics());
         show(arguments, machine.as_ref(), trainer.plan(), &trainer.explain(), &trainer.costs(), scaling.as_ref())
     } else {
         let mut options = SessionOptions::default();

@@ -136,6 +136,7 @@ impl Report<'_> {
             "bytes_from_device": statistics.bytes_from_device,
             "launches": statistics.launches,
             "host_launches": statistics.host_launches,
+            "host_updates": statistics.host_updates,
             "host_launch_bytes": statistics.host_launch_bytes,
             "barriers": statistics.barriers,
             "waits": statistics.waits,
@@ -207,6 +208,10 @@ impl Report<'_> {
             let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
             let spilled = format_bytes(statistics.spill_bytes);
             line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
+        if statistics.host_updates > 0 {
+            let updates = statistics.host_updates;
+            line("updates", format!("{updates} launches on the host, next to the optimizer's state"));
         }
         if statistics.host_launches > 0 {
             let (launches, bytes) = (statistics.host_launches, format_bytes(statistics.host_launch_bytes));

@@ -97,8 +97,12 @@ pub struct ProgramLaunch {
     pub writes: Vec<Operand>,
     /// Temporary bytes that it needs where it runs ([`Program::set_workspace`]).
     pub workspace_bytes: u64,
-    /// Whether it runs on the host, because the device cannot run it ([`Program::set_workspace`]).
+    /// Whether it runs on the host ([`Program::set_workspace`]): because the device cannot run it, or because its operands are in host
+    /// memory.
     pub on_host: bool,
+    /// Whether its operands are in host memory while it runs: an update on the host. Else they are on the device, also where the host runs it
+    /// between copies.
+    pub in_host_memory: bool,
 }
 
 /// What a launch needs where it runs.
@@ -194,7 +198,7 @@ impl Program {
     }
 
     /// Sets each launch's workspace, and whether it runs on the host, to what `ask` (a device) says for it, given the descriptors of
-    /// its inputs and outputs. After fusion, and before anything is known about budgets.
+    /// its inputs and outputs. Operands are in host memory only where it does. After fusion, and before anything is known about budgets.
     ///
     /// # Errors
     /// The first that `ask` gives.
@@ -206,6 +210,7 @@ impl Program {
         for launch in &mut self.launches {
             let Workspace { bytes, on_host } = ask(launch, &descs(&launch.reads), &descs(&launch.writes))?.into();
             (launch.workspace_bytes, launch.on_host) = (bytes, on_host);
+            launch.in_host_memory &= on_host;
         }
         Ok(())
     }

@@ -63,6 +63,8 @@ struct Life {
     previous: Option<usize>,
     /// How many launches read what it holds at the end.
     readers: usize,
+    /// Whether launches touch it on the device, and whether they do in host memory.
+    sides: [bool; 2],
 }
 
 fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
@@ -71,7 +73,9 @@ fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
         let mut counted = BTreeSet::new();
         let reads = launch.reads.iter().map(|operand| (operand.buffer, 1));
         for (buffer, readers) in reads.chain(launch.writes.iter().map(|operand| (operand.buffer, 0))) {
-            let life = lives.entry(buffer).or_insert(Life { first: index, last: index, previous: None, readers: 0 });
+            let fresh = Life { first: index, last: index, previous: None, readers: 0, sides: [false; 2] };
+            let life = lives.entry(buffer).or_insert(fresh);
+            life.sides[usize::from(launch.in_host_memory)] = true;
             if life.last < index {
                 life.previous = Some(life.last);
                 life.last = index;
@@ -104,7 +108,10 @@ fn takes_over(
     // Another output of this launch may have taken the input over already.
     let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input));
     let fits = !renamed.contains_key(&output) && !taken;
-    let free = life.get(&output)?.first == index && dies(life.get(&input)?, index);
+    let (output_life, input_life) = (life.get(&output)?, life.get(&input)?);
+    // What is on the device only, or on the host only, stays so.
+    let on_one_side = input_life.sides != [true; 2] && output_life.sides == input_life.sides;
+    let free = output_life.first == index && dies(input_life, index) && on_one_side;
     (fits && free).then_some((output, input))
 }
 

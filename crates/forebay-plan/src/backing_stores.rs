@@ -7,6 +7,8 @@
 //! A disk can fail, and a step that fails must leave what it would have changed as it was. So either nothing that steps change
 //! is on disk, and the update phase neither reads nor writes there; or all that steps change is, in two places that take
 //! turns: a step reads the one and writes the other, and only a step that succeeds makes the other the one.
+//!
+//! Updates on the host work on what they touch where it is in the host block. What is on disk between steps has a place there while they do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,7 +20,7 @@ use forebay_model::program::{BufferId, Program};
 use crate::arena::{item, PiecesByTime};
 use crate::cost::Costs;
 use crate::host_launches::{host_launch_bytes, HOST_LAUNCH_ALIGNMENT_BYTES};
-use crate::liveness::{Liveness, Owner};
+use crate::liveness::{Chunk, Liveness, Owner};
 use crate::residency::{launch_starts, Residency};
 use crate::tuning::HELD_PERCENT;
 
@@ -60,6 +62,8 @@ pub struct StorePlace {
 pub struct BackingStores {
     /// By chunk: its place, where it is ever away from the device.
     pub places: Vec<Option<StorePlace>>,
+    /// By chunk that is on disk, and that launches touch in host memory: its offset in the host block from the first of them to the last.
+    pub staged: Vec<Option<u64>>,
     /// Bytes of the host block; the last of them are for launches on the host ([`host_launch_bytes`]).
     pub host_bytes: u64,
     /// Bytes of the spill file.
@@ -72,6 +76,12 @@ impl BackingStores {
     /// Whether the chunk's copies go to and from a disk.
     pub fn on_disk(&self, chunk: usize) -> bool {
         self.places[chunk].is_some_and(|place| place.store != Store::Host)
+    }
+
+    /// Where launches find a chunk in the host block.
+    pub fn in_host_block(&self, chunk: usize) -> Option<u64> {
+        let place = self.places[chunk].filter(|place| place.store == Store::Host);
+        place.map(|place| place.offset_bytes).or(self.staged[chunk])
     }
 }
 
@@ -99,17 +109,21 @@ pub fn backing_stores(
         }
     };
     let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
-    let on_host = |kept: &[bool], chunk: usize| choice.stands[chunk] == Stand::Host || kept[chunk];
+    let host_times: Vec<Option<Range<u32>>> =
+        choice.staged.iter().zip(&times).map(|(staged, time)| staged.clone().or(time.clone())).collect();
+    let on_host = |kept: &[bool], chunk: usize| {
+        choice.stands[chunk] == Stand::Host || kept[chunk] || choice.staged[chunk].is_some()
+    };
     let parts = Packing { apart: true, ..whole };
     let fits = |kept: &Vec<bool>| {
         let within = Packing { capacity_bytes: Some(room_bytes), ..parts };
-        pack(live, &times, within, |chunk| on_host(kept, chunk))
+        pack(live, &host_times, within, |chunk| on_host(kept, chunk))
     };
     let attempts = HELD_PERCENT.iter().map(|percent| choice.keep(live, room_bytes / 100 * percent));
     let found = attempts.filter_map(|kept| fits(&kept).map(|host| (kept, host))).next();
     let (kept, host) = found.unwrap_or_else(|| {
         let kept = vec![false; live.chunks.len()];
-        let host = pack(live, &times, parts, |chunk| on_host(&kept, chunk));
+        let host = pack(live, &host_times, parts, |chunk| on_host(&kept, chunk));
         (kept, host.unwrap_or_default())
     });
     let blocks = Packing { grain_bytes: DISK_ALIGNMENT_BYTES, alignment_bytes: DISK_ALIGNMENT_BYTES, ..parts };
@@ -121,7 +135,8 @@ pub fn backing_stores(
 }
 
 /// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
-/// step to step there keep their bytes for the whole step; temporaries from their save to their last fetch.
+/// step to step there keep their bytes for the whole step; temporaries from their save to their last fetch, or to the last launch that touches
+/// them in host memory. What launches touch there is there as a whole.
 fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Option<Range<u32>>> {
     let whole = 0..live.launch_count.max(1) as u32;
     let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
@@ -133,6 +148,14 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
             *range = range.start.min(time)..range.end.max(time + 1);
         }
     }
+    let in_host_memory = in_host_memory(live);
+    for chunks in owners(live) {
+        let Some(hull) = in_host_memory.get(&live.chunks[chunks.start].owner) else { continue };
+        let all = times[chunks.clone()].iter().flatten().chain([hull]);
+        let (start, end) =
+            all.fold((hull.start, hull.end), |(start, end), time| (start.min(time.start), end.max(time.end)));
+        times[chunks].fill(Some(start..end));
+    }
     let fed_or_read = fed_or_read(program);
     for (index, chunk) in live.chunks.iter().enumerate() {
         let Owner::Buffer(buffer) = chunk.owner else { continue };
@@ -142,6 +165,29 @@ fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Optio
         }
     }
     times
+}
+
+/// The chunks of each owner.
+fn owners(live: &Liveness) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut next = 0;
+    live.chunks.chunk_by(|a, b| a.owner == b.owner).map(move |chunks| {
+        let start = next;
+        next += chunks.len();
+        start..next
+    })
+}
+
+/// By owner that launches touch in host memory: when they do, from the first to behind the last.
+fn in_host_memory(live: &Liveness) -> BTreeMap<Owner, Range<u32>> {
+    let mut found: BTreeMap<Owner, Range<u32>> = BTreeMap::new();
+    for chunk in &live.chunks {
+        for access in &chunk.host_accesses {
+            let launch = access.launch as u32;
+            let range = found.entry(chunk.owner).or_insert(launch..launch + 1);
+            *range = range.start.min(launch)..range.end.max(launch + 1);
+        }
+    }
+    found
 }
 
 /// Buffers that the caller writes or reads.
@@ -162,6 +208,8 @@ enum Stand {
 struct Choice {
     /// By chunk.
     stands: Vec<Stand>,
+    /// By chunk that takes turns on disk, and that launches touch in host memory: when.
+    staged: Vec<Option<Range<u32>>>,
     /// Bytes that the host holds in any case, by launch.
     taken: Vec<u64>,
     /// Chunks that may be in either, those first that save most time on the disk per byte and nanosecond held.
@@ -192,6 +240,11 @@ impl Choice {
                 stands[segment.chunk] = Stand::Host;
             }
         }
+        let in_host_memory = in_host_memory(live);
+        let staged = |(chunk, stand): (&Chunk, &Stand)| {
+            in_host_memory.get(&chunk.owner).filter(|_| *stand == Stand::Turns).cloned()
+        };
+        let staged: Vec<Option<Range<u32>>> = live.chunks.iter().zip(&stands).map(staged).collect();
         let starts = launch_starts(costs);
         let mut taken = vec![0; live.launch_count.max(1)];
         let mut order = Vec::new();
@@ -205,11 +258,14 @@ impl Choice {
                     let density = disk_ns[index] as f64 / (bytes.max(1) as f64 * (held_ns as f64 + 1.0));
                     order.push((density, index, time));
                 }
-                Stand::Turns => {}
+                Stand::Turns => {
+                    let time = staged[index].iter().flat_map(|time| time.start as usize..time.end as usize);
+                    time.for_each(|launch| taken[launch] += bytes);
+                }
             }
         }
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        Choice { stands, taken, order: order.into_iter().map(|(_, index, time)| (index, time)).collect() }
+        Choice { stands, staged, taken, order: order.into_iter().map(|(_, index, time)| (index, time)).collect() }
     }
 
     /// By chunk: whether it stays on the host though it need not, within this many bytes.
@@ -233,18 +289,25 @@ fn host_bytes(live: &Liveness, chunk: usize) -> u64 {
 
 /// Where each chunk may be, whatever moves when.
 fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Stand> {
-    let fed_or_read = fed_or_read(program);
-    let stand = |index: usize| {
+    let (fed_or_read, in_host_memory) = (fed_or_read(program), in_host_memory(live));
+    let stand = |chunks: Range<usize>, index: usize| {
         let Owner::Buffer(buffer) = live.chunks[index].owner else { return Stand::Host };
-        let changing = program.buffer(buffer).role.is_persistent() && live.chunks[index].is_changed();
+        let is_whole = in_host_memory.contains_key(&live.chunks[index].owner);
+        let is_changed =
+            if is_whole { live.chunks[chunks].iter().any(Chunk::is_changed) } else { live.chunks[index].is_changed() };
+        let changing = program.buffer(buffer).role.is_persistent() && is_changed;
         match (fed_or_read.contains(&buffer), changing) {
             (true, _) => Stand::Host,
             (false, true) if changing_on_disk => Stand::Turns,
             (false, true) => Stand::Host,
+            (false, false) if is_whole => Stand::Host,
             (false, false) => Stand::Either,
         }
     };
-    (0..live.chunks.len()).map(stand).collect()
+    owners(live)
+        .flat_map(|chunks| chunks.clone().map(move |index| (chunks.clone(), index)))
+        .map(|(chunks, index)| stand(chunks, index))
+        .collect()
 }
 
 /// The first launch of a time, and one past its last.
@@ -276,23 +339,28 @@ fn pack(
     packing: Packing,
     chosen: impl Fn(usize) -> bool,
 ) -> Option<Packed> {
-    let mut groups: BTreeMap<(BufferId, Time), (u64, PiecesByTime)> = BTreeMap::new();
-    let mut starts: BTreeMap<usize, ((BufferId, Time), u64)> = BTreeMap::new();
+    let mut groups: BTreeMap<(Owner, Time), (u64, PiecesByTime)> = BTreeMap::new();
+    let mut starts: BTreeMap<usize, ((Owner, Time), u64)> = BTreeMap::new();
+    let in_host_memory = in_host_memory(live);
     for (index, chunk) in live.chunks.iter().enumerate() {
-        let Owner::Buffer(buffer) = chunk.owner else { continue };
         let Some(time) = times[index].as_ref().filter(|_| chosen(index)) else { continue };
         let time = (time.start, time.end);
-        let key = (buffer, if packing.apart { time } else { (0, 0) });
+        let key = (chunk.owner, if packing.apart { time } else { (0, 0) });
         let (end, pieces) = groups.entry(key).or_default();
         let bytes = ByteRange::new(*end, *end + chunk.range.len().next_multiple_of(packing.grain_bytes));
         *end = bytes.end;
         starts.insert(index, (key, bytes.start));
         pieces.entry(time).or_default().push(bytes);
     }
-    let order: Vec<(BufferId, Time)> = groups.keys().copied().collect();
-    let items: Vec<Item> = groups.into_values().map(|(_, pieces)| item(pieces, packing.alignment_bytes)).collect();
+    let order: Vec<(Owner, Time)> = groups.keys().copied().collect();
+    let alignment_bytes = |owner: &Owner| match in_host_memory.contains_key(owner) {
+        true => packing.alignment_bytes.max(HOST_LAUNCH_ALIGNMENT_BYTES),
+        false => packing.alignment_bytes,
+    };
+    let items: Vec<Item> =
+        groups.into_iter().map(|((owner, _), (_, pieces))| item(pieces, alignment_bytes(&owner))).collect();
     let placement = place(&items, packing.capacity_bytes, Effort::default()).ok()?;
-    let bases: BTreeMap<(BufferId, Time), u64> = order.into_iter().zip(placement.offsets).collect();
+    let bases: BTreeMap<(Owner, Time), u64> = order.into_iter().zip(placement.offsets).collect();
     let offsets = starts.into_iter().map(|(index, (key, start))| (index, bases[&key] + start)).collect();
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
@@ -303,10 +371,16 @@ fn collect(program: &Program, count: usize, packed: [Packed; 3]) -> BackingStore
         0 => host.bytes,
         bytes => host.bytes.next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES) + bytes,
     };
-    let mut backing_stores =
-        BackingStores { places: vec![None; count], host_bytes, disk_bytes: disk.bytes, turns_bytes: turns.bytes };
+    let (disk_bytes, turns_bytes) = (disk.bytes, turns.bytes);
+    let on_disk = |chunk: &usize| disk.offsets.contains_key(chunk) || turns.offsets.contains_key(chunk);
+    let (places, mut staged) = (vec![None; count], vec![None; count]);
+    let (host_staged, host_offsets) =
+        host.offsets.iter().partition::<BTreeMap<usize, u64>, _>(|(chunk, _)| on_disk(chunk));
+    host_staged.into_iter().for_each(|(chunk, offset_bytes)| staged[chunk] = Some(offset_bytes));
+    let mut backing_stores = BackingStores { places, staged, host_bytes, disk_bytes, turns_bytes };
+    let packed = [host_offsets, packed[1].offsets.clone(), packed[2].offsets.clone()];
     for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
-        for (chunk, offset_bytes) in packed.offsets {
+        for (chunk, offset_bytes) in packed {
             backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });
         }
     }

@@ -4,7 +4,7 @@
 use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
-use crate::machine::{MachineDescription, HOST_LAUNCH_NS, HOST_MEMORY_BYTES_PER_SECOND, HOST_OPERATIONS_PER_SECOND};
+use crate::machine::{HostProcessor, MachineDescription, HOST_LAUNCH_NS};
 use crate::ways::{Disk, Link, LinkDirection};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
@@ -16,6 +16,8 @@ pub struct Costs {
     pub launch_workers: Vec<f64>,
     /// Workers of the machine.
     pub workers: f64,
+    /// Workers of the host's processor, for updates on the host; 0 where the device's workers are the host's.
+    pub host_workers: f64,
     /// Nanoseconds for which a worker is missing to launches, for each byte that is copied between host and device: 0 where
     /// copies have engines of their own.
     pub copy_worker_ns_per_byte: f64,
@@ -77,15 +79,30 @@ pub fn estimate(program: &Program, limits: &Limits) -> Costs {
 /// The time to start a launch is what launches side by side can save.
 pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     let workers = f64::from(machine.workers.max(1));
-    let start_ns = |launch: &ProgramLaunch| if launch.on_host { HOST_LAUNCH_NS } else { machine.launch_ns };
+    // Whose workers update on the host: its own, or those of a device that is the host.
+    let updating = machine.updating_host();
+    let host_workers = updating.map_or(0.0, |host| f64::from(host.workers));
+    let workers_of = |launch: &ProgramLaunch| match launch.in_host_memory {
+        true if updating.is_some() => host_workers,
+        _ => workers,
+    };
+    let start_ns = |launch: &ProgramLaunch| match (launch.in_host_memory, launch.on_host) {
+        (true, _) => updating.map_or(machine.launch_ns, |host| host.launch_ns),
+        (false, true) => HOST_LAUNCH_NS,
+        (false, false) => machine.launch_ns,
+    };
+    let host_rates = |launch: &ProgramLaunch| match launch.in_host_memory {
+        true => updating,
+        false => launch.on_host.then(|| machine.host.unwrap_or(HostProcessor::ASSUMED)),
+    };
     let work_ns = |launch: &ProgramLaunch| {
         if let Kernel::Exchange(exchange) = &launch.kernel {
             let bytes = |ranges: &[Vec<ByteRange>]| ranges.iter().flatten().map(|range| range.len()).sum::<u64>();
             return machine.network.direction.ns(bytes(&exchange.sends).max(bytes(&exchange.receives))) as f64;
         }
-        let (operations_per_second, bytes_per_second) = match launch.on_host {
-            true => (HOST_OPERATIONS_PER_SECOND, HOST_MEMORY_BYTES_PER_SECOND),
-            false => (machine.operations_per_second(data_type(launch)), machine.memory_bytes_per_second),
+        let (operations_per_second, bytes_per_second) = match host_rates(launch) {
+            Some(host) => (host.operations_per_second, host.memory_bytes_per_second),
+            None => (machine.operations_per_second(data_type(launch)), machine.memory_bytes_per_second),
         };
         let arithmetic = operations(launch) / operations_per_second * 1e9;
         let traffic = bytes(launch) as f64 / bytes_per_second * 1e9;
@@ -97,12 +114,13 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
             return 1.0;
         }
         let (start_ns, work_ns) = (start_ns(launch) as f64, work_ns(launch));
-        ((start_ns + work_ns * workers) / (start_ns + work_ns).max(1.0)).max(1.0)
+        ((start_ns + work_ns * workers_of(launch)) / (start_ns + work_ns).max(1.0)).max(1.0)
     };
     Costs {
         launch_ns: program.launches.iter().map(|launch| start_ns(launch) + work_ns(launch) as u64).collect(),
         launch_workers: program.launches.iter().map(mean_workers).collect(),
         workers,
+        host_workers,
         copy_worker_ns_per_byte: machine.copy_worker_ns_per_byte,
         step_ns: 0,
         link: machine.link,

@@ -2,7 +2,7 @@
 
 use forebay_model::program::Program;
 
-use crate::liveness::{liveness, Liveness};
+use crate::liveness::{liveness, Access, Liveness};
 
 /// Which launches must come before which. Edges lead from lower to higher places of the program's own order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,14 @@ impl Dependences {
         let mut predecessors: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
         for chunk in &live.chunks {
             let (mut written, mut read_since) = (None, Vec::new());
-            for access in &chunk.accesses {
+            let merged: Vec<Access>;
+            let accesses = if chunk.host_accesses.is_empty() {
+                &chunk.accesses
+            } else {
+                merged = chunk.all_accesses().into_iter().map(|(access, _)| access).collect();
+                &merged
+            };
+            for access in accesses {
                 let needed = &mut predecessors[access.launch];
                 if access.reads || (with_overwrites && access.writes) {
                     needed.extend(written);

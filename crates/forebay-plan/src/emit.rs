@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
-use forebay_model::program::{NamedOperand, Operand, Program};
+use forebay_model::program::{NamedOperand, Operand, Program, ProgramLaunch};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
 use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES};
 use crate::error::PlanError;
 use crate::host_launches::{host_launch_bytes, HostLaunches};
+use crate::host_updates::{updates_on_host, HostUpdates};
 use crate::liveness::{Liveness, Owner};
 use crate::loans::Loans;
-use crate::plan::{BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics};
+use crate::plan::{
+    BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics, HOST_STREAM,
+};
 use crate::residency::Residency;
 use crate::schedule::Work;
 
@@ -34,6 +37,15 @@ const COPY_OUT: StreamId = StreamId(2);
 const DISK_IN: StreamId = StreamId(3);
 /// Copies from the device to a disk.
 const DISK_OUT: StreamId = StreamId(4);
+
+/// Updates on the host: behind the streams that a plan has in any case.
+fn host_stream(backing_stores: &BackingStores) -> StreamId {
+    StreamId(if uses_disk(backing_stores) { 5 } else { 3 })
+}
+
+fn uses_disk(backing_stores: &BackingStores) -> bool {
+    backing_stores.disk_bytes + backing_stores.turns_bytes > 0
+}
 
 /// Where work becomes commands: everything that the earlier passes decided.
 pub struct Decisions<'a> {
@@ -123,7 +135,7 @@ fn memories(decisions: &Decisions) -> Plan {
     device_memory(&mut plan, decisions.arena.device_bytes, limits);
     plan.memories.push(PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes });
     plan.memories.extend(decisions.loans.memories());
-    if backing_stores.disk_bytes + backing_stores.turns_bytes > 0 {
+    if uses_disk(backing_stores) {
         let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
         let sizes = [backing_stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
         plan.memories.extend(sizes.map(|bytes| PlanMemory {
@@ -133,6 +145,9 @@ fn memories(decisions: &Decisions) -> Plan {
         }));
         plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
         plan.turns = (backing_stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
+    }
+    if updates_on_host(decisions.program) {
+        plan.streams.push(PlanStream { name: HOST_STREAM.to_string() });
     }
     plan
 }
@@ -269,13 +284,20 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     let bytes = host_launch_bytes(program);
     let part = Region::new(HOST, backing_stores.host_bytes.saturating_sub(bytes), bytes);
     let mut host_launches = HostLaunches::new(program, live, COMPUTE, part);
+    let streams = [DISK_IN, DISK_OUT, host_stream(backing_stores)];
+    let updates = HostUpdates::new(program, live, backing_stores, (HOST, memory), streams);
     let mut next_launch = 0;
     for &item in work {
-        let on_host = matches!(item, Work::Launch(index) if program.launches[index].on_host);
+        let runs_between_copies = |launch: &ProgramLaunch| launch.on_host && !launch.in_host_memory;
+        let on_host = matches!(item, Work::Launch(index) if runs_between_copies(&program.launches[index]));
         if !on_host || matches!(item, Work::Launch(index) if index == program.update_start) {
             host_launches.finish(next_launch, &mut commands, &mut reasons);
         }
         match item {
+            Work::Launch(index) if program.launches[index].in_host_memory => {
+                next_launch = index + 1;
+                updates.launch(index, decisions.sources[index] as u32, &mut commands, &mut reasons)?;
+            }
             Work::Launch(index) => {
                 next_launch = index + 1;
                 let source = &program.launches[index];
@@ -341,8 +363,11 @@ fn copy(decisions: &Decisions, interval: usize, swap_in: bool) -> Command {
     let bytes = chunk.range.len();
     let device = Region::new(DEVICE, decisions.arena.device_offsets[interval], bytes);
     let place = decisions.backing_stores.places[segment.chunk].expect("a copied chunk has a place beside the device");
-    let so_far = if swap_in { segment.accesses.start } else { segment.accesses.end };
-    let changed = chunk.accesses[..so_far].iter().any(|access| access.writes);
+    let changed = match chunk.accesses[segment.accesses.clone()] {
+        [first, ..] if swap_in => chunk.is_changed_before(first.launch),
+        [.., last] => chunk.is_changed_before(last.launch + 1),
+        [] => false,
+    };
     let away = Region::new(memory(place.store, changed), place.offset_bytes, bytes);
     let stream = match (place.store, swap_in) {
         (Store::Host, true) => COPY_IN,
@@ -382,6 +407,8 @@ fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
         format!("'{}' of the next step needs it", launch_name(0))
     } else if swap_in {
         format!("'{}' needs it{}", launch_name(segment.accesses.start), if on_disk { ", from disk" } else { "" })
+    } else if let Some(update) = chunk.host_accesses.iter().find(|access| access.launch > segment.swap_out_after) {
+        format!("'{}' updates on the host with it", decisions.program.launches[update.launch].name)
     } else {
         match chunk.accesses.get(segment.accesses.end) {
             Some(_) => {
@@ -423,15 +450,17 @@ fn count(plan: &Plan) -> Statistics {
         Space::Disk => region.range.len(),
         _ => 0,
     };
+    statistics.host_updates = plan.host_updates().count();
     let mut labels = BTreeSet::new();
     for command in &plan.commands {
         if let Command::Copy { stream: COMPUTE, from, .. } = command {
             statistics.host_launch_bytes += from.range.len();
         }
         match command {
-            Command::Launch { launch, .. } => {
+            Command::Launch { stream, launch } => {
                 statistics.launches += 1;
-                statistics.host_launches += usize::from(plan.runs_on_host(launch));
+                let on_host = plan.runs_on_host(launch);
+                statistics.host_launches += usize::from(on_host && *stream == COMPUTE);
                 statistics.recomputations += usize::from(!labels.insert(launch.label));
             }
             Command::Barrier { .. } => statistics.barriers += 1,
@@ -439,6 +468,10 @@ fn count(plan: &Plan) -> Statistics {
             Command::Copy { from, to, .. } if to.memory == DEVICE => {
                 statistics.bytes_to_device += from.range.len();
                 statistics.bytes_from_disk += disk_bytes(from);
+            }
+            Command::Copy { from, to, .. } if from.memory != DEVICE => {
+                statistics.bytes_from_disk += disk_bytes(from);
+                statistics.bytes_to_disk += disk_bytes(to);
             }
             Command::Copy { from, to, .. } => {
                 statistics.bytes_from_device += from.range.len();

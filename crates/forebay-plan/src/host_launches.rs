@@ -63,7 +63,13 @@ fn needed_bytes(launch: &ProgramLaunch) -> u64 {
 
 /// Bytes of the host block that launches on the host take: as many as the most demanding needs; 0 where there are none.
 pub fn host_launch_bytes(program: &Program) -> u64 {
-    program.launches.iter().filter(|launch| launch.on_host).map(needed_bytes).max().unwrap_or(0)
+    program
+        .launches
+        .iter()
+        .filter(|launch| launch.on_host && !launch.in_host_memory)
+        .map(needed_bytes)
+        .max()
+        .unwrap_or(0)
 }
 
 /// An area that the host block holds.

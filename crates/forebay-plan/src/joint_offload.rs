@@ -193,8 +193,9 @@ fn add_part(
     let count = accesses.len();
     let absence = |after: usize| absences.iter().find(|absence| absence.after == after);
     let gaps = if kind.persistent { count } else { count.saturating_sub(1) };
-    let mut kept: Vec<bool> =
-        (0..gaps).map(|after| accesses[(after + 1) % count].reads && absence(after).is_none()).collect();
+    let mut kept: Vec<bool> = (0..gaps)
+        .map(|after| accesses[(after + 1) % count].reads && absence(after).is_none() && !chunk.is_wanted_by_host(after))
+        .collect();
     if kind.persistent && count > 0 && away {
         kept[count - 1] = false;
     }
@@ -218,7 +219,7 @@ fn add_part(
     let last = segments.last().map(|interval| interval.end);
     if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, across_steps, back, last) {
         if segments[0].swap_in && back > accesses[count - 1].launch {
-            let from = back.max(last + 1);
+            let from = back.max(last + 1).max(chunk.host_writes_end(usize::MAX));
             if from < launch_count {
                 swap_in_during_step_before(&mut segments, from, launch_count);
                 residency.across_steps[index] = true;
@@ -235,13 +236,13 @@ fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Abse
     if segment.swap_in {
         let before = (start + count - 1) % count;
         if let Some(absence) = absences.iter().find(|absence| absence.after == before) {
-            segment.start = segment.start.min(absence.back);
+            segment.start = segment.start.min(absence.back.max(chunk.earliest_swap_in(start)));
         }
     }
     if segment.swap_out {
         if let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
             segment.end = segment.end.max(absence.last);
-            if kind.output {
+            if kind.output || !chunk.host_accesses.is_empty() {
                 return;
             }
             let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);

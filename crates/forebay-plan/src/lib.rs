@@ -25,6 +25,7 @@
 //! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
 //! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
 //! | [`schedule`] | launches and copies in one list, with streams |
+//! | [`host_updates`] | the update phase on the host, next to the optimizer's state |
 //! | [`host_launches`] | what the device cannot run, on the host between copies |
 //! | [`arena`] | offsets on the device |
 //! | [`shared`] | memory that several plans use |
@@ -54,6 +55,7 @@ pub mod emit;
 pub mod error;
 pub mod fuse;
 pub mod host_launches;
+pub mod host_updates;
 pub mod joint_offload;
 pub mod liveness;
 pub mod loans;
@@ -82,6 +84,7 @@ pub mod widen;
 pub use arena::SharedLayout;
 pub use dependences::fewest_barriers;
 pub use error::PlanError;
+pub use host_updates::update_on_host;
 pub use machine::MachineDescription;
 pub use network::Network;
 pub use order::LaunchOrder;

@@ -3,6 +3,8 @@
 //! The unit is a *chunk*: a byte range of a buffer that every launch touches wholly or not at all. Buffers are cut where
 //! operands begin and end (so that the two halves of a concatenation live their own lives), and large ones into a few more
 //! chunks, so that a part of a buffer can be swapped.
+//!
+//! Updates on the host touch bytes in host memory: such accesses are listed apart, and take nothing on the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,14 +47,68 @@ pub struct Chunk {
     pub owner: Owner,
     /// Its bytes within the owner.
     pub range: ByteRange,
-    /// Who touches it, by ascending launch.
+    /// Launches with operands on the device that touch it, ascending.
     pub accesses: Vec<Access>,
+    /// Launches with operands in host memory that touch it, ascending: updates on the host.
+    pub host_accesses: Vec<Access>,
 }
 
 impl Chunk {
+    /// A chunk that only launches with operands on the device touch.
+    pub fn on_device(owner: Owner, range: ByteRange, accesses: Vec<Access>) -> Chunk {
+        Chunk { owner, range, accesses, host_accesses: Vec::new() }
+    }
+
     /// Whether any launch writes it.
     pub fn is_changed(&self) -> bool {
-        self.accesses.iter().any(|access| access.writes)
+        self.accesses.iter().chain(&self.host_accesses).any(|access| access.writes)
+    }
+
+    /// Whether any launch before `launch` writes it.
+    pub fn is_changed_before(&self, launch: usize) -> bool {
+        let mut accesses = self.accesses.iter().chain(&self.host_accesses);
+        accesses.any(|access| access.writes && access.launch < launch)
+    }
+
+    /// All accesses by ascending launch, each with whether it is one of host memory.
+    pub fn all_accesses(&self) -> Vec<(Access, bool)> {
+        let on_device = self.accesses.iter().map(|&access| (access, false));
+        let mut all: Vec<(Access, bool)> =
+            on_device.chain(self.host_accesses.iter().map(|&access| (access, true))).collect();
+        all.sort_by_key(|(access, _)| access.launch);
+        all
+    }
+
+    /// The last launch before `launch` that changes it in host memory.
+    pub fn last_host_write_before(&self, launch: usize) -> Option<usize> {
+        let mut writes = self.host_accesses.iter().rev().filter(|access| access.writes);
+        writes.find(|access| access.launch < launch).map(|access| access.launch)
+    }
+
+    /// The launch behind the last one before `launch` that changes it in host memory; 0 where none does.
+    pub fn host_writes_end(&self, launch: usize) -> usize {
+        self.last_host_write_before(launch).map_or(0, |last| last + 1)
+    }
+
+    /// The first launch before which a swap-in for its access of number `access` may stand; of that for the next step, if there is no such
+    /// access.
+    pub fn earliest_swap_in(&self, access: usize) -> usize {
+        self.host_writes_end(self.accesses.get(access).map_or(usize::MAX, |access| access.launch))
+    }
+
+    /// Whether it cannot stay on the device from its access of number `after` to the next one, the first one of the next step behind the
+    /// last: because the host changes it meanwhile, or needs what the device has changed.
+    pub fn is_wanted_by_host(&self, after: usize) -> bool {
+        if self.host_accesses.is_empty() {
+            return false;
+        }
+        let last = self.accesses[after].launch;
+        let within = |access: &&Access| match self.accesses.get(after + 1) {
+            Some(next) => last < access.launch && access.launch < next.launch,
+            None => last < access.launch || access.launch < self.accesses[0].launch,
+        };
+        let changed = self.accesses[..=after].iter().any(|access| access.writes);
+        self.host_accesses.iter().filter(within).any(|access| access.writes || changed)
     }
 
     /// Bytes that it takes on the device, alignment included.
@@ -81,6 +137,15 @@ impl Liveness {
         }
         needed_bytes
     }
+
+    /// The same with accesses of host memory among the others, for what looks at the order of launches.
+    #[must_use]
+    pub fn with_all_accesses(mut self) -> Liveness {
+        for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.host_accesses.is_empty()) {
+            chunk.accesses = chunk.all_accesses().into_iter().map(|(access, _)| access).collect();
+        }
+        self
+    }
 }
 
 /// Finds the chunks and their accesses. With `split`, large buffers are cut into several chunks.
@@ -91,11 +156,9 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
     for (&buffer, points) in &cuts {
         let first = chunks.len();
         let points: Vec<u64> = points.iter().copied().collect();
-        chunks.extend(points.windows(2).map(|pair| Chunk {
-            owner: Owner::Buffer(buffer),
-            range: ByteRange::new(pair[0], pair[1]),
-            accesses: Vec::new(),
-        }));
+        let chunk =
+            |pair: &[u64]| Chunk::on_device(Owner::Buffer(buffer), ByteRange::new(pair[0], pair[1]), Vec::new());
+        chunks.extend(points.windows(2).map(chunk));
         chunks_of.insert(buffer, first..chunks.len());
     }
     for (launch, item) in program.launches.iter().enumerate() {
@@ -108,15 +171,17 @@ pub fn liveness(program: &Program, split: bool) -> Liveness {
             let of_buffer = &mut chunks[chunks_of[&operand.buffer].clone()];
             let first = of_buffer.partition_point(|chunk| chunk.range.start < range.start);
             for chunk in of_buffer[first..].iter_mut().take_while(|chunk| range.contains(chunk.range)) {
-                let fresh = chunk.accesses.is_empty();
-                note(&mut chunk.accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
+                let fresh = chunk.accesses.is_empty() && chunk.host_accesses.is_empty();
+                let accesses = if item.in_host_memory { &mut chunk.host_accesses } else { &mut chunk.accesses };
+                note(accesses, Access { launch, reads: reads || (keeps_gaps && !fresh), writes });
             }
         }
-        let workspace_bytes = item.device_workspace_bytes();
-        if workspace_bytes > 0 {
-            let access = Access { launch, reads: false, writes: true };
-            let range = ByteRange::new(0, workspace_bytes);
-            chunks.push(Chunk { owner: Owner::Workspace(launch), range, accesses: vec![access] });
+        let access = Access { launch, reads: false, writes: true };
+        let workspace = |bytes| Chunk::on_device(Owner::Workspace(launch), ByteRange::new(0, bytes), Vec::new());
+        if item.in_host_memory && item.workspace_bytes > 0 {
+            chunks.push(Chunk { host_accesses: vec![access], ..workspace(item.workspace_bytes) });
+        } else if item.device_workspace_bytes() > 0 {
+            chunks.push(Chunk { accesses: vec![access], ..workspace(item.device_workspace_bytes()) });
         }
     }
     Liveness { chunks, launch_count: program.launches.len() }

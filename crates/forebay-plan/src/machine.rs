@@ -35,11 +35,7 @@ const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
 const COPY: LinkDirection = LinkDirection { bytes_per_second: 10e9, latency_ns: 5_000 };
 /// What is assumed of its disk, each way.
 const DISK: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 100_000 };
-/// Arithmetic operations per second that are assumed of the host, for launches that the device cannot run.
-pub(crate) const HOST_OPERATIONS_PER_SECOND: f64 = 4.0 * OPERATIONS_PER_SECOND_AND_WORKER;
-/// Bytes per second that are assumed of such launches.
-pub(crate) const HOST_MEMORY_BYTES_PER_SECOND: f64 = MEMORY_BYTES_PER_SECOND;
-/// Nanoseconds that are assumed to start such a launch between those of a device.
+/// Nanoseconds that are assumed to start a launch on the host between those of a device.
 pub(crate) const HOST_LAUNCH_NS: u64 = 20_000;
 /// Nanoseconds that are assumed to start a launch.
 const LAUNCH_NS: u64 = 5_000;
@@ -48,6 +44,39 @@ const LAUNCH_NS: u64 = 5_000;
 const HEAP_SIZE_MAX_BYTES: u64 = 1 << 30;
 /// The data type whose rate stands for those that are not named.
 const FALLBACK: &str = "float32";
+
+/// What the host's processor can do, which runs what the device cannot run, and updates next to the optimizer's state.
+///
+/// ```
+/// use forebay_plan::MachineDescription;
+///
+/// let h200 = MachineDescription::built_in("h200").unwrap();
+/// let host = h200.host.expect("a device with memory of its own has a host");
+/// assert!(host.memory_bytes_per_second < h200.memory_bytes_per_second);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostProcessor {
+    /// Threads that run launches side by side.
+    #[serde(rename = "lanes")]
+    pub workers: u32,
+    /// Nanoseconds to start a launch.
+    pub launch_ns: u64,
+    /// Arithmetic operations per second of all workers together, whatever the data type. A multiply-add counts as two.
+    pub operations_per_second: f64,
+    /// Bytes per second between kernels and host memory.
+    pub memory_bytes_per_second: f64,
+}
+
+impl HostProcessor {
+    /// What is assumed where nothing is said: four cores of our days.
+    pub const ASSUMED: HostProcessor = HostProcessor {
+        workers: 4,
+        launch_ns: LAUNCH_NS,
+        operations_per_second: 4.0 * OPERATIONS_PER_SECOND_AND_WORKER,
+        memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
+    };
+}
 
 /// What a machine can do.
 ///
@@ -85,6 +114,9 @@ pub struct MachineDescription {
     #[serde(default)]
     #[serde(rename = "copy_lane_ns_per_byte")]
     pub copy_worker_ns_per_byte: f64,
+    /// The host's processor; where nothing is said, an assumed one, or the device's workers if they copy.
+    #[serde(default)]
+    pub host: Option<HostProcessor>,
     /// Between host and device.
     pub link: Link,
     /// From and to the disk.
@@ -146,6 +178,13 @@ impl MachineDescription {
         }
         positive("memory_bytes_per_second", self.memory_bytes_per_second)?;
         not_negative("copy_lane_ns_per_byte", self.copy_worker_ns_per_byte)?;
+        if let Some(host) = &self.host {
+            positive("host.operations_per_second", host.operations_per_second)?;
+            positive("host.memory_bytes_per_second", host.memory_bytes_per_second)?;
+            if host.workers == 0 {
+                return Err("host.lanes is 0; at least 1 is needed".to_string());
+            }
+        }
         check_ways(&self.link, &self.disk)?;
         if self.workers == 0 {
             return Err("lanes is 0; at least 1 is needed".to_string());
@@ -166,10 +205,16 @@ impl MachineDescription {
             operations_per_second: BTreeMap::from([(FALLBACK.to_string(), rate)]),
             memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
             copy_worker_ns_per_byte: if limits.copies_use_workers { 1e9 / COPY.bytes_per_second } else { 0.0 },
+            host: None,
             link: Link { to_device: COPY, from_device: COPY, duplex: true, carries_disk: false },
             disk: Disk { read: DISK, write: DISK },
             network: Network::default(),
         }
+    }
+
+    /// The processor that updates on the host; none where the device's workers do, which are the host's if they copy.
+    pub(crate) fn updating_host(&self) -> Option<HostProcessor> {
+        self.host.or((self.copy_worker_ns_per_byte <= 0.0).then_some(HostProcessor::ASSUMED))
     }
 
     /// Arithmetic operations per second on elements of this type.
@@ -229,6 +274,12 @@ mod tests {
             ("lanes = 2", "lanes = -2", "-2"),
             ("lanes = 2", "lanes = 2\ncores = 2", "cores"),
             ("lanes = 2", "", "lanes"),
+            (
+                "[link]",
+                "[host]\nlanes = 0\nlaunch_ns = 1\noperations_per_second = 1\nmemory_bytes_per_second = 1\n[link]",
+                "host.lanes is 0",
+            ),
+            ("[link]", "[host]\nlanes = 1\n[link]", "launch_ns"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = nan # ", "memory_bytes_per_second is NaN"),
             ("memory_bytes_per_second = ", "memory_bytes_per_second = -", "a finite number above 0"),
             ("float32 = ", "float33 = ", "no data type 'float33'"),

@@ -293,11 +293,8 @@ impl Life {
     /// As a chunk of the residency pass.
     fn chunk(&self, unit_bytes: u64) -> Chunk {
         let start = self.unit * unit_bytes;
-        Chunk {
-            owner: Owner::Workspace(self.start),
-            range: forebay_base::ByteRange::new(start, start + unit_bytes),
-            accesses: self.accesses.clone(),
-        }
+        let range = forebay_base::ByteRange::new(start, start + unit_bytes);
+        Chunk::on_device(Owner::Workspace(self.start), range, self.accesses.clone())
     }
 }
 

@@ -35,8 +35,11 @@ use rows::{Cut, Rows};
 /// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
 const PARTS_MAX: u64 = 64;
 
-/// Bytes that a launch needs at once: what its operands span, each byte counted once, and its workspace.
+/// Bytes that a launch needs on the device at once: what its operands span, each byte counted once, and its workspace.
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
+    if launch.in_host_memory {
+        return 0;
+    }
     let mut ranges: BTreeMap<BufferId, Vec<ByteRange>> = BTreeMap::new();
     for operand in launch.reads.iter().chain(&launch.writes) {
         ranges.entry(operand.buffer).or_default().push(operand.range());
@@ -217,6 +220,7 @@ impl Building {
             writes: finished.to_vec(),
             workspace_bytes: 0,
             on_host: launch.on_host,
+            in_host_memory: launch.in_host_memory,
         });
         let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return };
         let mut reads = launch.reads[..reads].to_vec();
@@ -293,6 +297,7 @@ impl Building {
                     writes: vec![earlier],
                     workspace_bytes: 0,
                     on_host: launch.on_host,
+                    in_host_memory: launch.in_host_memory,
                 };
                 // It need not touch less than parts do.
                 let bytes = limit_bytes.max(part_bytes);

@@ -1,7 +1,10 @@
 //! A plan: the complete list of commands for one step, with every address resolved. Plain data.
 
-use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space};
+use forebay_base::{ByteRange, Command, Launch, MemoryId, Region, Space, StreamId};
 use forebay_model::program::Role;
+
+/// The name of the stream of updates on the host.
+pub(crate) const HOST_STREAM: &str = "host";
 
 /// How a memory of a plan is obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ pub struct BackingLocation {
 /// A stream of a plan; its place in [`Plan::streams`] is its `StreamId`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanStream {
-    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`.
+    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`; where it updates on the host, `host`.
     pub name: String,
 }
 
@@ -76,14 +79,16 @@ pub struct Statistics {
     pub bytes_to_device: u64,
     /// Bytes copied from the device per step, wherever to.
     pub bytes_from_device: u64,
-    /// The part of `bytes_to_device` that comes from a disk.
+    /// Bytes copied from a disk per step: the part of `bytes_to_device` that comes from there, and what updates on the host need.
     pub bytes_from_disk: u64,
-    /// The part of `bytes_from_device` that goes to a disk.
+    /// Bytes copied to a disk per step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
     /// Launches per step, repeats included.
     pub launches: usize,
-    /// The part of the launches that runs on the host, because the device cannot run it.
+    /// The part of the launches that runs on the host between copies, because the device cannot run it.
     pub host_launches: usize,
+    /// The part of the launches that updates on the host, next to the optimizer's state ([`crate::host_updates`]).
+    pub host_updates: usize,
     /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for launches on the host.
     pub host_launch_bytes: u64,
     /// Launches that run again in the same step, for contents that were dropped.
@@ -199,10 +204,25 @@ impl Plan {
         &self.memories[id.0 as usize]
     }
 
-    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it.
+    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it or because it updates there.
     pub fn runs_on_host(&self, launch: &Launch) -> bool {
         let first = launch.reads.iter().chain(&launch.writes).next();
         first.is_some_and(|binding| self.memory(binding.region.memory).space == Space::Host)
+    }
+
+    /// The stream of launches that update on the host, next to the optimizer's state, where there are any.
+    pub fn host_stream(&self) -> Option<StreamId> {
+        let place = self.streams.iter().position(|stream| stream.name == HOST_STREAM)?;
+        Some(StreamId(place as u32))
+    }
+
+    /// Labels of these launches.
+    pub fn host_updates(&self) -> impl Iterator<Item = u32> + '_ {
+        let host_stream = self.host_stream();
+        self.commands.iter().filter_map(move |command| match command {
+            Command::Launch { stream, launch } if Some(*stream) == host_stream => Some(launch.label),
+            _ => None,
+        })
     }
 
     /// The launches of a step, in the order of the commands.

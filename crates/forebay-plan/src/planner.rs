@@ -23,6 +23,7 @@ use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
 use crate::emit::{emit, Decisions, COMPUTE};
 use crate::error::PlanError;
+use crate::host_updates::updates_on_host;
 use crate::liveness::Liveness;
 use crate::loans::Loans;
 use crate::order::{LaunchOrder, Ordered};
@@ -122,12 +123,23 @@ pub fn plan_in_groups(
         Some(candidate) => planner.in_core_groups(candidate, &in_file_order)?.unwrap_or(in_file_order),
         None => in_file_order,
     };
+    // Updates on the host run next to the backward pass, if they begin early.
+    let early = if updates_on_host(program) { Candidate::early(program, options.order, costs) } else { None };
+    let early_in_core = early.as_ref().map(|early| planner.in_core(early)).transpose()?;
+    let (in_core, early) = match early_in_core {
+        Some(plan) if planner.predicted(&plan) < planner.predicted(&in_core) => (plan, early),
+        _ => (in_core, None),
+    };
     let mut in_core = split_barriers(in_core, COMPUTE, costs);
     let (in_core_peak_bytes, in_core_predicted_ns) =
         (in_core.statistics.device_peak_bytes, planner.predicted(&in_core));
     in_core.statistics.predicted_ns = in_core_predicted_ns;
-    let in_core_candidate = reordered.as_ref().unwrap_or(&file);
+    let in_core_candidate = early.as_ref().or(reordered.as_ref()).unwrap_or(&file);
     let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
+    // What updates on the host need there may have to go to disk, however much the device holds.
+    let exceeds_host = options.host_budget_bytes.is_some_and(|bytes| in_core.statistics.host_bytes > bytes);
+    let spills = options.spill && exceeds_host && updates_on_host(program);
+    let within = within.or(spills.then(|| options.device_budget_bytes.unwrap_or(in_core_peak_bytes)));
     if within.is_some() && shared.is_some() {
         return plan_in_groups(program, groups, &PlanOptions { shared: None, ..options.clone() }, limits, costs);
     }

@@ -146,7 +146,8 @@ impl Residency {
     /// Adds the next chunk. `kept` says over which gaps it is kept, by the access before the gap.
     pub(crate) fn add(&mut self, chunk: &Chunk, kind: Kind, kept: &[bool], launch_count: usize) {
         let over_boundary = kind.persistent && !kept.is_empty() && kept.len() == chunk.accesses.len();
-        let backing_on_device = over_boundary && kept.iter().all(|&kept| kept);
+        // What launches use in host memory has its backing location there.
+        let backing_on_device = over_boundary && kept.iter().all(|&kept| kept) && chunk.host_accesses.is_empty();
         let across_steps = over_boundary && !backing_on_device && kept[kept.len() - 1];
         let index = self.backing_on_device.len();
         let boundary = Boundary { backing_on_device, across_steps, launch_count };
@@ -283,7 +284,8 @@ fn keep_gaps(
                 let most = || usage.most(range.start, range.end).saturating_add(bytes_of_profile(gap.bytes));
                 range.is_empty() || most() <= keep_bytes
             };
-            let allowed = gap.density > 0.0 && !kept[gap.chunk][gap.after] && !(gap.wraps && barred[gap.chunk]);
+            let must_leave = gap.wraps && barred[gap.chunk] || live.chunks[gap.chunk].is_wanted_by_host(gap.after);
+            let allowed = gap.density > 0.0 && !kept[gap.chunk][gap.after] && !must_leave;
             if allowed && gap.inside.iter().all(|range| fits(range, usage)) && extents.join(gap) {
                 kept[gap.chunk][gap.after] = true;
                 gap.occupy(usage, 1);
@@ -399,20 +401,30 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
         }
     }
     let mut host_valid = kind.input || kind.persistent;
+    // The last launch that wrote it on the device.
+    let mut written = None;
     let mut segments = Vec::new();
     for (number, run) in runs.iter().enumerate() {
         let (first, last) = (accesses[run.start], accesses[run.end - 1]);
         let is_first = number == 0;
+        let host_write = chunk.last_host_write_before(first.launch);
+        host_valid |= host_write.is_some() && host_write > written;
         let swap_in = first.reads && host_valid && !(is_first && boundary.across_steps);
-        if accesses[run.clone()].iter().any(|access| access.writes) {
-            host_valid = false;
+        let last_write = accesses[run.clone()].iter().rev().find(|access| access.writes);
+        if let Some(write) = last_write {
+            (host_valid, written) = (false, Some(write.launch));
         }
+        // What the host finds there next.
+        let until = runs.get(number + 1).map_or(usize::MAX, |next| accesses[next.start].launch);
+        let mut host_accesses = chunk.host_accesses.iter();
+        let on_host = host_accesses.find(|access| written < Some(access.launch) && access.launch < until);
+        let host_reads = on_host.is_some_and(|access| access.reads);
         let next_reads = runs.get(number + 1).is_some_and(|next| accesses[next.start].reads);
         let is_last = number + 1 == runs.len();
-        let swap_out = !host_valid && (next_reads || (is_last && (kind.persistent || kind.output)));
+        let swap_out = !host_valid && (next_reads || host_reads || (is_last && (kind.persistent || kind.output)));
         host_valid |= swap_out;
-        // An output is looked at as soon as it is there.
-        let written = accesses[run.clone()].iter().rev().find(|access| access.writes && kind.output);
+        // What the host looks at goes there as soon as it is there.
+        let written_for_host = last_write.filter(|_| kind.output || on_host.is_some());
         segments.push(Segment {
             chunk: index,
             start: if is_first && boundary.across_steps { 0 } else { first.launch },
@@ -420,7 +432,7 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
             accesses: run.clone(),
             swap_in,
             swap_out,
-            swap_out_after: written.map_or(last.launch, |access| access.launch),
+            swap_out_after: written_for_host.map_or(last.launch, |access| access.launch),
         });
     }
     segments

@@ -11,6 +11,8 @@
 //! what it can use of the link, at most half of it while copies of the host want it too. Where workers copy, launches have the
 //! fewer meanwhile, and copies both ways share the workers if there are not enough of them.
 //!
+//! Updates on the host share its processor's workers in the same way, where these are not the device's.
+//!
 //! Exchanges with other processes take no workers. They share the network evenly, and the others are taken to be as far as this process is.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -73,8 +75,12 @@ struct Simulator<'a> {
     costs: &'a Costs,
     now_ns: f64,
     streams: Vec<Stream>,
+    /// The stream of updates on the host.
+    host_stream: Option<usize>,
     /// Launches, in the order in which they were handed out.
     launches: VecDeque<Running>,
+    /// Updates on the host, where it has workers of its own.
+    host_launches: VecDeque<Running>,
     /// Copies to the device and from it; then the same for those from and to a disk.
     links: [VecDeque<Running>; 4],
     /// By link: workers that a copy takes while it moves.
@@ -104,6 +110,8 @@ impl<'a> Simulator<'a> {
             now_ns: 0.0,
             streams,
             launches: VecDeque::new(),
+            host_stream: plan.host_stream().map(|stream| stream.0 as usize),
+            host_launches: VecDeque::new(),
             links: Default::default(),
             fired: BTreeSet::new(),
             exchanges: Vec::new(),
@@ -142,9 +150,11 @@ impl<'a> Simulator<'a> {
                 let label = launch.label as usize;
                 let (left_ns, workers) = (self.costs.launch_ns[label] as f64, self.costs.launch_workers[label]);
                 let running = Running { command: index, stream, place: state.done.len(), left_ns, workers };
-                match launch.kernel.is_collective() {
-                    true => self.exchanges.push(running),
-                    false => self.launches.push_back(running),
+                let is_update = Some(stream) == self.host_stream && self.costs.host_workers > 0.0;
+                match (launch.kernel.is_collective(), is_update) {
+                    (true, _) => self.exchanges.push(running),
+                    (false, true) => self.host_launches.push_back(running),
+                    (false, false) => self.launches.push_back(running),
                 }
                 state.done.push(false);
             }
@@ -187,7 +197,9 @@ impl<'a> Simulator<'a> {
     fn advance(&mut self) -> bool {
         let speeds = self.speeds();
         let rates = self.rates(speeds);
-        let launches = self.launches.iter().zip(&rates).map(|(launch, rate)| launch.left_ns / rate);
+        let host_rates = shares(&self.host_launches, self.costs.host_workers);
+        let pairs = || self.launches.iter().zip(&rates).chain(self.host_launches.iter().zip(&host_rates));
+        let launches = pairs().map(|(launch, rate)| launch.left_ns / rate);
         let moving = self.links.iter().zip(speeds).filter_map(|(link, speed)| Some((link.front()?, speed)));
         let copies = moving.map(|(copy, speed)| copy.left_ns / speed);
         let network_speed = 1.0 / self.exchanges.len() as f64;
@@ -199,14 +211,14 @@ impl<'a> Simulator<'a> {
         }
         self.now_ns += step_ns;
         let mut ended = Vec::new();
-        for (launch, rate) in self.launches.iter_mut().zip(&rates) {
-            launch.left_ns -= step_ns * rate;
-        }
         // What is left of rounding is less than any command takes.
         let ends = |running: &Running| running.left_ns < 1e-3;
-        for place in (0..rates.len()).rev().filter(|&place| rates[place] > 0.0) {
-            if ends(&self.launches[place]) {
-                ended.extend(self.launches.remove(place));
+        for (launches, rates) in [(&mut self.launches, &rates), (&mut self.host_launches, &host_rates)] {
+            launches.iter_mut().zip(rates).for_each(|(launch, rate)| launch.left_ns -= step_ns * rate);
+            for place in (0..rates.len()).rev().filter(|&place| rates[place] > 0.0) {
+                if ends(&launches[place]) {
+                    ended.extend(launches.remove(place));
+                }
             }
         }
         for (link, speed) in self.links.iter_mut().zip(speeds) {
@@ -234,12 +246,13 @@ impl<'a> Simulator<'a> {
     fn speeds(&self) -> [f64; 4] {
         let Link { to_device, from_device, duplex, carries_disk } = self.costs.link;
         let busy = |link: usize| !self.links[link].is_empty();
-        let crossed = |direction: usize| busy(direction) || (carries_disk && busy(direction + 2));
+        let carried = |direction: usize| carries_disk && self.passes_link(direction + 2);
+        let crossed = |direction: usize| busy(direction) || carried(direction);
         let turn = if !duplex && crossed(0) && crossed(1) { 0.5 } else { 1.0 };
         let mut speeds = [turn, turn, 1.0, 1.0];
         let pairs = [(to_device, self.costs.disk.read), (from_device, self.costs.disk.write)];
         for (direction, (way, disk)) in pairs.into_iter().enumerate() {
-            if carries_disk && busy(direction + 2) {
+            if carried(direction) {
                 let most = if busy(direction) { 0.5 } else { 1.0 };
                 let part = (disk.bytes_per_second / way.bytes_per_second).min(most);
                 speeds[direction] = turn * (1.0 - part);
@@ -251,6 +264,14 @@ impl<'a> Simulator<'a> {
         speeds
     }
 
+    /// Whether the copy that moves from or to a disk has its other end on the device.
+    fn passes_link(&self, link: usize) -> bool {
+        let ends = self.links[link].front().map(|copy| &self.plan.commands[copy.command]);
+        matches!(ends, Some(Command::Copy { from, to, .. }) if [from, to].iter().any(|end| {
+            matches!(self.plan.memory(end.memory).space, Space::Device(_))
+        }))
+    }
+
     /// Workers that copies want at these speeds.
     fn copying(&self, speeds: [f64; 4]) -> f64 {
         let moving = self.links.iter().zip(self.copy_workers.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
@@ -260,18 +281,22 @@ impl<'a> Simulator<'a> {
     /// By launch from the first one on, its speed: 1 with all the workers that it can use. Launches that get no worker are left
     /// out; they come last.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
-        let mut free = workers_for_launches(self.costs.workers, self.copying(speeds));
-        let mut rates = Vec::new();
-        for launch in &self.launches {
-            if free <= 0.0 {
-                break;
-            }
-            let given = launch.workers.min(free);
-            free -= given;
-            rates.push(given / launch.workers);
-        }
-        rates
+        shares(&self.launches, workers_for_launches(self.costs.workers, self.copying(speeds)))
     }
+}
+
+/// The speeds of launches that share this many workers, those handed out first before the others.
+fn shares(launches: &VecDeque<Running>, mut free: f64) -> Vec<f64> {
+    let mut rates = Vec::new();
+    for launch in launches {
+        if free <= 0.0 {
+            break;
+        }
+        let given = launch.workers.min(free);
+        free -= given;
+        rates.push(given / launch.workers);
+    }
+    rates
 }
 
 #[cfg(test)]
@@ -333,6 +358,7 @@ mod tests {
             launch_ns: launches.iter().map(|launch| launch.0).collect(),
             launch_workers: launches.iter().map(|launch| launch.1).collect(),
             workers: 4.0,
+            host_workers: 0.0,
             copy_worker_ns_per_byte: 0.0,
             step_ns: 0,
             link: Link { to_device: WAY, from_device: WAY, duplex: true, carries_disk: false },

@@ -53,6 +53,7 @@ impl ProgramBuilder {
             writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
             workspace_bytes: 0,
             on_host: false,
+            in_host_memory: false,
         };
         self.program.launches.push(launch);
     }

@@ -53,12 +53,14 @@ struct Widening<'a> {
 }
 
 impl Widening<'_> {
-    /// Launches between which an interval may grow: from the end of the chunk's interval before it to the start of the one after it.
+    /// Launches between which an interval may grow: from the end of the chunk's interval before it, and from behind what changed it on the
+    /// host, to the start of the one after it.
     fn room(&self, segments: &[Segment], index: usize) -> Range<usize> {
         let chunk = segments[index].chunk;
+        let earliest = self.live.chunks[chunk].earliest_swap_in(segments[index].accesses.start);
         let before = index.checked_sub(1).map(|i| &segments[i]).filter(|s| s.chunk == chunk).map(|s| s.end + 1);
         let after = segments.get(index + 1).filter(|s| s.chunk == chunk).map(|s| s.start);
-        before.unwrap_or(0)..after.unwrap_or(self.live.launch_count)
+        before.unwrap_or(0).max(earliest)..after.unwrap_or(self.live.launch_count)
     }
 
     /// Lets swap-ins start early. The intervals whose swap-in would have to start before the step, and may, in the order in which they
@@ -106,6 +108,7 @@ impl Widening<'_> {
             let intervals_end =
                 residency.segments[index..].iter().take_while(|interval| interval.chunk == chunk).map(|s| s.end);
             let free_from = intervals_end.last().map_or(0, |end| end + 1);
+            let free_from = free_from.max(self.live.chunks[chunk].host_writes_end(usize::MAX));
             let full = self.usage.iter().rposition(|used| used + bytes > self.capacity_bytes);
             let from = free_from.max(full.map_or(0, |launch| launch + 1));
             // The launch that runs when the copy has to begin.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forebay::managed::Policy;
 use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
-use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions};
+use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
@@ -31,6 +31,7 @@ pub struct Engine {
     costs: Option<PathBuf>,
     fuse: bool,
     order: String,
+    updates: String,
     check: bool,
     trace: bool,
     heap_size: Option<u64>,
@@ -139,6 +140,8 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     options.planning.fuse = given.fuse;
     options.planning.order =
         choice(py, "order", &given.order, &[("file", LaunchOrder::File), ("barriers", LaunchOrder::Barriers)])?;
+    let places = Updates::ALL.map(|updates| (updates.name(), updates));
+    options.planning.updates = choice(py, "place for updates", &given.updates, &places)?;
     options.planning.check = given.check;
     options.measuring.trace = given.trace;
     Ok(options)

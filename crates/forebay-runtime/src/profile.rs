@@ -5,7 +5,7 @@
 //! well, less the time in which copies moved that ended meanwhile: that is the machine's way from one launch to the next. What passes before
 //! the first command of a step and after the last one belongs to the step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use forebay_base::StreamId;
@@ -43,9 +43,16 @@ pub struct Workers<'a> {
     /// For how long a copy between host and device keeps a worker busy where its record does not say, in nanoseconds for each
     /// byte.
     pub copy_ns_per_byte: f64,
+    /// Workers of the host that launches with these labels share alone; none where all launches share those of the device.
+    pub host: Option<(f64, &'a BTreeSet<u32>)>,
 }
 
 impl Workers<'_> {
+    /// Whether a launch has the workers of the host.
+    fn on_host(&self, record: &TraceRecord) -> bool {
+        record.label.zip(self.host).is_some_and(|(label, (_, labels))| labels.contains(&label))
+    }
+
     /// Workers that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
     fn wanted(&self, record: &TraceRecord, copies: bool) -> f64 {
         match record.label {
@@ -209,12 +216,15 @@ fn times_alone(
     }
     moments.sort_unstable();
     let mut alone = vec![Duration::ZERO; records.len()];
-    let (mut running, mut launching, mut copying, mut last) = (Vec::<usize>::new(), 0.0, 0.0, Duration::ZERO);
+    let (mut running, mut copying, mut last) = (Vec::<usize>::new(), 0.0, Duration::ZERO);
+    // On the device, and on the host.
+    let mut launching = [0.0; 2];
+    let host_count = workers.host.map_or(0.0, |(count, _)| count);
     for (now, starts, index) in moments {
-        let free = workers_for_launches(workers.count, copying);
-        let share = if launching > free { free / launching } else { 1.0 };
-        let passed = now.saturating_sub(last).mul_f64(share);
-        running.iter().for_each(|&index| alone[index] += passed);
+        let free = [workers_for_launches(workers.count, copying), host_count];
+        let share = |side: usize| if launching[side] > free[side] { free[side] / launching[side] } else { 1.0 };
+        let passed = [share(0), share(1)].map(|share| now.saturating_sub(last).mul_f64(share));
+        running.iter().for_each(|&index| alone[index] += passed[usize::from(workers.on_host(&records[index]))]);
         last = now;
         let record = &records[index];
         let wanted = workers.wanted(record, crosses(record)) * if starts { 1.0 } else { -1.0 };
@@ -223,7 +233,7 @@ fn times_alone(
             (Some(_), true) => running.push(index),
             (Some(_), false) => running.retain(|&other| other != index),
         }
-        launching += if record.label.is_some() { wanted } else { 0.0 };
+        launching[usize::from(workers.on_host(record))] += if record.label.is_some() { wanted } else { 0.0 };
     }
     records.iter().zip(alone).filter_map(|(record, alone)| Some((record.label?, alone))).collect()
 }
@@ -308,7 +318,7 @@ mod tests {
     }
 
     fn workers(count: f64, of_launches: &[f64]) -> Workers<'_> {
-        Workers { count, of_launches, copy_ns_per_byte: 0.0 }
+        Workers { count, of_launches, copy_ns_per_byte: 0.0, host: None }
     }
 
     fn whole(label: u32) -> Share {

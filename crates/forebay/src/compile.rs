@@ -15,7 +15,9 @@ use forebay_plan::distribute::{distribute, Request, SharedWork};
 use forebay_plan::fuse::fuse;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
-use forebay_plan::{choose_groups, page, plan_in_groups, PlanError, PlanOptions, SavedCosts, SharedLayout};
+use forebay_plan::{
+    choose_groups, page, plan_in_groups, update_on_host, PlanError, PlanOptions, SavedCosts, SharedLayout,
+};
 use forebay_runtime::{PagedOptions, StepTimes};
 
 use crate::error::Error;
@@ -113,6 +115,9 @@ pub(crate) fn compile(
             (program, own_samples) = (distributed.program, distributed.inputs);
             (shards, shared_work) = (distributed.shards, Some(distributed.work));
         }
+    }
+    if program.update_start < program.launches.len() && machine.updates_on_host()? {
+        update_on_host(&mut program);
     }
     program.set_workspace(|launch, reads, writes| machine.workspace(launch, reads, writes))?;
     let contents = program

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use forebay_base::{ByteRange, Command, Space};
+use forebay_base::{ByteRange, Command, Launch, Space};
 use forebay_memory::picture::{Bar, Picture};
 use forebay_memory::size::format_bytes;
 use forebay_model::program::Role;
@@ -57,9 +57,9 @@ pub struct Explanation {
     pub bytes_to_device: u64,
     /// Bytes copied from the device in a step.
     pub bytes_from_device: u64,
-    /// The part of `bytes_to_device` that comes from disk.
+    /// Bytes copied from disk in a step: the part of `bytes_to_device` that comes from there, and what updates on the host need.
     pub bytes_from_disk: u64,
-    /// The part of `bytes_from_device` that goes to disk.
+    /// Bytes copied to disk in a step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
     /// Kernels launched in a step.
     pub launches: usize,
@@ -67,7 +67,9 @@ pub struct Explanation {
     pub host_launches: usize,
     /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for those.
     pub host_launch_bytes: u64,
-    /// The operators behind them: the name of each node, once.
+    /// The part of the launches that updates parameters and state on the host ([`Updates::Host`](crate::Updates::Host)).
+    pub host_updates: usize,
+    /// The operators behind `host_launches`: the name of each node, once.
     pub host_operators: Vec<HostOperatorExplanation>,
     /// Launches that run again in the same step, for contents that were dropped.
     pub repeats: usize,
@@ -288,6 +290,7 @@ pub fn explain(plan: &Plan) -> Explanation {
         launches: statistics.launches,
         host_launches: statistics.host_launches,
         host_launch_bytes: statistics.host_launch_bytes,
+        host_updates: statistics.host_updates,
         host_operators: host_operators(plan),
         repeats: statistics.recomputations,
         repeated_seconds: statistics.recomputed_ns as f64 / 1e9,
@@ -339,7 +342,9 @@ fn explain_peak(plan: &Plan) -> PeakExplanation {
 /// The operators that run on the host, in the order of their launches. Parts of a launch are one.
 fn host_operators(plan: &Plan) -> Vec<HostOperatorExplanation> {
     let (mut seen, mut operators) = (BTreeSet::new(), Vec::new());
-    for launch in plan.launches().filter(|launch| plan.runs_on_host(launch)) {
+    let updates: BTreeSet<u32> = plan.host_updates().collect();
+    let between_copies = |launch: &&Launch| plan.runs_on_host(launch) && !updates.contains(&launch.label);
+    for launch in plan.launches().filter(between_copies) {
         if seen.insert(plan.share(launch.label).launch) {
             let data_type = launch.writes.first().or(launch.reads.first());
             operators.push(HostOperatorExplanation {
@@ -498,6 +503,9 @@ impl fmt::Display for Explanation {
             if self.host_operators.len() > ROWS_MAX {
                 writeln!(f, "                  and {} others", self.host_operators.len() - ROWS_MAX)?;
             }
+        }
+        if self.host_updates > 0 {
+            writeln!(f, "updates           {} launches on the host, next to the optimizer's state", self.host_updates)?;
         }
         if self.launches_cut > 0 {
             writeln!(

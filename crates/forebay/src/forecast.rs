@@ -3,6 +3,8 @@
 //! A plan is a function of costs. The first are estimates; the first step measures the real ones, and every later step is
 //! compared with what was predicted. No result depends on it: every plan computes the same bits.
 
+use std::collections::BTreeSet;
+
 use forebay_plan::cost::Costs;
 use forebay_plan::simulate::simulate;
 use forebay_plan::{costs_of_parts, Plan};
@@ -95,9 +97,15 @@ impl Forecast {
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
     pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
-        let Costs { workers, launch_workers, copy_worker_ns_per_byte, .. } = costs_of_parts(&self.costs, &plan.shares);
-        let workers =
-            Workers { count: workers, of_launches: &launch_workers, copy_ns_per_byte: copy_worker_ns_per_byte };
+        let Costs { workers, launch_workers, copy_worker_ns_per_byte, host_workers, .. } =
+            costs_of_parts(&self.costs, &plan.shares);
+        let updates: BTreeSet<u32> = plan.host_updates().collect();
+        let workers = Workers {
+            count: workers,
+            of_launches: &launch_workers,
+            copy_ns_per_byte: copy_worker_ns_per_byte,
+            host: (host_workers > 0.0).then_some((host_workers, &updates)),
+        };
         executor.add_to_profile(&mut self.profile, times, workers);
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
         self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };

@@ -265,7 +265,7 @@ pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
     DeviceName, DeviceOptions, EngineOptions, HostOperators, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions,
-    OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions,
+    OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions, Updates,
 };
 pub use probe::{probe, Finding, ProbeOptions};
 pub use process_group::{check_plans, Exchanged, ProcessGroup};

@@ -16,7 +16,7 @@ use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
 use crate::options::{
-    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit,
+    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit, Updates,
 };
 
 /// A device with the limits that its user set.
@@ -130,6 +130,12 @@ impl LimitedDevice {
         writes: &[TensorDesc],
     ) -> Result<Workspace, Error> {
         let refused = |error| Error::Device { action: format!("'{}'", launch.name), error };
+        if launch.in_host_memory {
+            match self.host_workspace(launch, reads, writes) {
+                Err(DeviceError::Unsupported { .. }) => {}
+                workspace => return workspace.map_err(refused),
+            }
+        }
         let error = match self.device.workspace_bytes(&launch.kernel, reads, writes) {
             Err(error @ DeviceError::Unsupported { .. }) => error,
             bytes => return bytes.map(Workspace::from).map_err(refused),
@@ -139,18 +145,41 @@ impl LimitedDevice {
             let reason = format!("{reason}; it may not run on the host either (--host-operators needed allows it)");
             return Err(refused(DeviceError::Unsupported { kernel, reason }));
         }
-        let before_bytes = self.device.usage().host_bytes;
-        match self.device.host_workspace_bytes(&launch.kernel, reads, writes) {
-            Ok(bytes) => {
-                // The first launch on the host may take memory for all of them.
-                let taken_bytes = self.device.usage().host_bytes.saturating_sub(before_bytes);
-                self.reserved_host_bytes.fetch_add(taken_bytes, Ordering::Relaxed);
-                Ok(Workspace { bytes, on_host: true })
-            }
+        match self.host_workspace(launch, reads, writes) {
             // What the device lacks is what its user wants to know.
             Err(DeviceError::Unsupported { .. }) => Err(refused(error)),
-            Err(error) => Err(refused(error)),
+            workspace => workspace.map_err(refused),
         }
+    }
+
+    /// What a launch needs on the host.
+    fn host_workspace(
+        &self,
+        launch: &ProgramLaunch,
+        reads: &[TensorDesc],
+        writes: &[TensorDesc],
+    ) -> Result<Workspace, DeviceError> {
+        let before_bytes = self.device.usage().host_bytes;
+        let bytes = self.device.host_workspace_bytes(&launch.kernel, reads, writes)?;
+        // The first launch on the host may take memory for all of them.
+        let taken_bytes = self.device.usage().host_bytes.saturating_sub(before_bytes);
+        self.reserved_host_bytes.fetch_add(taken_bytes, Ordering::Relaxed);
+        Ok(Workspace { bytes, on_host: true })
+    }
+
+    /// Whether training steps update on the host: where that is wanted, and its memory is not the device's.
+    ///
+    /// # Errors
+    /// Managed memory, which has no plan that says what is on the host when.
+    pub(crate) fn updates_on_host(&self) -> Result<bool, Error> {
+        let is_wanted = self.options.planning.updates == Updates::Host;
+        if is_wanted && self.options.memory.mode != MemoryMode::Planned {
+            let reason =
+                "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
+                          managed memory decide what is on the device";
+            return Err(Error::Option { reason: reason.to_string() });
+        }
+        Ok(is_wanted && !self.has_one_pool())
     }
 
     /// Whether device memory and host memory are one pool for plans.

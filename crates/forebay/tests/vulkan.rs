@@ -4,10 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, ValueInfo};
-use forebay_base::{Binding, Command, Kernel};
+use forebay::training::Optimizer;
+use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, Updates, ValueInfo};
+use forebay_base::{Binding, Command, Kernel, Space};
 use forebay_golden::reference::{forward, gradients, training};
 use forebay_golden::{assert_same, recipe, run, to_f64, trainer, trainer_on, Case};
+use forebay_model::program::Role;
+use forebay_plan::plan::Movement;
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
 
@@ -51,6 +54,46 @@ fn same_bits_within_every_budget(name: &'static str, steps: usize) {
         assert_same(&expected, &run(&case, &mut limited, steps), &what);
         let heap_peak_bytes = limited.usage().heap_peak_bytes;
         assert!(budget.is_none_or(|budget| heap_peak_bytes <= budget), "{what}: {heap_peak_bytes} heap bytes");
+    }
+}
+
+#[test]
+fn updates_on_the_host_have_the_same_bits_at_any_budget() {
+    if !present() {
+        return;
+    }
+    let case = Case::read("digits-cnn");
+    let mut training = recipe(&case);
+    training.optimizer = Optimizer::adam(1e-3);
+    let within = |budget: Option<u64>| {
+        let mut engine = vulkan().updates(Updates::Host);
+        // Two pools, also on a driver that runs on the host.
+        engine.memory.simulate_device = budget.map(MemorySize::Bytes);
+        engine.memory.host_memory = budget.is_none().then_some(MemorySize::Bytes(1 << 40));
+        trainer(case.model(), training.clone(), engine)
+    };
+    let mut whole = within(None);
+    let (peak, minimum) = (whole.statistics().in_core_peak_bytes, whole.statistics().minimum_budget_bytes);
+    let expected = run(&case, &mut whole, 3);
+    drop(whole);
+    // The device's own updates may differ in last bits.
+    let on_device = run(&case, &mut trainer(case.model(), training.clone(), vulkan()), 3);
+    for (ours, its) in expected.losses.iter().zip(&on_device.losses) {
+        let [ours, its] = [ours, its].map(|bits| f32::from_bits(*bits));
+        assert!((ours - its).abs() <= 1e-3 * its.abs(), "{ours} on the host, {its} on the device");
+    }
+    for budget in [peak / 2, minimum] {
+        let mut limited = within(Some(budget.max(minimum)));
+        assert_same(&expected, &run(&case, &mut limited, 3), &format!("within {budget} of {peak} bytes"));
+        assert!(limited.statistics().host_updates > 0);
+        let plan = limited.plan();
+        let crosses = |movement: &Movement| {
+            let command = &plan.commands[movement.command];
+            let mut regions = command.reads().into_iter().chain(command.writes());
+            regions.any(|region| matches!(plan.memory(region.memory).space, Space::Device(_)))
+        };
+        let mut state = plan.movements.iter().filter(|movement| movement.role == Role::State);
+        assert!(!state.any(crosses), "state stays on the host");
     }
 }
 

@@ -303,6 +303,7 @@ impl<'a> Building<'a> {
                         writes: vec![target],
                         workspace_bytes: 0,
                         on_host: false,
+                        in_host_memory: false,
                     });
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
@@ -320,7 +321,9 @@ impl<'a> Building<'a> {
     }
 
     fn push(&mut self, name: String, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
-        self.launches.push(ProgramLaunch { name, kernel, reads, writes, workspace_bytes: 0, on_host: false });
+        let (workspace_bytes, on_host, in_host_memory) = (0, false, false);
+        let launch = ProgramLaunch { name, kernel, reads, writes, workspace_bytes, on_host, in_host_memory };
+        self.launches.push(launch);
     }
 
     /// A buffer of its own.

@@ -36,6 +36,7 @@ pub(super) fn workload(
             kernel.writes.extend(access.writes.then_some(number));
         }
     }
+    let versions = versions(live, &mut kernels);
     let always_resident = always_resident(live, costs, capacity_bytes);
     let mut always_resident_bytes = 0;
     let mut tensors: Vec<Tensor> = Vec::new();
@@ -44,6 +45,7 @@ pub(super) fn workload(
         let size_bytes = if is_always_resident { 0 } else { chunk.device_bytes() };
         tensors.push(Tensor { size_bytes, persistent: kind.persistent });
     }
+    tensors.extend(std::iter::repeat_n(Tensor { size_bytes: 0, persistent: true }, versions));
     let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
     let Costs { link, disk, .. } = costs;
     let [to_device, from_device] = [link.to_device, link.from_device].map(|way| rate_of_copies(way, &tensors));
@@ -57,6 +59,24 @@ pub(super) fn workload(
         ssd_write_bytes_per_s: per_second(disk.write.bytes_per_second),
     };
     Workload { tensors, kernels, machine }
+}
+
+/// Of what launches change in host memory, the device has copies: the kernels that read them, and those that change what they are copies of, share
+/// a tensor without bytes behind all chunks, so that what reads a copy does not run again behind a change. How many there are.
+fn versions(live: &Liveness, kernels: &mut [Kernel]) -> usize {
+    let changed = live.chunks.iter().filter(|chunk| chunk.host_accesses.iter().any(|access| access.writes));
+    let mixed = changed.filter(|chunk| !chunk.accesses.is_empty());
+    let mut next = live.chunks.len();
+    for chunk in mixed {
+        chunk.accesses.iter().for_each(|access| kernels[access.launch].reads.push(next));
+        chunk
+            .host_accesses
+            .iter()
+            .filter(|access| access.writes)
+            .for_each(|access| kernels[access.launch].writes.push(next));
+        next += 1;
+    }
+    next - live.chunks.len()
 }
 
 /// Bytes per second that a way carries in copies of whole chunks, on average over all their bytes.

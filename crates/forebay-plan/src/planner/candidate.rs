@@ -1,7 +1,7 @@
 //! A program in the orders that are planned.
 
 use forebay_base::Limits;
-use forebay_model::program::Program;
+use forebay_model::program::{Program, ProgramLaunch};
 
 use crate::alias::alias;
 use crate::cost::Costs;
@@ -14,7 +14,7 @@ use crate::order::{LaunchOrder, Ordered};
 pub(super) struct Candidate {
     pub(super) ordered: Ordered,
     pub(super) live: Liveness,
-    /// Costs in this order.
+    /// Costs in this order, in which updates on the host take no time.
     pub(super) costs: Costs,
     /// The program in this order, with outputs in places of their own.
     pub(super) apart: Program,
@@ -25,8 +25,13 @@ impl Candidate {
         let apart = ordered.program.clone();
         let program = alias(ordered.program, &ordered.groups);
         let live = liveness(&program, false);
+        // The device goes on meanwhile.
+        let launch_ns = |(launch, &source): (&ProgramLaunch, &usize)| match launch.in_host_memory {
+            true => 0,
+            false => costs.launch_ns[source],
+        };
         let in_order = Costs {
-            launch_ns: ordered.sources.iter().map(|&source| costs.launch_ns[source]).collect(),
+            launch_ns: apart.launches.iter().zip(&ordered.sources).map(launch_ns).collect(),
             launch_workers: ordered.sources.iter().map(|&source| costs.launch_workers[source]).collect(),
             ..*costs
         };

@@ -52,7 +52,15 @@ fn part(buffer: BufferId, offset_bytes: u64, size_bytes: u64) -> Operand {
 }
 
 fn launch(kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) -> ProgramLaunch {
-    ProgramLaunch { name: "part".to_string(), kernel, reads, writes, workspace_bytes: 0, on_host: false }
+    ProgramLaunch {
+        name: "part".to_string(),
+        kernel,
+        reads,
+        writes,
+        workspace_bytes: 0,
+        on_host: false,
+        in_host_memory: false,
+    }
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl Planner<'_> {
     /// A candidate whose live bytes stay within a limit, as far as recomputation can do that.
     pub(super) fn with_limit(&self, candidate: &Candidate, limit_bytes: u64) -> (Rematerialized, Candidate) {
         let ordered = Ordered { program: candidate.apart.clone(), ..candidate.ordered.clone() };
-        let live = liveness(&ordered.program, false);
+        let live = liveness(&ordered.program, false).with_all_accesses();
         let pool = if self.one_pool { Pool::Shared { thorough: self.thorough } } else { Pool::OfDevice };
         let origin = |origins: &[usize]| ordered.sources.iter().map(|&source| origins[source]).collect();
         let origins = self.origins.filter(|_| self.one_pool).map(origin);

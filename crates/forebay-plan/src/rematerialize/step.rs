@@ -71,7 +71,16 @@ pub(super) struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
+    /// Of a liveness with all accesses ([`Liveness::with_all_accesses`]).
     pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
+        let device_bytes = |chunk: &Chunk| {
+            let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
+            if is_on_host {
+                0
+            } else {
+                chunk.device_bytes() as i64
+            }
+        };
         let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
         let mut contents = Vec::new();
         let mut gap_count = 0;
@@ -80,7 +89,7 @@ impl<'a> Step<'a> {
         for chunk in &live.chunks {
             let Owner::Buffer(buffer) = chunk.owner else {
                 if let Owner::Workspace(launch) = chunk.owner {
-                    items[launch].workspace_bytes += chunk.device_bytes() as i64;
+                    items[launch].workspace_bytes += device_bytes(chunk);
                 }
                 continue;
             };
@@ -103,18 +112,24 @@ impl<'a> Step<'a> {
             };
             // Outputs leave the device after they were computed, once.
             let is_output = program.outputs.iter().any(|named| named.operand.buffer == buffer);
+            let is_on_host = chunk.host_accesses.iter().any(|access| access.writes);
             let mut writers = chunk.accesses.iter().filter(|access| access.writes);
             let maker = match (lifetime, writers.next(), writers.next()) {
-                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output => Some(only.launch),
+                (Lifetime::Temporary, Some(only), None) if !only.reads && !is_output && !is_on_host => {
+                    Some(only.launch)
+                }
                 _ => None,
             };
             let buffer_bytes = program.buffer(buffer).size_bytes;
-            let bytes = chunk.device_bytes() as i64;
+            let bytes = device_bytes(chunk);
             contents.push(Content { bytes, buffer_bytes, lifetime, is_output, maker, first_gap: gap_count, chunk });
             gap_count += chunk.accesses.len().saturating_sub(1);
         }
         for (launch, item) in items.iter_mut().enumerate() {
             item.duration_ns = costs.launch_ns[launch];
+            if program.launches[launch].in_host_memory {
+                continue;
+            }
             let pairs = program.launches[launch].kernel.in_place().iter();
             let pairs =
                 pairs.filter_map(|&(write, read)| may_take_over(program, &program.launches[launch], write, read));

@@ -36,6 +36,7 @@ impl Build {
             writes: writes.to_vec(),
             workspace_bytes: 0,
             on_host: false,
+            in_host_memory: false,
         });
         writes
     }

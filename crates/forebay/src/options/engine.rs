@@ -161,6 +161,12 @@ macro_rules! engine_setters {
             self
         }
 
+        /// Where training steps update parameters and the optimizer's state; on the device where not given.
+        pub fn updates(mut self, updates: $crate::Updates) -> Self {
+            self.$($path.)*planning.updates = updates;
+            self
+        }
+
         /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
         pub fn check(mut self, check: bool) -> Self {
             self.$($path.)*planning.check = check;

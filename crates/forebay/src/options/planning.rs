@@ -33,6 +33,39 @@ impl HostOperators {
     }
 }
 
+/// Where a training step updates parameters and the optimizer's state.
+///
+/// ```
+/// use forebay::Updates;
+///
+/// assert_eq!(Updates::default(), Updates::Device);
+/// assert_eq!(Updates::ALL.map(Updates::name), ["device", "host"]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Updates {
+    /// On the device, to which state comes as far as it does not stay there.
+    #[default]
+    Device,
+    /// On the host's processor, in host memory: state never crosses the link. Gradients cross it to the host, as soon as they are there, and
+    /// parameters to the device. Where the device's memory is the host's, this changes nothing. Results have the bits of the host
+    /// device's kernels, whatever the budget.
+    Host,
+}
+
+impl Updates {
+    /// All of them.
+    pub const ALL: [Updates; 2] = [Updates::Device, Updates::Host];
+
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Updates::Device => "device",
+            Updates::Host => "host",
+        }
+    }
+}
+
 /// How a step is planned.
 ///
 /// ```
@@ -53,6 +86,8 @@ pub struct PlanningOptions {
     pub order: LaunchOrder,
     /// Whether operators may run on the host that the device cannot run.
     pub host_operators: HostOperators,
+    /// Where training steps update parameters and the optimizer's state.
+    pub updates: Updates,
     /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
     pub check: bool,
 }
@@ -64,6 +99,7 @@ impl Default for PlanningOptions {
             fuse: true,
             order: LaunchOrder::default(),
             host_operators: HostOperators::default(),
+            updates: Updates::default(),
             check: false,
         }
     }
