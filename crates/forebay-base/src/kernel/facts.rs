@@ -180,7 +180,7 @@ pub(crate) enum Axes<'a> {
     },
     /// A parameter, its gradient and its state, of the sizes of the results; step and hyperparameters are needed whole.
     Update,
-    /// The same in rows of one axis, but for state with an element for each block of them ([`Along::share`]).
+    /// The same in rows of one axis, but for state with an element for each block of them ([`Along::covers`]).
     BlockUpdate {
         /// Elements of a block; the last one may have fewer.
         block: u64,

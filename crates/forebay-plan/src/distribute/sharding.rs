@@ -219,6 +219,6 @@ impl Flat {
 
     /// Where slices of an operand begin: at multiples of this many of its elements. None where a slice of the launch needs all of it.
     pub fn unit_of(&self, operand: OperandRef) -> Option<u64> {
-        Some(self.unit / self.dimension.along(operand)?.0.share)
+        Some(self.unit / self.dimension.along(operand)?.0.covers)
     }
 }

@@ -209,11 +209,11 @@ impl Operands<'_> {
         let writes = writes.map(|(at, desc)| (OperandRef::Write(at), Some(desc), written_of_blocks.contains(&at)));
         let mut targets = Vec::new();
         for (operand, desc, is_of_blocks) in reads.chain(writes) {
-            let share = if is_of_blocks { block } else { 1 };
-            if desc?.sizes() != [count.div_ceil(share)] {
+            let covers = if is_of_blocks { block } else { 1 };
+            if desc?.sizes() != [count.div_ceil(covers)] {
                 return None;
             }
-            targets.push((operand, Along { share, ..Along::axis(0) }));
+            targets.push((operand, Along { covers, ..Along::axis(0) }));
         }
         self.free(Some(block), &targets);
         Some(())
