@@ -77,7 +77,7 @@ def test_checkpoints_hold_codes(tmp_path: Path) -> None:
 def bitsandbytes_step(module: Any, optimizer: Any, seed: int) -> float:
     x, labels = data(seed)
     optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(module(x), labels)
+    loss: Any = nn.functional.cross_entropy(module(x), labels)
     loss.backward()
     optimizer.step()
     return float(loss.detach())
