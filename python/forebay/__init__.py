@@ -42,7 +42,7 @@ from ._losses import (
     Tversky,
 )
 from ._model import Model, TensorInfo
-from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, AdamW, Lion, RMSprop
+from ._optimizers import LAMB, SGD, Adafactor, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Lion, RMSprop
 from ._options import EngineOptions
 from ._plan import Machine, Offer, Plan, machines, plan
 from ._processes import Processes
@@ -102,7 +102,9 @@ __all__ = [
     "Adafactor",
     "Adagrad",
     "Adam",
+    "Adam8bit",
     "AdamW",
+    "AdamW8bit",
     "BinaryCrossEntropy",
     "BinaryFocal",
     "CTC",

@@ -63,6 +63,24 @@ class AdamW:
 
 
 @dataclass(frozen=True)
+class Adam8bit(Adam):
+    """:class:`Adam` with moments of 8 bits in blocks of 256 elements, as bitsandbytes has it: a quarter of its state. Parameters of fewer than
+    4096 elements keep moments of float32.
+    """
+
+
+@dataclass(frozen=True)
+class AdamW8bit(AdamW):
+    """:class:`AdamW` with moments of 8 bits in blocks of 256 elements, as bitsandbytes has it: a quarter of its state. Parameters of fewer
+    than 4096 elements keep moments of float32.
+
+    >>> import forebay
+    >>> forebay.AdamW8bit(3e-4).weight_decay
+    0.01
+    """
+
+
+@dataclass(frozen=True)
 class RMSprop:
     """RMSprop, as PyTorch has it: the gradient by the root of the mean of its squares.
 
@@ -145,10 +163,11 @@ class Adafactor:
     weight_decay: float = 0.0
 
 
-Optimizer: TypeAlias = Union[SGD, Adam, AdamW, RMSprop, Adagrad, Lion, LAMB, Adafactor]
+Optimizer: TypeAlias = Union[SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Lion, LAMB, Adafactor]
 
 _KINDS: Dict[str, Type[Optimizer]] = {
-    kind.__name__.lower(): kind for kind in (SGD, Adam, AdamW, RMSprop, Adagrad, Lion, LAMB, Adafactor)
+    kind.__name__.lower(): kind
+    for kind in (SGD, Adam, AdamW, Adam8bit, AdamW8bit, RMSprop, Adagrad, Lion, LAMB, Adafactor)
 }
 
 

@@ -38,8 +38,8 @@ class Trainer:
         loss: ``"softmax_cross_entropy"``, ``"mse"``, ``"bce"``, ``"l1"``, ``"huber"``, ``"smooth_l1"``, ``"kl"``, ``"cosine"``, ``"focal"``,
             ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or one of their classes such as
             :class:`forebay.SoftmaxCrossEntropy` and :class:`forebay.Dice`, which take numbers.
-        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"rmsprop"``, ``"adagrad"``, ``"lion"``, ``"lamb"``, ``"adafactor"``, or one of their
-            classes such as :class:`forebay.SGD` and :class:`forebay.AdamW`.
+        optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"adam8bit"``, ``"adamw8bit"``, ``"rmsprop"``, ``"adagrad"``, ``"lion"``, ``"lamb"``,
+            ``"adafactor"``, or one of their classes such as :class:`forebay.SGD` and :class:`forebay.AdamW`.
         learning_rate: The step size, where the optimizer is given by name.
         device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, computes nothing).
         device_memory: The budget: ``"192MiB"``, or ``"50%"`` of what a step takes without one. On the host it bounds the whole process,

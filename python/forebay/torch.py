@@ -22,7 +22,7 @@ from torch.utils import _pytree
 
 from . import _losses, _plan
 from ._losses import Loss, OutputLoss, loss_named
-from ._optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop, optimizer_named
+from ._optimizers import SGD, Adagrad, Adam, Adam8bit, AdamW, AdamW8bit, Optimizer, RMSprop, optimizer_named
 from ._options import EngineOptions, Size
 from ._torch_embeddings import padding_rows_stay
 from ._torch_module import CompiledModule, compile, refuse_mixed_modes, refuse_others
@@ -43,6 +43,8 @@ OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 _untyped: Any = torch
 _tree: Any = _pytree
 _OPSET = 18
+# Parameters of fewer elements have moments of float32, here and by default in bitsandbytes.
+_QUANTIZED_MIN = 4096
 _OUTPUT = "output"
 _LABELS = "labels"
 
@@ -62,7 +64,7 @@ class Trainer(_Trainer):
         loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` become Forebay's own; any other function of the module's outputs and labels is
             exported with the module, for which ``example_labels`` are needed.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam`` or ``AdamW`` with the same settings for all
-            of them, whose state is taken over; or as for :class:`forebay.Trainer`.
+            of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
         example_labels: Labels for a loss that is exported.
         device_memory: The budget; see :class:`forebay.Trainer`, as for all that follows.
 
@@ -228,11 +230,24 @@ class Trainer(_Trainer):
             suffixes.update({"gradient_average": "grad_avg"} if self.optimizer.centered else {})
         elif isinstance(self.optimizer, Adagrad):
             suffixes = {"square_sum": "sum"}
+        elif isinstance(self.optimizer, (Adam8bit, AdamW8bit)):
+            return self._states_of_8_bit()
         elif not isinstance(self.optimizer, (Adam, AdamW)):
             suffixes = {}
         else:
             suffixes = {"first_moment": "exp_avg", "second_moment": "exp_avg_sq"}
         return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in suffixes.items()}
+
+    def _states_of_8_bit(self) -> Dict[str, Tuple[str, str]]:
+        """The same of moments of 8 bits, with bitsandbytes' names: codes and scales, or float32 where the parameter is small."""
+        found: Dict[str, Tuple[str, str]] = {}
+        for name, parameter in self._parameters.items():
+            is_large = parameter.numel() >= _QUANTIZED_MIN
+            for number, moment in ((1, "first_moment"), (2, "second_moment")):
+                found[f"{name}.{moment}_codes" if is_large else f"{name}.{moment}"] = (name, f"state{number}")
+                if is_large:
+                    found[f"{name}.{moment}_scales"] = (name, f"absmax{number}")
+        return found
 
     def _read_module(self) -> None:
         """Takes over parameters, buffers and the optimizer's state as they are now."""
@@ -305,7 +320,7 @@ class Trainer(_Trainer):
             made = torch.optim.Adagrad(
                 parameters, ours.learning_rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon
             )
-        elif isinstance(ours, (Adam, AdamW)):
+        elif isinstance(ours, (Adam, AdamW)) and not isinstance(ours, (Adam8bit, AdamW8bit)):
             kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
             made = kind(
                 parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
@@ -318,12 +333,30 @@ class Trainer(_Trainer):
     def _write_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], steps: int) -> None:
         if steps == 0:
             return
+        if isinstance(self.optimizer, (Adam8bit, AdamW8bit)):
+            self._write_8_bit(optimizer, state, steps)
+            return
         for name, (of, theirs) in self._optimizer_states().items():
             parameter = self._parameters[of]
             kept = optimizer.state[parameter]
             kept[theirs] = _tensor(state[name]).to(device=parameter.device, dtype=parameter.dtype)
             if theirs != "momentum_buffer":
                 kept["step"] = torch.tensor(float(steps))
+
+    def _write_8_bit(self, optimizer: Any, state: Mapping[str, Any], steps: int) -> None:
+        # The optimizer makes its state, in which the maps of codes are; the numbers in it take the places of its own.
+        optimizer.check_overrides()
+        if not optimizer.initialized:
+            optimizer.to_gpu()
+            optimizer.initialized = True
+        for group_number, group in enumerate(optimizer.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                if any(parameter is own for own in self._parameters.values()) and not optimizer.state[parameter]:
+                    optimizer.init_state(group, parameter, group_number, number)
+        for name, (of, theirs) in self._optimizer_states().items():
+            kept = optimizer.state[self._parameters[of]]
+            kept[theirs].copy_(_tensor(state[name]))
+            kept["step"] = steps
 
     def __enter__(self) -> Trainer:
         return self
@@ -418,6 +451,8 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
             beta1, beta2 = (float(beta) for beta in group["betas"])
             kind = AdamW if decoupled else Adam
             found.append(kind(rate, beta1, beta2, float(group["eps"]), decay))
+        elif _is_bitsandbytes(optimizer, "Adam8bit", "AdamW8bit"):
+            found.append(_of_bitsandbytes(optimizer, group))
         elif type(optimizer) is torch.optim.RMSprop:
             alpha, eps, momentum = float(group["alpha"]), float(group["eps"]), float(group["momentum"])
             found.append(RMSprop(rate, alpha, eps, decay, momentum, bool(group["centered"])))
@@ -425,11 +460,35 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
             found.append(Adagrad(rate, float(group["lr_decay"]), decay, float(group["eps"])))
         else:
             raise InvalidArgument(
-                f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam, AdamW, RMSprop and Adagrad"
+                f"Forebay has no {type(optimizer).__name__}; there are SGD, Adam, AdamW, RMSprop and Adagrad, and "
+                "Adam8bit and AdamW8bit of bitsandbytes"
             )
     if len(set(found)) != 1:
         raise InvalidArgument("the optimizer has groups of parameters with different settings; Forebay has one for all")
     return found[0]
+
+
+def _is_bitsandbytes(optimizer: torch.optim.Optimizer, *names: str) -> bool:
+    kind = type(optimizer)
+    return kind.__module__.partition(".")[0] == "bitsandbytes" and kind.__name__ in names
+
+
+def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
+    """An ``Adam8bit`` or ``AdamW8bit`` of bitsandbytes, which decay parameters themselves, both of them."""
+    settings = optimizer.args
+    refused = {
+        name: getattr(settings, name)
+        for name, ours in (("optim_bits", 8), ("min_8bit_size", _QUANTIZED_MIN), ("max_unorm", 0.0), ("skip_zeros", False))
+        if getattr(settings, name) != ours
+    }
+    if group.get("alpha"):
+        refused["alpha"] = group["alpha"]
+    if getattr(optimizer, "is_paged", False):
+        refused["is_paged"] = True
+    if refused:
+        raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
+    beta1, beta2 = (float(beta) for beta in group["betas"][:2])
+    return AdamW8bit(float(group["lr"]), beta1, beta2, float(group["eps"]), float(group["weight_decay"]))
 
 
 class _ByName(nn.Module):

@@ -56,6 +56,7 @@
 //! | `Random` | step\[2] (as above) | y, of numbers in 0..1 |
 //! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
+//! | `Adam8Bit` | parameter\[n], gradient\[n], codes\[n] (uint8) and scales\[blocks] of first, codes and scales of second, step\[2] (as above), hyperparameters\[10] (float32); see [`quantization`] | parameter, codes and scales of first, codes and scales of second |
 //! | `Recurrent` | gates\[steps, n, directions, g h] without what the state adds, w\[directions, g h, h], bias\[directions, g h], lengths\[n] (int32), first h\[directions, n, h]; of an LSTM: first c, peepholes\[directions, 3 h] | y\[steps, directions, n, h], last h, last c of an LSTM |
 //! | `RecurrentGradient` | dy, dlast h, dlast c of an LSTM; what `Recurrent` reads; y | dgates, h before each step\[directions, steps, n, h], dfirst h; of an LSTM: dfirst c, dpeepholes\[directions, n, 3 h]; of a GRU: dgates as the state sees them (`resets_after`), or the reset h before each step |
 //! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
@@ -97,6 +98,7 @@ mod hyperparameters;
 mod kinds;
 mod lines;
 pub mod opcodes;
+pub mod quantization;
 mod recurrence;
 pub mod samples;
 mod summing;
@@ -548,6 +550,14 @@ pub enum Kernel {
     /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place. The numbers are
     /// [`AdamHyperparameters`].
     Adam {
+        /// Whether decay acts on the parameter (AdamW) instead of the gradient.
+        decoupled: bool,
+        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        decays: bool,
+    },
+    /// The same with moments of 8 bits (Dettmers et al. 2021): codes of [`quantization`], each block of elements with a scale. The
+    /// parameter follows moments as they are before they become codes. In place.
+    Adam8Bit {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
         /// Whether the parameter decays; else `weight_decay` is 0 for it.

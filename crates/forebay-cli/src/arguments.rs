@@ -79,6 +79,10 @@ pub enum OptimizerKind {
     Adam,
     /// Adam with decoupled weight decay
     Adamw,
+    /// Adam with moments of 8 bits: a quarter of its state
+    Adam8bit,
+    /// AdamW with moments of 8 bits: a quarter of its state
+    Adamw8bit,
     /// The gradient by the root of the mean of its squares
     Rmsprop,
     /// The gradient by the root of the sum of its squares

@@ -18,13 +18,13 @@ pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
     let beta2 = |usual: f32| arguments.beta2.unwrap_or(usual);
     let epsilon = |usual: f32| arguments.epsilon.unwrap_or(usual);
     let momentum = arguments.momentum.unwrap_or(0.0);
-    let adam = |decoupled: bool| Optimizer::Adam {
-        learning_rate: rate(0.001),
-        beta1,
-        beta2: beta2(0.999),
-        epsilon: epsilon(1e-8),
-        weight_decay: decay(if decoupled { 0.01 } else { 0.0 }),
-        decoupled,
+    let adam = |decoupled: bool, is_8_bit: bool| {
+        let (learning_rate, beta2, epsilon) = (rate(0.001), beta2(0.999), epsilon(1e-8));
+        let weight_decay = decay(if decoupled { 0.01 } else { 0.0 });
+        match is_8_bit {
+            true => Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
+            false => Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled },
+        }
     };
     Ok(match arguments.optimizer {
         OptimizerKind::Sgd => Optimizer::Sgd {
@@ -33,8 +33,10 @@ pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
             nesterov: arguments.nesterov,
             weight_decay: decay(0.0),
         },
-        OptimizerKind::Adam => adam(false),
-        OptimizerKind::Adamw => adam(true),
+        OptimizerKind::Adam => adam(false, false),
+        OptimizerKind::Adamw => adam(true, false),
+        OptimizerKind::Adam8bit => adam(false, true),
+        OptimizerKind::Adamw8bit => adam(true, true),
         OptimizerKind::Rmsprop => Optimizer::RmsProp {
             learning_rate: rate(0.01),
             decay_rate: beta2(0.99),
@@ -78,14 +80,18 @@ pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
 
 /// Refuses flags that mean nothing for the optimizer.
 fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
-    use OptimizerKind::{Adafactor, Adagrad, Adam, Adamw, Lamb, Lion, Rmsprop, Sgd};
+    use OptimizerKind::{Adafactor, Adagrad, Adam, Adam8bit, Adamw, Adamw8bit, Lamb, Lion, Rmsprop, Sgd};
     let given = &arguments.of_optimizer;
     let (kind, flags): (_, [(bool, &str, &[OptimizerKind]); 8]) = (
         arguments.optimizer,
         [
-            (arguments.beta1.is_some(), "--beta1", &[Adam, Adamw, Lion, Lamb]),
-            (arguments.beta2.is_some(), "--beta2", &[Adam, Adamw, Lion, Lamb, Rmsprop]),
-            (arguments.epsilon.is_some(), "--epsilon", &[Adam, Adamw, Rmsprop, Adagrad, Lamb, Adafactor]),
+            (arguments.beta1.is_some(), "--beta1", &[Adam, Adamw, Adam8bit, Adamw8bit, Lion, Lamb]),
+            (arguments.beta2.is_some(), "--beta2", &[Adam, Adamw, Adam8bit, Adamw8bit, Lion, Lamb, Rmsprop]),
+            (
+                arguments.epsilon.is_some(),
+                "--epsilon",
+                &[Adam, Adamw, Adam8bit, Adamw8bit, Rmsprop, Adagrad, Lamb, Adafactor],
+            ),
             (arguments.nesterov, "--nesterov", &[Sgd]),
             (given.centered, "--centered", &[Rmsprop]),
             (given.rate_decay.is_some(), "--rate-decay", &[Adagrad]),
@@ -95,7 +101,11 @@ fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
     );
     let name = format!("{kind:?}").to_lowercase();
     if arguments.momentum.is_some() && !matches!(kind, Sgd | Rmsprop) {
-        let what = if matches!(kind, Adam | Adamw) { "Adam, which has --beta1".to_owned() } else { name };
+        let what = if matches!(kind, Adam | Adamw | Adam8bit | Adamw8bit) {
+            "Adam, which has --beta1".to_owned()
+        } else {
+            name
+        };
         return Err(Failure::Usage(format!("--momentum has no meaning for {what}")));
     }
     match flags.iter().find(|(is_given, _, kinds)| *is_given && !kinds.contains(&kind)) {

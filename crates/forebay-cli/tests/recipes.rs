@@ -52,6 +52,8 @@ fn targets_have_the_shape_of_the_output() {
         (&["--loss", "binary-focal"], "auc", "rmsprop", "0.001"),
         (&["--loss", "huber", "--delta", "0.5"], "mae", "adagrad", "0.01"),
         (&["--loss", "dice", "--multi-label"], "f1", "lamb", "0.01"),
+        (&["--loss", "bce"], "accuracy", "adam8bit", "0.01"),
+        (&["--loss", "bce"], "accuracy", "adamw8bit", "0.01"),
     ] {
         let rest = ["--learning-rate", rate, "--optimizer", optimizer, "--validate", &data, "--metrics", metric];
         let report = json(&[&flags, loss, &rest].concat());
@@ -72,6 +74,7 @@ fn flags_that_mean_nothing_are_refused() {
         (&["--loss", "cosine", "--margin", "0.5"], &["--margin", "--pair-output"]),
         (&["--loss", "dice-ce", "--parts", "1,2,3"], &["--parts takes two factors"]),
         (&["--optimizer", "lion", "--epsilon", "1"], &["--epsilon has no meaning for --optimizer lion"]),
+        (&["--optimizer", "adamw8bit", "--centered"], &["--centered has no meaning for --optimizer adamw8bit"]),
         (&["--optimizer", "sgd", "--centered"], &["--centered has no meaning for --optimizer sgd"]),
         (&["--optimizer", "adafactor", "--update-threshold", "0.5"], &["--update-threshold at least 1"]),
         (&["--validate", &data, "--metrics", "mae"], &["'mae' does not fit", "accuracy"]),

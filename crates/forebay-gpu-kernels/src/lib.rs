@@ -241,7 +241,9 @@ fn lower_by_family(
         | Kernel::AttentionGradient(_)
         | Kernel::AttentionQueryGradient(_)
         | Kernel::AttentionKeyGradient(_) => attention::lower(kernel, reads, writes, gpu),
-        Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::lower(kernel, reads, writes, gpu),
+        Kernel::Sgd { .. } | Kernel::Adam { .. } | Kernel::Adam8Bit { .. } => {
+            optimizer::lower(kernel, reads, writes, gpu)
+        }
         Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrent::lower(kernel, reads, writes, gpu),
         Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => {
             sums::lower(kernel, reads, writes, gpu)

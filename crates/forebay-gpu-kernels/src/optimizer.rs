@@ -1,5 +1,6 @@
 //! Optimizers, which update parameters and their state in place.
 
+use forebay_base::kernel::quantization::{QuantizationMap, QUANTIZATION_BLOCK, SIGNED, UNSIGNED};
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
@@ -19,13 +20,16 @@ pub(super) fn lower(
 ) -> Result<Lowered, Unsupported> {
     let count = match kernel {
         Kernel::Sgd { .. } => SgdHyperparameters::COUNT,
-        Kernel::Adam { .. } => AdamHyperparameters::COUNT,
+        Kernel::Adam { .. } | Kernel::Adam8Bit { .. } => AdamHyperparameters::COUNT,
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
     let (numbers, reads_before) = reads.split_last().ok_or_else(|| unsupported(kernel, "it reads nothing"))?;
     let is_whole = numbers.data_type() == DataType::Float32 && numbers.is_packed();
     if !is_whole || numbers.element_count() != count as u64 {
         return Err(unsupported(kernel, format!("hyperparameters are {count} of float32, not {numbers}")));
+    }
+    if let Kernel::Adam8Bit { decoupled, decays } = *kernel {
+        return adam_8_bit([decays, decoupled], reads, writes, gpu).map_err(|reason| unsupported(kernel, reason));
     }
     let operands = reads_before.iter().filter(|desc| desc.data_type() != DataType::Int64).chain(writes);
     for desc in operands {
@@ -79,4 +83,72 @@ fn parts(
         dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
     }
     dispatches
+}
+
+/// Storage buffers of the shader of `Adam8Bit`.
+pub(super) const ADAM_8_BIT_BINDINGS: u32 = 14;
+
+/// A dispatch of a workgroup for each block, for as many blocks as bindings hold.
+fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+    if gpu.bindings_max < ADAM_8_BIT_BINDINGS {
+        return Err(format!(
+            "its shader binds {ADAM_8_BIT_BINDINGS} storage buffers, the device {}: use the host",
+            gpu.bindings_max
+        ));
+    }
+    let count = writes[0].element_count();
+    let types = [DataType::UInt8, DataType::Float32, DataType::UInt8, DataType::Float32];
+    let sizes = [count, count.div_ceil(QUANTIZATION_BLOCK)];
+    let state: Vec<(DataType, u64)> = types.into_iter().zip(sizes.into_iter().cycle()).collect();
+    let parameter = (DataType::Float32, count);
+    let should = [&[parameter; 2], &state[..], &[parameter], &state[..]].concat();
+    let updated = reads.iter().take(6).chain(writes);
+    if (reads.len(), writes.len()) != (8, 5) {
+        return Err(format!("it has 8 reads and 5 writes, not {} and {}", reads.len(), writes.len()));
+    }
+    for (desc, (data_type, size)) in updated.zip(should) {
+        if !desc.is_packed() || desc.data_type() != data_type || desc.element_count() != size {
+            return Err(format!("{desc} must be {size} packed elements of {data_type}"));
+        }
+    }
+    let is_of_blocks = |operand: Operand| matches!(operand, Operand::Read(3 | 5) | Operand::Write(2 | 4));
+    let is_codes = |operand: Operand| matches!(operand, Operand::Read(2 | 4) | Operand::Write(1 | 3));
+    // Bytes from one block to the next.
+    let block_bytes = |operand: Operand| match operand {
+        Operand::Read(6 | 7) => None,
+        _ if is_of_blocks(operand) => Some(4),
+        _ if is_codes(operand) => Some(QUANTIZATION_BLOCK),
+        _ => Some(4 * QUANTIZATION_BLOCK),
+    };
+    let blocks = count.div_ceil(QUANTIZATION_BLOCK);
+    let most = (gpu.binding_bytes_max / 4 / QUANTIZATION_BLOCK / CUT_BLOCKS * CUT_BLOCKS).max(CUT_BLOCKS);
+    let maps: Vec<u32> = [&SIGNED, &UNSIGNED].into_iter().flat_map(words).collect();
+    let mut dispatches = Vec::new();
+    for start in (0..blocks).step_by(most as usize) {
+        let end = blocks.min(start + most);
+        let part = |operand: Operand| match block_bytes(operand).filter(|_| most < blocks) {
+            Some(bytes) => {
+                let is_last = end == blocks;
+                let size_bytes = (!is_last).then_some((end - start) * bytes);
+                Bound { operand, offset_bytes: start * bytes, size_bytes }
+            }
+            None => operand.into(),
+        };
+        let operands = (0..reads.len()).map(Operand::Read).chain((0..writes.len()).map(Operand::Write));
+        let groups = groups(end - start, gpu);
+        let length = count.min(end * QUANTIZATION_BLOCK) - start * QUANTIZATION_BLOCK;
+        let mut parameters = vec![groups[0], length as u32, flags[0].into(), flags[1].into()];
+        parameters.extend(&maps);
+        let (shader, bindings) = (&shaders::OPTIMIZER_ADAM_8_BIT, operands.map(part).collect());
+        dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
+    }
+    Ok(Lowered { dispatches, workspace_bytes: 0 })
+}
+
+/// Blocks to a multiple of which what is larger than a binding is cut: their scales, too, begin where bindings may.
+const CUT_BLOCKS: u64 = 64;
+
+/// A map as a shader's parameters.
+fn words(map: &QuantizationMap) -> impl Iterator<Item = u32> + '_ {
+    map.numbers.iter().chain(&map.middles).map(|number| number.to_bits())
 }

@@ -123,6 +123,7 @@ shaders! {
     OPTIMIZER_SGD = "optimizer_sgd",
     OPTIMIZER_MOMENTUM = "optimizer_momentum",
     OPTIMIZER_ADAM = "optimizer_adam",
+    OPTIMIZER_ADAM_8_BIT = "optimizer_adam_8_bit",
     // Products, convolutions, pooling.
     CORRELATION_128X128 = "correlation_128x128",
     CORRELATION_128X128_BF16 = "correlation_128x128_bf16" portable,
@@ -251,6 +252,7 @@ shaders! {
 
 #[cfg(test)]
 mod tests {
+    use super::super::optimizer::ADAM_8_BIT_BINDINGS;
     use super::super::recurrent::RECURRENT_BINDINGS;
     use super::super::{BINDINGS, WORKGROUP_INVOCATIONS};
     use super::*;
@@ -274,7 +276,7 @@ mod tests {
     fn shaders_ask_for_no_more_than_devices_have_to_offer() {
         // OpExecutionMode with LocalSize; OpDecorate with Binding.
         let [execution_mode, local_size, decorate, binding] = [16, 17, 71, 33];
-        let (mut most_bindings, mut most_of_recurrent) = (0, 0);
+        let (mut most_bindings, mut most_of_recurrent, mut most_of_adam_8_bit) = (0, 0, 0);
         for shader in ALL {
             let portable = shader.portable.into_iter();
             let forms = [*shader].into_iter().chain(portable).flat_map(|form| [form, form.by_address.unwrap()]);
@@ -285,12 +287,16 @@ mod tests {
                 assert!(invocations <= WORKGROUP_INVOCATIONS || form.name.contains("_wide_"), "{}", form.name);
                 let bindings = instructions(form, decorate).into_iter().filter(|words| words[1] == binding);
                 let bindings = bindings.map(|words| words[2] + 1).max().unwrap_or(0);
-                let is_recurrent = form.name.starts_with("recurrent");
-                let most = if is_recurrent { &mut most_of_recurrent } else { &mut most_bindings };
+                let most = match form.name {
+                    name if name.starts_with("recurrent") => &mut most_of_recurrent,
+                    name if name.starts_with("optimizer_adam_8_bit") => &mut most_of_adam_8_bit,
+                    _ => &mut most_bindings,
+                };
                 *most = bindings.max(*most);
             }
         }
         assert_eq!((most_bindings, most_of_recurrent), (BINDINGS, RECURRENT_BINDINGS));
+        assert_eq!(most_of_adam_8_bit, ADAM_8_BIT_BINDINGS);
     }
 
     #[test]

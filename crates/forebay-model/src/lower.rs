@@ -9,7 +9,7 @@ mod update;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::Kernel;
+use forebay_base::{Kernel, TensorDesc};
 
 use crate::context::lowering::broadcast;
 use crate::context::{Lowering, NodeView};
@@ -34,11 +34,18 @@ impl Lowering<'_> {
         for i in (0..view.node.inputs.len()).filter(|&i| view.has_input(i)) {
             reads.push(self.input(view, i)?);
         }
-        let writes = (0..view.node.outputs.len()).map(|i| self.output(view, i)).collect::<Result<Vec<_>, _>>()?;
+        let mut writes = (0..view.node.outputs.len()).map(|i| self.output(view, i)).collect::<Result<Vec<_>, _>>()?;
         let broadcasts = kernel.facts().broadcast_from.unwrap_or(reads.len());
         if let Some(write) = writes.first() {
             for read in reads.iter_mut().skip(broadcasts) {
                 *read = broadcast(read, write.desc.sizes()).map_err(|error| view.error(error.to_string()))?;
+            }
+        }
+        if kernel.facts().is_in_blocks() {
+            // Blocks of elements go on from one row of a tensor to the next.
+            for operand in reads.iter_mut().chain(&mut writes) {
+                let desc = TensorDesc::packed(operand.desc.data_type(), &[operand.desc.element_count()]);
+                operand.desc = desc.map_err(|error| view.error(error.to_string()))?;
             }
         }
         self.launch(view, kernel.clone(), reads, writes);

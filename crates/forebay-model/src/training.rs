@@ -27,6 +27,7 @@ mod updates;
 
 use std::collections::BTreeSet;
 
+use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QUANTIZED_ELEMENTS_MIN};
 use forebay_base::{DataType, Kernel};
 
 use crate::autodiff::gradients;
@@ -477,23 +478,24 @@ fn append_optimizer(
             states.extend(own.into_iter().map(|state| (state, parameter)));
             continue;
         }
-        let (kernel, suffixes) = optimizer_kernel(&options.optimizer, decays);
+        let (kernel, own_states) = optimizer_kernel(&options.optimizer, decays, &ty);
         let name = graph.value(parameter).name.clone();
         let mut in_place = vec![parameter];
-        for suffix in suffixes {
-            let state = graph.add_initializer(&format!("{name}.{suffix}"), Contents::zeros(ty.clone()));
+        for (suffix, ty) in own_states {
+            let state = graph.add_initializer(&format!("{name}.{suffix}"), Contents::zeros(ty));
             states.push((state, parameter));
             in_place.push(state);
         }
         let mut inputs = vec![Some(parameter), Some(d)];
         inputs.extend(in_place[1..].iter().copied().map(Some));
-        if matches!(kernel, Kernel::Adam { .. }) {
+        if matches!(kernel, Kernel::Adam { .. } | Kernel::Adam8Bit { .. }) {
             inputs.push(Some(mode.step(graph)));
         }
         inputs.push(Some(hyperparameters[group]));
         let mut outputs = Vec::with_capacity(in_place.len());
         for state in in_place {
-            let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), Some(ty.clone()));
+            let ty = graph.ty(state).cloned();
+            let value = graph.add_value(&format!("{}.next", graph.value(state).name.clone()), ty);
             graph.updates.push(Update { state, value });
             outputs.push(Some(value));
         }
@@ -503,7 +505,7 @@ fn append_optimizer(
 }
 
 /// Names of the state that optimizers keep per parameter.
-const STATES: [&str; 9] = [
+const STATES: [&str; 13] = [
     "velocity",
     "first_moment",
     "second_moment",
@@ -513,6 +515,10 @@ const STATES: [&str; 9] = [
     "row_squares",
     "column_squares",
     "squares",
+    "first_moment_codes",
+    "first_moment_scales",
+    "second_moment_codes",
+    "second_moment_scales",
 ];
 
 /// The parameter of which a tensor with this name is an optimizer's state, or the moving average; none for names of another kind.
@@ -521,14 +527,22 @@ pub fn state_of(name: &str) -> Option<&str> {
     (STATES.contains(&suffix) || suffix == AVERAGE).then_some(parameter)
 }
 
-/// The kernel of an optimizer, and the names of the state that it keeps per parameter.
-fn optimizer_kernel(optimizer: &Optimizer, decays: bool) -> (Kernel, &'static [&'static str]) {
+/// The kernel of an optimizer, and the state that it keeps for a parameter of this type: names and types.
+fn optimizer_kernel(optimizer: &Optimizer, decays: bool, ty: &TensorType) -> (Kernel, Vec<(&'static str, TensorType)>) {
+    let alike = |names: &[&'static str]| names.iter().map(|&name| (name, ty.clone())).collect();
     match *optimizer {
         Optimizer::Sgd { momentum, nesterov, .. } => {
-            let state: &[&str] = if momentum == 0.0 { &[] } else { &STATES[..1] };
-            (Kernel::Sgd { nesterov, decays }, state)
+            (Kernel::Sgd { nesterov, decays }, alike(if momentum == 0.0 { &[] } else { &STATES[..1] }))
         }
-        Optimizer::Adam { decoupled, .. } => (Kernel::Adam { decoupled, decays }, &STATES[1..3]),
+        Optimizer::Adam8Bit { decoupled, .. } if ty.count() >= QUANTIZED_ELEMENTS_MIN => {
+            let codes = TensorType::new(DataType::UInt8, &ty.shape);
+            let scales = TensorType::new(DataType::Float32, &[ty.count().div_ceil(QUANTIZATION_BLOCK)]);
+            let types = [codes.clone(), scales.clone(), codes, scales];
+            (Kernel::Adam8Bit { decoupled, decays }, STATES[9..].iter().copied().zip(types).collect())
+        }
+        Optimizer::Adam { decoupled, .. } | Optimizer::Adam8Bit { decoupled, .. } => {
+            (Kernel::Adam { decoupled, decays }, alike(&STATES[1..3]))
+        }
         _ => unreachable!("updates that are formulas have no kernel"),
     }
 }

@@ -81,6 +81,9 @@ pub struct Request<'a> {
     pub shard: Shard,
     /// Constants that are sharded: in an evaluation, the parameters that a training step shards.
     pub sharded: &'a BTreeSet<String>,
+    /// Slices of parameters begin at multiples of this many elements at least, in all programs of a run: more than 1 where state has an
+    /// element for each block of them.
+    pub block_elements: u64,
 }
 
 /// The program of the process `rank` of `processes`. None where nothing can be shared out or sharded: every process computes everything

@@ -202,17 +202,20 @@ pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> 
     let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
     let OptimizerGiven { decay_rate, centered, rate_decay, beta2_decay, threshold, .. } = *given;
     let adam = |decoupled| Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
+    let adam_8_bit = |decoupled| Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, decoupled };
     let kinds = [
         Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay },
         adam(false),
         adam(true),
+        adam_8_bit(false),
+        adam_8_bit(true),
         Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay },
         Optimizer::Adagrad { learning_rate, rate_decay, epsilon, weight_decay },
         Optimizer::Lion { learning_rate, beta1, beta2, weight_decay },
         Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay },
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay },
     ];
-    let names = ["sgd", "adam", "adamw", "rmsprop", "adagrad", "lion", "lamb", "adafactor"];
+    let names = ["sgd", "adam", "adamw", "adam8bit", "adamw8bit", "rmsprop", "adagrad", "lion", "lamb", "adafactor"];
     let names: Vec<(&str, usize)> = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
     Ok(kinds[choice(py, "optimizer", &given.kind, &names)?].clone())
 }

@@ -76,6 +76,8 @@ pub(crate) struct Together<'a> {
     pub(crate) unshared: &'a BTreeSet<String>,
     /// Constants that are sharded.
     pub(crate) sharded: &'a BTreeSet<String>,
+    /// Elements of the blocks that the optimizer's state has numbers for; 1 where it has none.
+    pub(crate) block_elements: u64,
 }
 
 /// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
@@ -110,7 +112,8 @@ pub(crate) fn compile(
     if let Some((group, together)) = machine.options.device.processes.as_ref().zip(together) {
         let batch = batch_inputs(&program, together.unshared);
         let shard = machine.options.device.shard;
-        let request = Request { batch: &batch, shard, sharded: together.sharded };
+        let request =
+            Request { batch: &batch, shard, sharded: together.sharded, block_elements: together.block_elements };
         if let Some(distributed) = distribute(&program, request, (group.rank(), group.size())) {
             (program, own_samples) = (distributed.program, distributed.inputs);
             (shards, shared_work) = (distributed.shards, Some(distributed.work));

@@ -81,7 +81,8 @@ impl LossPlan {
         let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
         let unshared = numbers.map(|&value| step.graph.value(value).name.clone()).collect();
         let parameters = step.parameters.into_iter().collect();
-        let together = Together { unshared: &unshared, sharded: &BTreeSet::new() };
+        let block_elements = options.optimizer.block_elements();
+        let together = Together { unshared: &unshared, sharded: &BTreeSet::new(), block_elements };
         let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(together))?;
         LossPlan::new(&step.graph, compiled, landmarks, options)
     }
@@ -102,7 +103,8 @@ impl LossPlan {
         let LossGraph { loss, prediction, labels, terms, .. } = graph;
         let landmarks =
             Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
-        let together = Together { unshared: &BTreeSet::new(), sharded };
+        let block_elements = options.optimizer.block_elements();
+        let together = Together { unshared: &BTreeSet::new(), sharded, block_elements };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(together))?;
         LossPlan::new(&graph.graph, compiled, landmarks, options)
     }

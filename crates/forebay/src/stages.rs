@@ -538,7 +538,7 @@ fn make(
         recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
         let nothing = BTreeSet::new();
-        let together = Together { unshared: &nothing, sharded: &nothing };
+        let together = Together { unshared: &nothing, sharded: &nothing, block_elements: 1 };
         let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, Some(together))?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;

@@ -180,6 +180,15 @@ pub(crate) enum Axes<'a> {
     },
     /// A parameter, its gradient and its state, of the sizes of the results; step and hyperparameters are needed whole.
     Update,
+    /// The same in rows of one axis, but for state with an element for each block of them ([`Along::covers`]).
+    BlockUpdate {
+        /// Elements of a block; the last one may have fewer.
+        block: u64,
+        /// Reads with an element for each block, by their places.
+        reads: &'static [usize],
+        /// Writes likewise.
+        writes: &'static [usize],
+    },
     /// As `Elements` of all reads, but for an axis along which every result needs all elements.
     AllAlong { axis: usize },
     /// Each result comes from all elements along these axes, of which operands may have other sizes; along the others from those in
@@ -302,10 +311,15 @@ pub struct KernelFacts<'a> {
 }
 
 impl KernelFacts<'_> {
-    /// Whether each element of the results comes from elements at the same index, or from operands of one element, alone, and launches
-    /// may be cut between any two of them.
+    /// Whether each element of the results comes from elements at the same index, or in the same block of few elements, or from operands
+    /// of one element, alone, and launches may be cut between any two elements or blocks.
     pub fn is_elementwise(&self) -> bool {
-        matches!(self.axes, Axes::Update | Axes::Elements { cut: CutAxes::All, .. })
+        matches!(self.axes, Axes::Update | Axes::BlockUpdate { .. } | Axes::Elements { cut: CutAxes::All, .. })
+    }
+
+    /// Whether the kernel works on packed elements in blocks, whatever the axes of their tensors: operands have one axis each, then.
+    pub fn is_in_blocks(&self) -> bool {
+        matches!(self.axes, Axes::BlockUpdate { .. })
     }
 
     /// Which operands' first two axes may become one in a launch that reads these; none where the launch tells them apart.
@@ -378,6 +392,7 @@ impl Kernel {
             Kernel::Random { .. } => elementwise::random(),
             Kernel::Sgd { .. } => optimizer::sgd(),
             Kernel::Adam { .. } => optimizer::adam(),
+            Kernel::Adam8Bit { .. } => optimizer::adam_8_bit(),
             Kernel::Recurrent(recurrence) => recurrence::recurrent(recurrence.cell),
             Kernel::RecurrentGradient(recurrence) => recurrence::recurrent_gradient(recurrence.cell),
             Kernel::Sums { of } => sums::sums(*of),

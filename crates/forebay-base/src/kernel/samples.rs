@@ -373,6 +373,14 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             ],
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         )],
+        KernelKind::Adam8Bit => {
+            // Nine blocks and a part of one.
+            let (elements, blocks): (&[u64], &[u64]) = (&[2400], &[10]);
+            let state = [(UInt8, elements), (Float32, blocks), (UInt8, elements), (Float32, blocks)];
+            let reads = [&[(Float32, elements); 2], &state[..], &[(Int64, &[2]), (Float32, &[10])]].concat();
+            let writes = [&[(Float32, elements)], &state[..]].concat();
+            vec![sample(Kernel::Adam8Bit { decoupled: false, decays: true }, &reads, &writes)]
+        }
         KernelKind::Recurrent => vec![recurrent(LSTM), recurrent(GRU)],
         KernelKind::RecurrentGradient => vec![recurrent_gradient(LSTM), recurrent_gradient(GRU)],
         KernelKind::Sums => vec![

@@ -1,5 +1,6 @@
 //! How parameters follow their gradients: rules, and the numbers that a step is fed for them.
 
+use forebay_base::kernel::quantization::QUANTIZATION_BLOCK;
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 #[cfg(doc)]
 use forebay_base::Kernel;
@@ -28,6 +29,22 @@ pub enum Optimizer {
     },
     /// Bias-corrected Adam, epsilon outside the square root.
     Adam {
+        /// Step size.
+        learning_rate: f32,
+        /// Decay of the first moment.
+        beta1: f32,
+        /// Decay of the second moment.
+        beta2: f32,
+        /// Added to the root of the second moment.
+        epsilon: f32,
+        /// Weight decay.
+        weight_decay: f32,
+        /// Whether decay acts on the parameter (AdamW) instead of the gradient.
+        decoupled: bool,
+    },
+    /// Adam with moments of 8 bits (Dettmers et al. 2021): both are codes with a scale for each block of 256 elements, a quarter of
+    /// the bytes that `Adam` keeps. Parameters of fewer than 4096 elements keep moments of float32, as `Adam` does.
+    Adam8Bit {
         /// Step size.
         learning_rate: f32,
         /// Decay of the first moment.
@@ -121,7 +138,8 @@ impl Optimizer {
             Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
                 SgdHyperparameters { learning_rate, momentum, weight_decay }.elements().to_vec()
             }
-            Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
+            Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay, .. }
+            | Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay, .. } => {
                 AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec()
             }
             _ => numbers(self, step),
@@ -133,6 +151,7 @@ impl Optimizer {
         match *self {
             Optimizer::Sgd { learning_rate, .. }
             | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::Adam8Bit { learning_rate, .. }
             | Optimizer::RmsProp { learning_rate, .. }
             | Optimizer::Adagrad { learning_rate, .. }
             | Optimizer::Lion { learning_rate, .. }
@@ -147,6 +166,7 @@ impl Optimizer {
         match &mut self {
             Optimizer::Sgd { learning_rate, .. }
             | Optimizer::Adam { learning_rate, .. }
+            | Optimizer::Adam8Bit { learning_rate, .. }
             | Optimizer::RmsProp { learning_rate, .. }
             | Optimizer::Adagrad { learning_rate, .. }
             | Optimizer::Lion { learning_rate, .. }
@@ -162,6 +182,7 @@ impl Optimizer {
         match &mut self {
             Optimizer::Sgd { weight_decay, .. }
             | Optimizer::Adam { weight_decay, .. }
+            | Optimizer::Adam8Bit { weight_decay, .. }
             | Optimizer::RmsProp { weight_decay, .. }
             | Optimizer::Adagrad { weight_decay, .. }
             | Optimizer::Lion { weight_decay, .. }
@@ -179,12 +200,16 @@ impl Optimizer {
                 Optimizer::Sgd { momentum: a, nesterov: a_nesterov, .. },
                 Optimizer::Sgd { momentum: b, nesterov: b_nesterov, .. },
             ) => (*a == 0.0) == (*b == 0.0) && a_nesterov == b_nesterov,
-            (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. }) => a == b,
+            (Optimizer::Adam { decoupled: a, .. }, Optimizer::Adam { decoupled: b, .. })
+            | (Optimizer::Adam8Bit { decoupled: a, .. }, Optimizer::Adam8Bit { decoupled: b, .. }) => a == b,
             (
                 Optimizer::RmsProp { momentum: a, centered: a_centered, .. },
                 Optimizer::RmsProp { momentum: b, centered: b_centered, .. },
             ) => (*a == 0.0) == (*b == 0.0) && a_centered == b_centered,
-            (Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::RmsProp { .. }, _) => false,
+            (
+                Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. } | Optimizer::RmsProp { .. },
+                _,
+            ) => false,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -229,13 +254,21 @@ impl Optimizer {
 
     /// Whether it is a formula of kernels (`updates.rs`) instead of a kernel of its own.
     pub(super) fn is_formula(&self) -> bool {
-        !matches!(self, Optimizer::Sgd { .. } | Optimizer::Adam { .. })
+        !matches!(self, Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. })
+    }
+
+    /// Elements of a parameter that one element of state belongs to, at most: more than 1 where moments have scales.
+    pub fn block_elements(&self) -> u64 {
+        match self {
+            Optimizer::Adam8Bit { .. } => QUANTIZATION_BLOCK,
+            _ => 1,
+        }
     }
 
     /// Whether decay acts on parameters instead of gradients.
     pub(super) fn is_decoupled(&self) -> bool {
         match self {
-            Optimizer::Adam { decoupled, .. } => *decoupled,
+            Optimizer::Adam { decoupled, .. } | Optimizer::Adam8Bit { decoupled, .. } => *decoupled,
             Optimizer::Lion { .. } | Optimizer::Lamb { .. } | Optimizer::Adafactor { .. } => true,
             Optimizer::Sgd { .. } | Optimizer::RmsProp { .. } | Optimizer::Adagrad { .. } => false,
         }
@@ -245,6 +278,18 @@ impl Optimizer {
     pub fn adamw(learning_rate: f32) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
+    }
+
+    /// [`Optimizer::adam`] with moments of 8 bits.
+    pub fn adam_8_bit(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
+    }
+
+    /// [`Optimizer::adamw`] with moments of 8 bits.
+    pub fn adamw_8_bit(learning_rate: f32) -> Optimizer {
+        let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+        Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
     }
 }
 
@@ -286,7 +331,9 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
             let relative = rate.min(1.0 / t.sqrt());
             vec![relative, t.powf(beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
         }
-        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
+        Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. } => {
+            unreachable!("these are kernels")
+        }
     };
     numbers.into_iter().map(|number| number as f32).collect()
 }

@@ -128,6 +128,32 @@ fn adam_decays_matrices_and_counts_steps() {
 }
 
 #[test]
+fn large_parameters_have_moments_of_8_bits() {
+    let training = training_graph(&digits(), &options(Optimizer::adamw_8_bit(1e-3))).unwrap();
+    let (mut large, mut small) = (0, 0);
+    for node in &training.graph.nodes {
+        let Operation::Kernel(kernel) = &node.operation else { continue };
+        let elements = |input: usize| training.graph.ty(node.inputs[input].unwrap()).unwrap().count();
+        match kernel {
+            Kernel::Adam8Bit { decoupled, decays } => {
+                large += 1;
+                assert!(*decoupled && *decays && elements(0) >= 4096);
+                assert_eq!((elements(2), elements(3)), (elements(0), elements(0).div_ceil(256)));
+            }
+            Kernel::Adam { .. } => {
+                small += 1;
+                assert!(elements(0) < 4096);
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((training.optimizer_state.len(), large + small), (4 * large + 2 * small, 11));
+    assert!(large > 0 && small > 0);
+    assert_eq!(state_of("w.first_moment_codes"), Some("w"));
+    assert_eq!(state_of("w.second_moment_scales"), Some("w"));
+}
+
+#[test]
 fn weight_gradients_come_before_data_gradients() {
     let training = training_graph(&digits(), &options(SGD)).unwrap();
     let order: Vec<&str> = kernels(&training.graph)

@@ -52,7 +52,9 @@ pub(super) fn append(
         Optimizer::Lion { .. } => rule.lion(),
         Optimizer::Lamb { .. } => rule.lamb(),
         Optimizer::Adafactor { .. } => rule.adafactor(),
-        Optimizer::Sgd { .. } | Optimizer::Adam { .. } => unreachable!("these are kernels"),
+        Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. } => {
+            unreachable!("these are kernels")
+        }
     }
     let states = rule.states;
     let name = graph.value(parameter).name.clone();

@@ -166,11 +166,14 @@ impl Lines {
             Placement::Diagonal(last) => (None, false, Some(*last)),
             _ => (None, false, None),
         };
-        let base = |operand: &Operand| (operand.offset_bytes / operand.desc.data_type().size_bytes()) as i64;
+        let covered = covered(&dimensions, work);
+        let base = |(operand, covers): (&Operand, &u64)| {
+            (operand.offset_bytes / operand.desc.data_type().size_bytes() * covers) as i64
+        };
         let mut lines = Lines {
             ordered: Vec::new(),
             others: Vec::new(),
-            bases: work.operands().map(base).chain([first_element.or(last_key).unwrap_or(0)]).collect(),
+            bases: work.operands().zip(&covered).map(base).chain([first_element.or(last_key).unwrap_or(0)]).collect(),
             counts: vec![None; work.reads.len() + work.writes.len()],
         };
         for dimension in &dimensions {
@@ -185,9 +188,9 @@ impl Lines {
                 | AxisRole::Whole => lines.others.push(line),
             }
         }
-        for (index, operand) in work.operands().enumerate() {
+        for ((index, operand), covers) in work.operands().enumerate().zip(covered) {
             let count = operand.desc.element_count();
-            if lines.counts[index].is_some_and(|own| own != count) {
+            if lines.counts[index].is_some_and(|own| own.div_ceil(covers) != count) {
                 return Err(format!(
                     "operand {index} of {} has {count} elements, which its axes do not give",
                     work.kernel
@@ -239,7 +242,7 @@ impl Lines {
                 };
                 if may_take {
                     taken.push((index, along));
-                } else if side.size == 0 {
+                } else if side.size == 0 && along.covers == 1 {
                     side.size = along.indices.unwrap_or(size / along.elements);
                 }
                 // What is taken of an axis says nothing of its size.
@@ -357,6 +360,14 @@ impl Lines {
             _ => line.target.size,
         }
     }
+}
+
+/// By operand: how many indices of its dimension one element covers. Lines run through such an operand as if it repeated its elements, each
+/// this many times: that is where its bases are counted.
+fn covered(dimensions: &[Dimension], work: &Work) -> Vec<u64> {
+    let reads = (0..work.reads.len()).map(OperandRef::Read);
+    let covers = |of: OperandRef| dimensions.iter().find_map(|one| one.along(of)).map_or(1, |(along, _)| along.covers);
+    reads.chain((0..work.writes.len()).map(OperandRef::Write)).map(covers).collect()
 }
 
 /// The trees of a line that is made of two: of the inner one of `size` indices, and the outer one.

@@ -5,32 +5,37 @@
 //! one that needs the norm of a whole tensor, its state is not sharded.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
 use forebay_base::TensorDesc;
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-use super::shares::shares;
+use super::sharing::Sliced;
 use super::{Request, Shard};
 use crate::partition::cut::{cut_along, dimensions};
 use crate::partition::rows::Cut;
 
 /// Slices begin at multiples of this many elements: each is aligned, whatever the type.
 const SLICE_ELEMENTS: u64 = 64;
+/// Slices of what has an element for each block of a parameter's begin at multiples of this many elements, as much for the same reason.
+const SLICE_BLOCKS: u64 = 4;
 
-/// The elements of each process's slice. None where a process would have none.
-pub(super) fn slices(elements: u64, processes: usize) -> Option<Vec<Range<u64>>> {
-    let units = shares(elements.div_ceil(SLICE_ELEMENTS), processes as u64, 1)?;
-    let slice = |units: Range<u64>| units.start * SLICE_ELEMENTS..(units.end * SLICE_ELEMENTS).min(elements);
-    Some(units.into_iter().map(slice).collect())
+/// Slices of parameters begin at multiples of this many elements.
+fn unit(block_elements: u64) -> u64 {
+    if block_elements > 1 {
+        (block_elements * SLICE_BLOCKS).next_multiple_of(SLICE_ELEMENTS)
+    } else {
+        SLICE_ELEMENTS
+    }
 }
 
 /// What is sharded of a program.
 #[derive(Default)]
 pub(super) struct Sharding {
-    /// Elements of the buffers of which each process keeps its slice: those that last, and what updates compute on the way.
-    pub buffers: BTreeMap<BufferId, u64>,
+    /// Slices begin at multiples of this many elements, but for what has an element for several of a parameter's.
+    pub unit: u64,
+    /// The buffers of which each process keeps its slice: those that last, and what updates compute on the way.
+    pub buffers: BTreeMap<BufferId, Sliced>,
     /// Gradients that nothing but sliced updates needs in the end.
     pub gradients: BTreeSet<BufferId>,
     /// Launches of the update phase of which each process computes its slice, by number.
@@ -43,19 +48,27 @@ impl Sharding {
     /// Finds what can be sharded.
     pub fn of(program: &Program, request: Request, processes: usize) -> Sharding {
         let shard = request.shard;
+        let unit = unit(request.block_elements);
         if shard == Shard::Nothing {
-            return Sharding::default();
+            return Sharding { unit, ..Sharding::default() };
         }
         let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
-        let mut sharding = Sharding { buffers: candidates(program, shard, processes), ..Sharding::default() };
         let numbered = || updates.iter().enumerate().map(|(number, launch)| (before.len() + number, launch));
-        let is_sliceable = |flat: &Flat| slices(flat.elements(), processes).is_some();
-        let mut flat: BTreeMap<usize, Flat> =
-            numbered().filter_map(|(number, launch)| Some((number, Flat::of(launch).filter(is_sliceable)?))).collect();
+        let is_sliceable = |flat: &Flat| flat.sliced().slices(processes).is_some();
+        let flat = numbered().filter_map(|(number, launch)| Some((number, Flat::of(launch, unit)?)));
+        let mut flat: BTreeMap<usize, Flat> = flat.filter(|(_, flat)| is_sliceable(flat)).collect();
+        let mut units: BTreeMap<BufferId, u64> = BTreeMap::new();
+        for flat in flat.values() {
+            let own = operands(&flat.launch).filter_map(|(of, operand)| Some((operand.buffer, flat.unit_of(of)?)));
+            units.extend(own);
+        }
+        let buffers = candidates(program, shard, processes, |buffer| units.get(&buffer).copied().unwrap_or(unit));
+        let mut sharding = Sharding { unit, buffers, ..Sharding::default() };
         for (number, launch) in numbered() {
             let flat = flat.get(&number);
             for (reference, operand) in operands(launch) {
-                if !flat.is_some_and(|flat| flat.runs_along(reference)) {
+                let unit = flat.and_then(|flat| flat.unit_of(reference));
+                if unit.is_none() || sharding.buffers.get(&operand.buffer).map(|sliced| sliced.unit) != unit {
                     sharding.buffers.remove(&operand.buffer);
                 }
             }
@@ -73,9 +86,9 @@ impl Sharding {
             sharding.gradients = gradients(program, &sharding);
         }
         for named in program.persistent.iter().filter(|named| request.sharded.contains(&named.name)) {
-            let elements = named.operand.desc.element_count();
-            if fills(program, &named.operand) && slices(elements, processes).is_some() {
-                sharding.buffers.insert(named.operand.buffer, elements);
+            let sliced = Sliced::of(&named.operand.desc, unit);
+            if fills(program, &named.operand) && sliced.slices(processes).is_some() {
+                sharding.buffers.insert(named.operand.buffer, sliced);
             }
         }
         sharding
@@ -83,19 +96,24 @@ impl Sharding {
 }
 
 /// What may be sharded, as far as each buffer alone says: what lasts and is of one tensor, and what nothing but updates computes.
-fn candidates(program: &Program, shard: Shard, processes: usize) -> BTreeMap<BufferId, u64> {
+fn candidates(
+    program: &Program,
+    shard: Shard,
+    processes: usize,
+    unit: impl Fn(BufferId) -> u64,
+) -> BTreeMap<BufferId, Sliced> {
     let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
-    let elements_of = |operand: &Operand| fills(program, operand).then(|| operand.desc.element_count());
-    let mut found: BTreeMap<BufferId, u64> = BTreeMap::new();
+    let sliced = |operand: &Operand| fills(program, operand).then(|| Sliced::of(&operand.desc, unit(operand.buffer)));
+    let mut found: BTreeMap<BufferId, Sliced> = BTreeMap::new();
     for named in &program.persistent {
         let role = program.buffer(named.operand.buffer).role;
         if role == Role::State || role == Role::Parameter && shard >= Shard::Parameters {
-            found.extend(elements_of(&named.operand).map(|elements| (named.operand.buffer, elements)));
+            found.extend(sliced(&named.operand).map(|sliced| (named.operand.buffer, sliced)));
         }
     }
     let writes = updates.iter().flat_map(|launch| &launch.writes);
     let temporary = writes.filter(|write| program.buffer(write.buffer).role.is_temporary());
-    found.extend(temporary.filter_map(|write| Some((write.buffer, elements_of(write)?))));
+    found.extend(temporary.filter_map(|write| Some((write.buffer, sliced(write)?))));
     for (_, operand) in before.iter().flat_map(operands) {
         if program.buffer(operand.buffer).role != Role::Parameter {
             found.remove(&operand.buffer);
@@ -105,8 +123,8 @@ fn candidates(program: &Program, shard: Shard, processes: usize) -> BTreeMap<Buf
     let updated: BTreeSet<BufferId> =
         updates.iter().flat_map(|launch| &launch.writes).map(|write| write.buffer).collect();
     let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
-    found.retain(|buffer, elements| {
-        updated.contains(buffer) && !outputs.contains(buffer) && slices(*elements, processes).is_some()
+    found.retain(|buffer, sliced| {
+        updated.contains(buffer) && !outputs.contains(buffer) && sliced.slices(processes).is_some()
     });
     // A buffer that two tensors lie in is not one of them.
     let mut named: BTreeMap<BufferId, usize> = BTreeMap::new();
@@ -126,8 +144,8 @@ fn gradients(program: &Program, sharding: &Sharding) -> BTreeSet<BufferId> {
         }
         let is_update = number >= program.update_start;
         for (reference, operand) in operands(launch).filter(|_| is_update) {
-            let is_sliced = sharding.launches.get(&number).is_some_and(|flat| flat.runs_along(reference))
-                && fills(program, operand);
+            let unit = sharding.launches.get(&number).and_then(|flat| flat.unit_of(reference));
+            let is_sliced = unit == Some(sharding.unit) && fills(program, operand);
             if is_sliced {
                 found.insert(operand.buffer);
             } else {
@@ -164,11 +182,13 @@ pub(super) struct Flat {
     pub launch: ProgramLaunch,
     pub cut: Cut,
     dimension: Dimension,
+    unit: u64,
 }
 
 impl Flat {
-    /// None for a launch that computes elements from others, or whose operands lie in other ways than one element behind the other.
-    pub fn of(launch: &ProgramLaunch) -> Option<Flat> {
+    /// None for a launch that computes elements from others, or whose operands lie in other ways than one element behind the other, or that
+    /// is not cut at all multiples of a unit.
+    pub fn of(launch: &ProgramLaunch, unit: u64) -> Option<Flat> {
         if !launch.kernel.facts().is_elementwise() {
             return None;
         }
@@ -189,15 +209,16 @@ impl Flat {
         let cut = cut_along(&flat, number, &dimension)?;
         let is_all = |write: usize| dimension.along(OperandRef::Write(write)).is_some();
         let fits = along.next().is_none() && cut.rows == elements && (0..flat.writes.len()).all(is_all);
-        (fits && SLICE_ELEMENTS.is_multiple_of(cut.step)).then_some(Flat { launch: flat, cut, dimension })
+        (fits && unit.is_multiple_of(cut.step)).then_some(Flat { launch: flat, cut, dimension, unit })
     }
 
-    pub fn elements(&self) -> u64 {
-        self.cut.rows
+    /// The slices of what it writes first.
+    pub fn sliced(&self) -> Sliced {
+        Sliced::of(&self.launch.writes[0].desc, self.unit)
     }
 
-    /// Whether a slice of the launch needs but a slice of an operand.
-    pub fn runs_along(&self, operand: OperandRef) -> bool {
-        self.dimension.along(operand).is_some()
+    /// Where slices of an operand begin: at multiples of this many of its elements. None where a slice of the launch needs all of it.
+    pub fn unit_of(&self, operand: OperandRef) -> Option<u64> {
+        Some(self.unit / self.dimension.along(operand)?.0.covers)
     }
 }

@@ -1,9 +1,12 @@
 //! Sharing: along which dimension processes share a launch out.
 
+use std::ops::Range;
+
 use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
+use super::shares::shares;
 use crate::partition::cut::{cut_along, dimensions};
 use crate::partition::rows::Cut;
 
@@ -23,12 +26,22 @@ pub(super) struct Sliced {
     pub elements: u64,
     /// Bytes of an element.
     pub element_bytes: u64,
+    /// Slices begin at multiples of this many elements.
+    pub unit: u64,
 }
 
 impl Sliced {
     /// Of a tensor.
-    pub fn of(desc: &TensorDesc) -> Sliced {
-        Sliced { elements: desc.element_count(), element_bytes: desc.data_type().size_bytes() }
+    pub fn of(desc: &TensorDesc, unit: u64) -> Sliced {
+        Sliced { elements: desc.element_count(), element_bytes: desc.data_type().size_bytes(), unit }
+    }
+
+    /// The elements of each process's slice. None where a process would have none.
+    pub fn slices(&self, processes: usize) -> Option<Vec<Range<u64>>> {
+        let Sliced { elements, unit, .. } = *self;
+        let units = shares(elements.div_ceil(unit), processes as u64, 1)?;
+        let slice = |units: Range<u64>| units.start * unit..(units.end * unit).min(elements);
+        Some(units.into_iter().map(slice).collect())
     }
 }
 

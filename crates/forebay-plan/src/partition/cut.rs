@@ -83,7 +83,8 @@ pub(crate) fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimen
     let operands = (0..launch.reads.len()).map(OperandRef::Read).chain((0..launch.writes.len()).map(OperandRef::Write));
     let aligned = operands.filter_map(|of| {
         let (desc, along) = (launch.desc(of)?, dimension.along(of)?.0);
-        aligned_rows(desc, along.axis).filter(|_| desc.sizes().get(along.axis) == Some(&rows))
+        let aligned = aligned_rows(desc, along.axis)?.saturating_mul(along.covers);
+        (desc.sizes().get(along.axis) == Some(&rows.div_ceil(along.covers))).then_some(aligned)
     });
     let aligned = aligned.max().unwrap_or(1);
     // Both are needed; alignments are powers of two.
@@ -190,13 +191,18 @@ impl Seen {
     /// The part of an operand, or all of it where the dimension is none of its own.
     fn part(&self, launch: &ProgramLaunch, dimension: &Dimension, of: OperandRef) -> Option<Operand> {
         let own = launch.operand(of)?;
-        let Some((Along { axis, elements, first, step, indices: _ }, is_source)) = dimension.along(of) else {
+        let Some((Along { axis, elements, first, step, covers, indices: _ }, is_source)) = dimension.along(of) else {
             return Some(own.clone());
         };
         let rows = if is_source { self.sources } else { self.targets };
         let step = u64::try_from(step).ok().filter(|&step| step > 0)?;
         let start = first + rows.start * step;
         let rows = Rows { start: start * elements, end: (start + (rows.len() - 1) * step + 1) * elements };
+        // What an index of the operand covers is not cut.
+        if !rows.start.is_multiple_of(covers) {
+            return None;
+        }
+        let rows = Rows { start: rows.start / covers, end: rows.end.div_ceil(covers) };
         // What is transposed is read where it lies, among the rows of other parts.
         let is_entangled = axis < launch.kernel.facts().reads_entangled && matches!(of, OperandRef::Read(_));
         if dimension.role == AxisRole::Columns && matches!(of, OperandRef::Write(_)) {

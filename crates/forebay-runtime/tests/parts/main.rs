@@ -12,6 +12,7 @@ use forebay_base::{DataType, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
 use forebay_model::program::{NamedOperand, Program, ProgramLaunch};
+use forebay_model::training::Optimizer;
 use forebay_plan::cost::estimate;
 use forebay_plan::{plan, PlanOptions};
 use forebay_runtime::Executor;
@@ -138,4 +139,22 @@ fn the_checker_objects_to_each_wrong_part_of_the_test_models() {
         mutate(name, &models::training(name), &mut tried);
     }
     tried_enough(&tried, 5000);
+}
+
+#[test]
+fn the_checker_objects_to_each_wrong_part_of_updates_in_blocks() {
+    let mut tried = Tried::default();
+    // The last block of a matrix of 77 x 110 has a part of its elements.
+    for (name, least) in [("resnet20", 12), ("tiny-gpt", 4), ("77 x 110", 1)] {
+        let optimizer = Optimizer::adamw_8_bit(1e-3);
+        let program = match name {
+            "77 x 110" => models::product(77, 110, optimizer),
+            _ => models::training_by(name, optimizer),
+        };
+        let updates = program.launches[program.update_start..].iter();
+        let launches: Vec<_> = updates.filter(|launch| launch.kernel.facts().is_in_blocks()).cloned().collect();
+        assert!(launches.len() >= least, "{name}");
+        mutate(name, &Program { launches, update_start: 0, ..program }, &mut tried);
+    }
+    tried_enough(&tried, 1000);
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use forebay_model::program::Program;
 use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
-use forebay_model::{infer, lower, onnx};
+use forebay_model::{infer, lower, onnx, Graph};
+use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 
 const SGD: Optimizer = Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
 const ADAM: Optimizer = Optimizer::Adam {
@@ -18,16 +19,37 @@ const ADAM: Optimizer = Optimizer::Adam {
 
 /// A step: of classes with cross entropy and AdamW, of images that are predicted with squared error and SGD.
 pub fn training(name: &str) -> Program {
+    training_by(name, if name == "unet3d" { SGD } else { ADAM })
+}
+
+/// The same with another optimizer.
+pub fn training_by(name: &str, optimizer: Optimizer) -> Program {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden").join(name).join("model.onnx");
-    let mut graph = onnx::read_file(&path).unwrap().graph;
-    infer::infer(&mut graph, None).unwrap();
+    let graph = onnx::read_file(&path).unwrap().graph;
     // The classes of a model of language are the last axis.
     let class_axis = (name == "tiny-gpt").then_some(-1);
-    let (loss, optimizer) = match name {
-        "unet3d" => (Loss::MeanSquaredError, SGD),
-        _ => (Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None }, ADAM),
+    let loss = match name {
+        "unet3d" => Loss::MeanSquaredError,
+        _ => Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None },
     };
-    let training = training_graph(&graph, &TrainingOptions::new(loss, optimizer)).unwrap();
+    step(graph, TrainingOptions::new(loss, optimizer))
+}
+
+/// A step of a product with a matrix of this many rows and columns.
+pub fn product(rows: u64, columns: u64, optimizer: Optimizer) -> Program {
+    let weights = vec![0.5; (rows * columns) as usize];
+    let model = GraphBuilder::new()
+        .input("x", FLOAT, &["2", &rows.to_string()])
+        .floats("w", &[rows as usize, columns as usize], &weights)
+        .node("MatMul", &["x", "w"], &["y"])
+        .output("y", FLOAT, &["2", &columns.to_string()]);
+    let graph = onnx::read(&model.build(), None).unwrap().graph;
+    step(graph, TrainingOptions::new(Loss::MeanSquaredError, optimizer))
+}
+
+fn step(mut graph: Graph, options: TrainingOptions) -> Program {
+    infer::infer(&mut graph, None).unwrap();
+    let training = training_graph(&graph, &options).unwrap();
     let parameters = training.parameters.iter().copied().collect();
     forebay_plan::fuse::fuse(lower::lower(&training.graph, &parameters).unwrap())
 }

@@ -42,3 +42,35 @@ fn adam_agrees() {
         }
     }
 }
+
+/// Blocks that are full, and one that has a part of its elements, down to one; blocks of nothing.
+#[test]
+fn adam_of_8_bits_agrees() {
+    for (seed, count) in [(200, 4096), (201, 5000), (202, 257), (203, 33_000), (204, 3), (205, 1)] {
+        let mut random = Random::new(seed);
+        let [desc, codes, scales] = [
+            packed(DataType::Float32, &[count]),
+            packed(DataType::UInt8, &[count]),
+            packed(DataType::Float32, &[count.div_ceil(256)]),
+        ];
+        let (decoupled, decays) = (random.below(2) == 0, random.below(4) > 0);
+        let kernel = Kernel::Adam8Bit { decoupled, decays };
+        let numbers =
+            AdamHyperparameters { learning_rate: 3e-3, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let mut reads: Vec<_> = (0..2).map(|_| random.tensor(&desc)).collect();
+        for _ in 0..2 {
+            reads.push((codes.clone(), (0..count).map(|_| random.below(256) as f64).collect()));
+            let mut of_blocks = random.tensor(&scales);
+            of_blocks.1.iter_mut().for_each(|scale| *scale = scale.abs().powi(5));
+            reads.push(of_blocks);
+        }
+        if seed % 2 == 0 {
+            // A block of nothing.
+            [3, 5].into_iter().for_each(|scale: usize| reads[scale].1[0] = 0.0);
+            reads[1].1.iter_mut().take(256).for_each(|gradient| *gradient = 0.0);
+        }
+        reads.push((packed(DataType::Int64, &[2]), vec![f64::from(1 + random.below(9) as u32), 0.0]));
+        reads.push(given(&numbers.elements()));
+        compare(seed, &kernel, &reads, &[desc, codes.clone(), scales.clone(), codes, scales], 5e-7);
+    }
+}

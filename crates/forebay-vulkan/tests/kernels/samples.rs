@@ -23,7 +23,7 @@ fn hyperparameters(sample: &Sample) -> Option<Vec<f32>> {
     let (learning_rate, weight_decay) = (0.25, 0.01);
     match sample.kernel.facts().kind {
         KernelKind::Sgd => Some(SgdHyperparameters { learning_rate, momentum: 0.5, weight_decay }.elements().to_vec()),
-        KernelKind::Adam => {
+        KernelKind::Adam | KernelKind::Adam8Bit => {
             let (beta1, beta2, epsilon) = (0.875, 0.99, 1e-6);
             Some(AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }.elements().to_vec())
         }
@@ -43,6 +43,11 @@ fn operands(seed: u64, sample: &Sample) -> Vec<Tensor> {
     let mut reads: Vec<Tensor> = sample.reads.iter().map(|desc| values(&mut random, desc)).collect();
     if let Some((_, values)) = logarithms(sample).and_then(|read| reads.get_mut(read)) {
         values.iter_mut().for_each(|value| *value += 8.0);
+    }
+    if sample.kernel.facts().kind == KernelKind::Adam8Bit {
+        // Scales are magnitudes.
+        let scales = [3, 5].into_iter();
+        scales.for_each(|read: usize| reads[read].1.iter_mut().for_each(|scale| *scale = scale.abs()));
     }
     if let (Some(elements), Some((_, values))) = (hyperparameters(sample), reads.last_mut()) {
         *values = elements.into_iter().map(f64::from).collect();

@@ -138,6 +138,7 @@ impl Operands<'_> {
                 let reads: Vec<usize> = (0..=self.writes.len()).collect();
                 self.elements(&reads, &all_writes, |_| (AxisRole::Free, Some(1)))
             }
+            Axes::BlockUpdate { block, reads, writes } => self.block_update(block, reads, writes),
             Axes::AllAlong { axis: along } => {
                 let reads: Vec<usize> = (0..self.reads.len()).collect();
                 self.elements(&reads, &all_writes, |axis| match axis == along {
@@ -196,6 +197,26 @@ impl Operands<'_> {
             Axes::Sums { of } => self.sums(of),
             Axes::Whole => Some(()),
         }
+    }
+
+    /// Operands of one axis, of which some have an element for each block of the others' elements. Step and hyperparameters, which are
+    /// the last reads, are needed whole.
+    fn block_update(&mut self, block: u64, of_blocks: &[usize], written_of_blocks: &[usize]) -> Option<()> {
+        let &[count] = self.write(0)?.sizes() else { return None };
+        let reads = 0..=self.writes.len();
+        let reads = reads.map(|at| (OperandRef::Read(at), self.reads.get(at), of_blocks.contains(&at)));
+        let writes = self.writes.iter().enumerate();
+        let writes = writes.map(|(at, desc)| (OperandRef::Write(at), Some(desc), written_of_blocks.contains(&at)));
+        let mut targets = Vec::new();
+        for (operand, desc, is_of_blocks) in reads.chain(writes) {
+            let covers = if is_of_blocks { block } else { 1 };
+            if desc?.sizes() != [count.div_ceil(covers)] {
+                return None;
+            }
+            targets.push((operand, Along { covers, ..Along::axis(0) }));
+        }
+        self.free(Some(block), &targets);
+        Some(())
     }
 
     /// All operands have the same axes, of the same sizes but for some.

@@ -14,6 +14,9 @@ pub struct Along {
     pub first: u64,
     /// By how many (times `elements`) the axis' index grows from one index to the next.
     pub step: i64,
+    /// How many indices of the dimension one index of the axis covers, one after the other; the last index may cover fewer. More
+    /// than 1 for what is known of blocks of elements: launches are cut between blocks, then.
+    pub covers: u64,
     /// How many indices the dimension has, where the axis runs along another one as well; none where the axis says it.
     pub indices: Option<u64>,
 }
@@ -21,7 +24,7 @@ pub struct Along {
 impl Along {
     /// The axis itself, index by index.
     pub const fn axis(axis: usize) -> Along {
-        Along { axis, elements: 1, first: 0, step: 1, indices: None }
+        Along { axis, elements: 1, first: 0, step: 1, covers: 1, indices: None }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Optimizers.
 
+use super::super::quantization::QUANTIZATION_BLOCK;
 use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
 
 /// Of `Sgd`.
@@ -45,5 +46,28 @@ pub(super) fn adam() -> KernelFacts<'static> {
         gradient_of_loss: None,
         gradient: GradientReads::None,
         axes: Axes::Update,
+    }
+}
+
+/// Of `Adam8Bit`.
+pub(super) fn adam_8_bit() -> KernelFacts<'static> {
+    KernelFacts {
+        kind: KernelKind::Adam8Bit,
+        in_place: &[(0, 0), (1, 2), (2, 3), (3, 4), (4, 5)],
+        indices: None,
+        types: ElementTypes::Float32,
+        work: Work::Elements,
+        counted_along: OperandRef::Write(0),
+        continues: None,
+        cut_choice: CutChoice::First,
+        by_rows: ByRows::NONE,
+        leading_axes: None,
+        broadcast_from: None,
+        reads_entangled: 0,
+        runs_in_less_workspace: false,
+        updates_state: true,
+        gradient_of_loss: None,
+        gradient: GradientReads::None,
+        axes: Axes::BlockUpdate { block: QUANTIZATION_BLOCK, reads: &[3, 5], writes: &[2, 4] },
     }
 }

@@ -86,6 +86,7 @@ impl Kernel {
             | Kernel::PoolIndices { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Adam8Bit { .. }
             | Kernel::Recurrent(_)
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
@@ -148,6 +149,7 @@ impl Kernel {
             | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Adam8Bit { .. }
             | Kernel::Recurrent(_)
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }
@@ -217,6 +219,7 @@ impl Kernel {
             | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Adam8Bit { .. }
             | Kernel::Recurrent(_)
             | Kernel::RecurrentGradient(_)
             | Kernel::Exchange(_) => AxisNumbers::None,

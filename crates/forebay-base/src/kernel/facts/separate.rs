@@ -56,6 +56,7 @@ impl Kernel {
             | Kernel::PoolIndices { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Adam8Bit { .. }
             | Kernel::Recurrent(_)
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }

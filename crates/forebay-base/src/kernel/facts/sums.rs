@@ -190,6 +190,7 @@ impl Kernel {
             | Kernel::Random { .. }
             | Kernel::Sgd { .. }
             | Kernel::Adam { .. }
+            | Kernel::Adam8Bit { .. }
             | Kernel::Recurrent(_)
             | Kernel::RecurrentGradient(_)
             | Kernel::Sums { .. }

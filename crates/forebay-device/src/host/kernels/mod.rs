@@ -110,7 +110,7 @@ pub(crate) unsafe fn run(
             | Kernel::AttentionGradient(_)
             | Kernel::AttentionQueryGradient(_)
             | Kernel::AttentionKeyGradient(_) => attention::run(kernel, reads, writes),
-            Kernel::Sgd { .. } | Kernel::Adam { .. } => optimizer::run(kernel, reads, writes),
+            Kernel::Sgd { .. } | Kernel::Adam { .. } | Kernel::Adam8Bit { .. } => optimizer::run(kernel, reads, writes),
             Kernel::Recurrent(_) | Kernel::RecurrentGradient(_) => recurrence::run(kernel, reads, writes, workspace),
             Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. } => sums::run(kernel, reads, writes),
             Kernel::Exchange(exchange) => exchange::run(exchange, reads, writes),
@@ -198,6 +198,7 @@ pub(crate) fn workspace_bytes(
         | Kernel::Random { .. }
         | Kernel::Sgd { .. }
         | Kernel::Adam { .. }
+        | Kernel::Adam8Bit { .. }
         | Kernel::Sums { .. }
         | Kernel::AddSums { .. }
         | Kernel::FromSums { .. }

@@ -1,5 +1,7 @@
 //! Kernels: optimizers, which update parameters and their state in place.
 
+mod quantized;
+
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel};
 
@@ -56,37 +58,79 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
                 )
             }
             Kernel::Adam { decoupled, decays } => {
-                let AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay } =
-                    AdamHyperparameters::from_elements(&hyperparameters(reads)?);
-                let weight_decay = if decays { weight_decay } else { 0.0 };
-                let step = *Pointer::<i64>::of(&reads[4]).at(0);
-                // Bias corrections in double precision: 1 - beta^t loses most digits in single precision.
-                let (exact1, exact2) = (beta1 as f64, beta2 as f64);
-                let step_size = T::from_f64(learning_rate as f64 / (1.0 - exact1.powf(step as f64)));
-                let root_correction = T::from_f64((1.0 - exact2.powf(step as f64)).sqrt());
-                let (beta1, rest1) = (number(beta1), T::from_f64(1.0 - exact1));
-                let (beta2, rest2) = (number(beta2), T::from_f64(1.0 - exact2));
-                let epsilon = number(epsilon);
-                // Decay acts on the parameter or on the gradient; the other factor does nothing.
-                let decay = if decoupled { T::ZERO } else { number(weight_decay) };
-                let kept = 1.0 - learning_rate as f64 * weight_decay as f64;
-                let kept = if decoupled { T::from_f64(kept) } else { T::ONE };
+                let numbers = AdamNumbers::<T>::of(reads, decoupled, decays)?;
                 for_blocks(
                     [&reads[0], &reads[1], &reads[2], &reads[3]],
                     [(&writes[0], 0), (&writes[1], 2), (&writes[2], 3)],
                     #[inline(always)]
                     move |[p, g, m, v]: &mut [[T; BLOCK]; 4]| {
                         for (((p, &mut g), m), v) in p.iter_mut().zip(g).zip(m).zip(v) {
-                            let g = g + decay * *p;
-                            *m = beta1 * *m + rest1 * g;
-                            *v = beta2 * *v + rest2 * (g * g);
-                            *p = *p * kept - step_size * *m / (v.square_root() / root_correction + epsilon);
+                            numbers.update(p, g, m, v);
                         }
                     },
                 )
             }
+            Kernel::Adam8Bit { decoupled, decays } => {
+                quantized::update(AdamNumbers::of(reads, decoupled, decays)?, reads, writes)
+            }
             _ => Err("not an optimizer".into()),
         }
+    }
+}
+
+/// What Adam computes with in a step.
+#[derive(Clone, Copy)]
+struct AdamNumbers<T> {
+    step_size: T,
+    root_correction: T,
+    /// beta1, 1 - beta1.
+    first: [T; 2],
+    /// beta2, 1 - beta2.
+    second: [T; 2],
+    epsilon: T,
+    /// Decay acts on the gradient or on the parameter; the other factor does nothing.
+    decay: T,
+    kept: T,
+}
+
+impl<T: Float> AdamNumbers<T> {
+    /// From the last two reads: step and hyperparameters.
+    ///
+    /// # Safety
+    /// As [`super::run`].
+    unsafe fn of(reads: &[View], decoupled: bool, decays: bool) -> Result<AdamNumbers<T>, String> {
+        let [.., step, _] = reads else { return Err("it reads no step".into()) };
+        // SAFETY: the caller's promises.
+        let (numbers, step) = unsafe { (hyperparameters(reads)?, *Pointer::<i64>::of(step).at(0)) };
+        let AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay } =
+            AdamHyperparameters::from_elements(&numbers);
+        let [rate, beta1, beta2, epsilon, decay] =
+            [learning_rate, beta1, beta2, epsilon, if decays { weight_decay } else { 0.0 }].map(f64::from);
+        // Bias corrections in double precision: 1 - beta^t loses most digits in single precision.
+        let numbers = [
+            rate / (1.0 - beta1.powf(step as f64)),
+            (1.0 - beta2.powf(step as f64)).sqrt(),
+            beta1,
+            1.0 - beta1,
+            beta2,
+            1.0 - beta2,
+            epsilon,
+            if decoupled { 0.0 } else { decay },
+            if decoupled { 1.0 - rate * decay } else { 1.0 },
+        ];
+        let [step_size, root_correction, beta1, rest1, beta2, rest2, epsilon, decay, kept] = numbers.map(T::from_f64);
+        let (first, second) = ([beta1, rest1], [beta2, rest2]);
+        Ok(AdamNumbers { step_size, root_correction, first, second, epsilon, decay, kept })
+    }
+
+    /// Updates an element, given its gradient.
+    #[inline(always)]
+    fn update(&self, p: &mut T, g: T, m: &mut T, v: &mut T) {
+        let ([beta1, rest1], [beta2, rest2]) = (self.first, self.second);
+        let g = g + self.decay * *p;
+        *m = beta1 * *m + rest1 * g;
+        *v = beta2 * *v + rest2 * (g * g);
+        *p = *p * self.kept - self.step_size * *m / (v.square_root() / self.root_correction + self.epsilon);
     }
 }
 

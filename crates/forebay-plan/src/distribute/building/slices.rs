@@ -9,7 +9,7 @@ use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::exchange::bytes_of;
 use super::{largest_share, Building};
-use crate::distribute::sharding::{slices, Flat};
+use crate::distribute::sharding::Flat;
 use crate::distribute::sharing::{Sliced, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
@@ -18,16 +18,11 @@ use crate::partition::rows::Rows;
 const KEPT_LAUNCHES: usize = 12;
 
 impl Building<'_> {
-    /// The elements of each process's slice.
-    pub(super) fn slices_of(&self, elements: u64) -> Option<Vec<Range<u64>>> {
-        slices(elements, self.processes)
-    }
-
-    /// The same in bytes.
+    /// Each process's slice, in bytes.
     pub(super) fn byte_slices(&self, sliced: &Sliced) -> Option<Vec<ByteRange>> {
         let bytes = sliced.element_bytes;
         let slice = |slice: Range<u64>| ByteRange::new(slice.start * bytes, slice.end * bytes);
-        Some(self.slices_of(sliced.elements)?.into_iter().map(slice).collect())
+        Some(sliced.slices(self.processes)?.into_iter().map(slice).collect())
     }
 
     /// This process's slice, in bytes.
@@ -73,15 +68,15 @@ impl Building<'_> {
 
     /// Adds a launch of the update phase of which each process computes its slice.
     fn add_slice(&mut self, flat: &Flat) -> Option<()> {
-        let slices = self.slices_of(flat.elements())?;
+        let slices = flat.sliced().slices(self.processes)?;
         let rows: Vec<Rows> = slices.iter().map(|slice| Rows { start: slice.start, end: slice.end }).collect();
         let all = flat.launch.reads.iter().enumerate().map(|(read, operand)| (OperandRef::Read(read), operand));
-        for (_, operand) in all.filter(|(reference, _)| !flat.runs_along(*reference)) {
+        for (_, operand) in all.filter(|(reference, _)| flat.unit_of(*reference).is_none()) {
             self.gather_newest(operand.buffer)?;
         }
         let mut part = Cutting::new(&flat.launch, &flat.cut)?.part(rows[self.rank], None)?;
-        for write in &flat.launch.writes {
-            let sliced = Sliced::of(&write.desc);
+        for (number, write) in flat.launch.writes.iter().enumerate() {
+            let sliced = Sliced::of(&write.desc, flat.unit_of(OperandRef::Write(number))?);
             let is_kept = self.sharding.buffers.contains_key(&write.buffer);
             self.states[write.buffer.0 as usize] =
                 if is_kept { State::Slice(sliced) } else { State::NewestSlice(sliced) };
@@ -120,7 +115,7 @@ impl Building<'_> {
 
     /// A sum over images of which each process keeps the slice that it added: the operand for it, in a buffer of its own size.
     pub(super) fn kept_slice(&mut self, write: &Operand, own: &ByteRange) -> Option<Operand> {
-        let sliced = Sliced::of(&write.desc);
+        let sliced = Sliced::of(&write.desc, self.sharding.unit);
         self.states[write.buffer.0 as usize] = State::Slice(sliced);
         let desc = TensorDesc::packed(write.desc.data_type(), &[own.len() / sliced.element_bytes]).ok()?;
         Some(Operand { buffer: write.buffer, offset_bytes: 0, desc })
@@ -130,8 +125,8 @@ impl Building<'_> {
     pub(super) fn begin_slices(&mut self) {
         let lasting = self.program.persistent.iter().map(|named| &named.operand);
         for operand in lasting {
-            if self.sharding.buffers.contains_key(&operand.buffer) {
-                self.states[operand.buffer.0 as usize] = State::Slice(Sliced::of(&operand.desc));
+            if let Some(&sliced) = self.sharding.buffers.get(&operand.buffer) {
+                self.states[operand.buffer.0 as usize] = State::Slice(sliced);
             }
         }
     }
@@ -140,8 +135,8 @@ impl Building<'_> {
     pub(super) fn finish_slices(&mut self, program: &mut Program) -> Option<BTreeMap<String, Vec<Range<u64>>>> {
         let mut found = BTreeMap::new();
         for named in &mut program.persistent {
-            let Some(&elements) = self.sharding.buffers.get(&named.operand.buffer) else { continue };
-            let slices = self.slices_of(elements)?;
+            let Some(sliced) = self.sharding.buffers.get(&named.operand.buffer) else { continue };
+            let slices = sliced.slices(self.processes)?;
             let own = slices.get(self.rank)?.clone();
             let count = own.end - own.start;
             named.shape = vec![count];

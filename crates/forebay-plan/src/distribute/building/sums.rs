@@ -106,7 +106,7 @@ impl Building<'_> {
         }
         let is_kept = self.sharding.gradients.contains(&launch.writes[0].buffer);
         let is_large = is_kept || self.saved_by_slices(desc.total_size_bytes()) >= SAVED_BYTES_MIN;
-        match is_large.then(|| self.byte_slices(&Sliced::of(&desc))).flatten() {
+        match is_large.then(|| self.byte_slices(&Sliced::of(&desc, self.sharding.unit))).flatten() {
             Some(slices) => self.add_slices(launch, own_sums, &nodes, sum_bytes, &slices)?,
             None => {
                 let sizes: Vec<u64> = nodes.iter().map(|own| own.len() as u64 * sum_bytes).collect();
