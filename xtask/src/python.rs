@@ -7,7 +7,7 @@ use crate::command::{program, run, succeeds};
 use crate::source;
 
 /// What runs Python's tests next to the package itself.
-const TESTED_WITH: [&str; 4] = ["numpy", "pytest", "mypy", "mpi4py"];
+const TESTED_WITH: [&str; 6] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel"];
 /// The oldest C library that a released wheel runs with: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
