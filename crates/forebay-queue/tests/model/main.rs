@@ -141,15 +141,19 @@ fn everybody_who_waits_is_woken() {
 
 #[test]
 fn work_may_be_done_by_the_thread_that_begins_it() {
-    explore("2 streams, 1 worker: work, record, work at once | wait, work at once, barrier, work (2 threads)", 3, || {
-        let first = [work(0, 0), record(0, EVENT, 1), work(0, 1)];
-        let commands = [&first[..], &[wait(1, EVENT, 1), work(1, 2), barrier(1), work(1, 3)]].concat();
-        let bench = Bench::at_once(2, 1, &commands, None, 0b110);
-        bench.submit(&commands);
-        bench.observe();
-        bench.synchronize(1).expect("no failure");
-        bench.synchronize(0).expect("no failure");
-    });
+    explore(
+        "2 streams, 1 worker: work, record, work at once | wait, work at once, barrier, work (2 threads)",
+        3,
+        || {
+            let first = [work(0, 0), record(0, EVENT, 1), work(0, 1)];
+            let commands = [&first[..], &[wait(1, EVENT, 1), work(1, 2), barrier(1), work(1, 3)]].concat();
+            let bench = Bench::at_once(2, 1, &commands, None, 0b110);
+            bench.submit(&commands);
+            bench.observe();
+            bench.synchronize(1).expect("no failure");
+            bench.synchronize(0).expect("no failure");
+        },
+    );
     explore("2 streams, no worker: all at once, from two threads (2 threads)", 4, || {
         let commands = [work(0, 0), barrier(0), work(0, 1), work(1, 2), barrier(1), work(1, 3)];
         let bench = Arc::new(Bench::at_once(2, 0, &commands, None, 0b1111));
