@@ -8,7 +8,7 @@ use forebay::{DeviceName, MemorySize, Network};
 
 use crate::data_arguments::{DataArguments, LookArguments};
 use crate::device_arguments::positive_count;
-pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind, UpdatesKind};
+pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind, UpdatesArguments};
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
 use crate::head_arguments::HeadArguments;
@@ -357,17 +357,9 @@ pub struct TrainArguments {
     /// The other processes.
     #[command(flatten)]
     pub processes: ProcessArguments,
-    /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
-    /// link; changes nothing where the device's memory is the host's
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHERE",
-        default_value = "device",
-        env = "FOREBAY_UPDATES",
-        help_heading = "Device"
-    )]
-    pub updates: UpdatesKind,
+    /// Where updates run.
+    #[command(flatten)]
+    pub updates: UpdatesArguments,
     /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Processes")]
     pub shard: Option<ShardKind>,
@@ -425,17 +417,9 @@ pub struct PlanArguments {
     /// than with one
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
     pub ranks: Option<u64>,
-    /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
-    /// link; changes nothing where the device's memory is the host's
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHERE",
-        default_value = "device",
-        env = "FOREBAY_UPDATES",
-        help_heading = "Device"
-    )]
-    pub updates: UpdatesKind,
+    /// Where updates run.
+    #[command(flatten)]
+    pub updates: UpdatesArguments,
     /// Have each of them keep a slice of what all would have whole otherwise
     #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]
     pub shard: Option<ShardKind>,

@@ -30,6 +30,22 @@ pub enum HostOperatorsKind {
     Never,
 }
 
+/// Where updates run.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct UpdatesArguments {
+    /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
+    /// link; changes nothing where the device's memory is the host's
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHERE",
+        default_value = "device",
+        env = "FOREBAY_UPDATES",
+        help_heading = "Device"
+    )]
+    updates: UpdatesKind,
+}
+
 /// Where a training step updates parameters and the optimizer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UpdatesKind {
@@ -39,18 +55,18 @@ pub enum UpdatesKind {
     Host,
 }
 
-impl UpdatesKind {
+impl UpdatesArguments {
     /// As options name it.
     pub fn updates(self) -> Updates {
-        match self {
+        match self.updates {
             UpdatesKind::Device => Updates::Device,
             UpdatesKind::Host => Updates::Host,
         }
     }
 
-    /// Says so where it changes nothing for a plan.
+    /// Says so where `--updates host` changes nothing for a plan.
     pub fn tell(self, plan: &Statistics) {
-        if self == UpdatesKind::Host && plan.host_updates == 0 {
+        if self.updates == UpdatesKind::Host && plan.host_updates == 0 {
             output::complain("note: --updates host changes nothing: the device's memory is the host's");
         }
     }

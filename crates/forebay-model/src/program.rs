@@ -127,6 +127,12 @@ impl From<u64> for Workspace {
 }
 
 impl ProgramLaunch {
+    /// A launch on the device, without workspace.
+    pub fn new(name: impl Into<String>, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) -> ProgramLaunch {
+        let (name, workspace_bytes, on_host, in_host_memory) = (name.into(), 0, false, false);
+        ProgramLaunch { name, kernel, reads, writes, workspace_bytes, on_host, in_host_memory }
+    }
+
     /// An operand.
     pub fn operand(&self, operand: OperandRef) -> Option<&Operand> {
         match operand {

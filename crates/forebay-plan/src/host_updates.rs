@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, Command, Launch, MemoryId, Region, StreamId};
-use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
+use forebay_model::program::{Buffer, BufferId, Operand, Program, Role};
 
 use crate::backing_stores::{BackingStores, Store};
 use crate::error::PlanError;
@@ -22,9 +22,16 @@ use crate::plan::Movement;
 /// ([`Program::set_workspace`]), which also says whether the host can run them.
 pub fn update_on_host(program: &mut Program) {
     let count = program.launches.len();
+    let mut touching: Vec<Vec<usize>> = vec![Vec::new(); program.buffers.len()];
+    for (index, launch) in program.launches.iter().enumerate() {
+        let operands = launch.reads.iter().chain(&launch.writes);
+        operands.for_each(|operand| touching[operand.buffer.0 as usize].push(index));
+    }
     let mut on_host: Vec<bool> = (0..count).map(|launch| may_serve(program, launch)).collect();
     loop {
-        let kept: Vec<bool> = (0..count).map(|launch| on_host[launch] && stays(program, launch, &on_host)).collect();
+        let is_of_host = |buffer: BufferId| touching[buffer.0 as usize].iter().all(|&launch| on_host[launch]);
+        let stays = |launch: usize| on_host[launch] && stays(program, launch, is_of_host);
+        let kept: Vec<bool> = (0..count).map(stays).collect();
         if kept == on_host {
             break;
         }
@@ -48,18 +55,13 @@ fn may_serve(program: &Program, index: usize) -> bool {
     !launch.kernel.is_collective() && (index >= program.update_start || launch.writes.iter().all(is_own))
 }
 
-/// Whether a launch is of the update phase, or reads nothing that the device computes and writes nothing that it reads.
-fn stays(program: &Program, index: usize, on_host: &[bool]) -> bool {
+/// Whether a launch is of the update phase, or reads nothing that the device computes and writes nothing that it reads: buffers that
+/// launches on the host alone touch are of the host.
+fn stays(program: &Program, index: usize, is_of_host: impl Fn(BufferId) -> bool) -> bool {
     if index >= program.update_start {
         return true;
     }
     let launch = &program.launches[index];
-    let touches = |other: &ProgramLaunch, buffer: BufferId| {
-        other.reads.iter().chain(&other.writes).any(|operand| operand.buffer == buffer)
-    };
-    let is_of_host = |buffer: BufferId| {
-        program.launches.iter().zip(on_host).all(|(other, &on_host)| on_host || !touches(other, buffer))
-    };
     let is_there = |read: &Operand| match program.buffer(read.buffer).role {
         Role::Input | Role::Constant | Role::Parameter | Role::State => true,
         Role::Temporary | Role::Gradient => is_of_host(read.buffer),

@@ -69,7 +69,7 @@ pub struct HostProcessor {
 }
 
 impl HostProcessor {
-    /// What is assumed where nothing is said: four cores of our days.
+    /// What is assumed where nothing is said: four current cores.
     pub const ASSUMED: HostProcessor = HostProcessor {
         workers: 4,
         launch_ns: LAUNCH_NS,

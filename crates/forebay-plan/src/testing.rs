@@ -46,16 +46,10 @@ impl ProgramBuilder {
     }
 
     pub fn launch(&mut self, kernel: Kernel, reads: &[BufferId], writes: &[BufferId]) {
-        let launch = ProgramLaunch {
-            name: format!("launch{}", self.program.launches.len()),
-            kernel,
-            reads: reads.iter().map(|&buffer| self.operand(buffer)).collect(),
-            writes: writes.iter().map(|&buffer| self.operand(buffer)).collect(),
-            workspace_bytes: 0,
-            on_host: false,
-            in_host_memory: false,
-        };
-        self.program.launches.push(launch);
+        let name = format!("launch{}", self.program.launches.len());
+        let [reads, writes] =
+            [reads, writes].map(|buffers| buffers.iter().map(|&buffer| self.operand(buffer)).collect());
+        self.program.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 
     /// Launches from here on are the update phase.

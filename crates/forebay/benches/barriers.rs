@@ -213,15 +213,7 @@ fn branchy(blocks: usize, branches: usize, depth: usize, count: u64) -> Result<P
         let name = format!("launch{}", program.launches.len());
         let reads = reads.iter().map(|&operand| operand.clone()).collect();
         let writes = vec![write.clone()];
-        program.launches.push(ProgramLaunch {
-            name,
-            kernel,
-            reads,
-            writes,
-            workspace_bytes: 0,
-            on_host: false,
-            in_host_memory: false,
-        });
+        program.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     };
     let add = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
     let mut value = buffer(&mut program, Role::Input);

@@ -76,24 +76,6 @@ const fn positive(place: usize, more: u32) -> f32 {
     (DECADES[decade] * (0.1 + 0.9 * ((place - count) as f64 + 0.5) / count as f64)) as f32
 }
 
-/// The maps as a Slang source, for `cargo xtask kernels`.
-pub fn header() -> String {
-    let mut text = String::from(
-        "// Maps of codes of 8 bits, from crates/forebay-base/src/kernel/quantization.rs: written by `cargo xtask kernels`, not by hand.\n",
-    );
-    for (name, map) in [("SIGNED", &SIGNED), ("UNSIGNED", &UNSIGNED)] {
-        for (what, numbers) in [("NUMBERS", &map.numbers[..]), ("MIDDLES", &map.middles[..])] {
-            text.push_str(&format!("\nstatic const uint {name}_{what}[{}] = {{\n", numbers.len()));
-            for line in numbers.chunks(8) {
-                let words: Vec<String> = line.iter().map(|number| format!("{:#010x},", number.to_bits())).collect();
-                text.push_str(&format!("    {}\n", words.join(" ")));
-            }
-            text.push_str("};\n");
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -386,7 +386,7 @@ impl Device for HostDevice {
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         self.progress.check()?;
-        // Where host memory has a budget, packing buffers are counted, and those of the pool's threads are.
+        // Only the pool's threads have packing buffers that count: with a budget for host memory, others run no kernels.
         let at_once = self.options.host_memory_bytes.is_none() && at_once::is_brief(commands);
         // Everything is looked up before anything starts: a list that is refused leaves nothing behind but its mappings.
         let mut works = Vec::with_capacity(commands.len());

@@ -151,7 +151,7 @@ pub(super) fn workspace_desc(region: &Region) -> Result<Option<TensorDesc>, Devi
     desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })
 }
 
-/// Runs a launch on the current pool of threads; the first index out of range, if it has any.
+/// Runs a launch on the current pool of threads, or on the calling thread within [`kernels::alone`]; the first index out of range, if it has any.
 ///
 /// # Safety
 /// Each address must be that of live memory of at least its descriptor's size, aligned to 16 bytes, which the launch has for its

@@ -113,10 +113,7 @@ impl Lowering<'_> {
     }
 
     pub(crate) fn emit(&mut self, name: &str, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
-        let name = name.to_string();
-        let (workspace_bytes, on_host, in_host_memory) = (0, false, false);
-        let launch = ProgramLaunch { name, kernel, reads, writes, workspace_bytes, on_host, in_host_memory };
-        self.program.launches.push(launch);
+        self.program.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 
     pub(crate) fn allocate(&mut self, name: &str, desc: TensorDesc, role: Role) -> Operand {

@@ -296,15 +296,8 @@ impl<'a> Building<'a> {
                     let whole = self.buffer(format!("all of {name}"), *size_bytes)?;
                     let target = write.clone();
                     write.buffer = whole;
-                    copies.push(ProgramLaunch {
-                        name: format!("{} to its images", launch.name),
-                        kernel: Kernel::Copy,
-                        reads: vec![write.clone()],
-                        writes: vec![target],
-                        workspace_bytes: 0,
-                        on_host: false,
-                        in_host_memory: false,
-                    });
+                    let name = format!("{} to its images", launch.name);
+                    copies.push(ProgramLaunch::new(name, Kernel::Copy, vec![write.clone()], vec![target]));
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
                 // What is sharded is written by slices alone, and what is newest in slices was gathered.
@@ -321,9 +314,7 @@ impl<'a> Building<'a> {
     }
 
     fn push(&mut self, name: String, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
-        let (workspace_bytes, on_host, in_host_memory) = (0, false, false);
-        let launch = ProgramLaunch { name, kernel, reads, writes, workspace_bytes, on_host, in_host_memory };
-        self.launches.push(launch);
+        self.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 
     /// A buffer of its own.

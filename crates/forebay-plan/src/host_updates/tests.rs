@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use forebay_base::{Command, Space};
-use forebay_model::program::Workspace;
+use forebay_model::program::{ProgramLaunch, Workspace};
 
 use super::*;
 use crate::cost::{estimate, Costs};
@@ -128,14 +128,8 @@ fn numbers_of_the_optimizer_are_computed_next_to_it() {
         Operand { buffer: BufferId(program.buffers.len() as u32 - 1), ..input.clone() }
     };
     let [own, shared] = ["own", "shared"].map(|name| number(&mut program, name));
-    let launch = |write: &Operand| ProgramLaunch {
-        name: "number".to_string(),
-        kernel: forebay_base::Kernel::Copy,
-        reads: vec![input.clone()],
-        writes: vec![write.clone()],
-        workspace_bytes: 0,
-        on_host: false,
-        in_host_memory: false,
+    let launch = |write: &Operand| {
+        ProgramLaunch::new("number", forebay_base::Kernel::Copy, vec![input.clone()], vec![write.clone()])
     };
     let result = number(&mut program, "result");
     let reader = ProgramLaunch { reads: vec![shared.clone()], ..launch(&result) };

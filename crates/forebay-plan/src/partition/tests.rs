@@ -10,15 +10,7 @@ fn launch(kernel: Kernel, reads: &[(u32, &[u64])], writes: &[(u32, &[u64])]) -> 
         Operand { buffer: BufferId(buffer), offset_bytes: 0, desc }
     };
     let (reads, writes) = (reads.iter().map(operand).collect(), writes.iter().map(operand).collect());
-    ProgramLaunch {
-        name: kernel.name().to_owned(),
-        kernel,
-        reads,
-        writes,
-        workspace_bytes: 0,
-        on_host: false,
-        in_host_memory: false,
-    }
+    ProgramLaunch::new(kernel.name(), kernel, reads, writes)
 }
 
 /// Other sums of what a loss reads are not the loss's: its gradient in parts needs the number of all its positions.

@@ -52,15 +52,7 @@ fn part(buffer: BufferId, offset_bytes: u64, size_bytes: u64) -> Operand {
 }
 
 fn launch(kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) -> ProgramLaunch {
-    ProgramLaunch {
-        name: "part".to_string(),
-        kernel,
-        reads,
-        writes,
-        workspace_bytes: 0,
-        on_host: false,
-        in_host_memory: false,
-    }
+    ProgramLaunch::new("part", kernel, reads, writes)
 }
 
 #[test]

@@ -29,15 +29,9 @@ impl Build {
 
     fn launch<const N: usize>(&mut self, kernel: Kernel, reads: &[&Operand], writes: [&[u64]; N]) -> [Operand; N] {
         let writes = writes.map(|sizes| self.tensor(DataType::Float32, sizes, Role::Temporary));
-        self.0.launches.push(ProgramLaunch {
-            name: format!("{} {}", kernel.name(), self.0.launches.len()),
-            kernel,
-            reads: reads.iter().map(|&read| read.clone()).collect(),
-            writes: writes.to_vec(),
-            workspace_bytes: 0,
-            on_host: false,
-            in_host_memory: false,
-        });
+        let name = format!("{} {}", kernel.name(), self.0.launches.len());
+        let reads = reads.iter().map(|&read| read.clone()).collect();
+        self.0.launches.push(ProgramLaunch::new(name, kernel, reads, writes.to_vec()));
         writes
     }
 

@@ -47,7 +47,7 @@ pub(crate) use view::View;
 /// Bytes of packing buffers that kernels keep for each thread; they count as host memory.
 pub(crate) const PACKING_BYTES_PER_THREAD: u64 = 2 << 20;
 
-/// Runs one kernel on the current rayon pool. Operands are those of the kernel's row in [`forebay_base::kernel`].
+/// Runs one kernel on the current rayon pool, or on the calling thread within [`alone`]. Operands are those of the kernel's row in [`forebay_base::kernel`].
 ///
 /// # Safety
 /// Every view must point to live memory of at least its descriptor's total size, aligned to 16 bytes. Nothing else may

@@ -5,7 +5,7 @@
 //! element is computed next to nor on the width of vectors.
 //!
 //! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
-//! sums in registers. For very few rows that takes longer than it saves: then columns are read where they are.
+//! sums in registers. For very few rows, packing takes longer than it saves, so columns are read in place.
 
 use std::mem::MaybeUninit;
 
@@ -94,30 +94,25 @@ pub(super) unsafe fn multiply(
     for column in (0..n).step_by(width) {
         // SAFETY: the columns exist; the caller promises the rest.
         unsafe {
-            multiply_columns((m, width.min(n - column), k), a, b.from(0, column), c.from(0, column), scale, accumulate);
+            let (b, c) = (b.from(0, column), c.from(0, column));
+            multiply_columns(&Job { sizes: (m, width.min(n - column), k), a, b, c, scale, accumulate });
         }
     }
 }
 
-/// The same, block after block.
+/// A product block after block.
 ///
 /// # Safety
 /// As [`multiply`].
-unsafe fn multiply_columns(
-    (m, n, k): (usize, usize, usize),
-    a: Matrix,
-    b: Matrix,
-    c: Matrix,
-    scale: f32,
-    accumulate: bool,
-) {
+unsafe fn multiply_columns(job: &Job) {
+    let Job { sizes: (m, n, k), c, .. } = *job;
     let (terms, tree) = (PRODUCT_TERMS as usize, tree(k));
     let block = |leaf: u64, sum: Matrix, accumulate: bool| {
         let start = leaf as usize * terms;
         // SAFETY: the block lies inside the matrices; the caller promises the rest.
         unsafe {
-            let (a, b) = (a.from(0, start), b.from(start, 0));
-            multiply_block((m, n, terms.min(k - start)), a, b, sum, scale, accumulate);
+            let (a, b) = (job.a.from(0, start), job.b.from(start, 0));
+            multiply_block(&Job { sizes: (m, n, terms.min(k - start)), a, b, c: sum, scale: job.scale, accumulate });
         }
     };
     // Sums that wait for what is to the right of them, and the block: the first of them in c itself, the others behind each other.
@@ -135,7 +130,7 @@ unsafe fn multiply_columns(
                 block(leaf, place(waiting - 1), true);
                 merges -= 1;
             } else {
-                block(leaf, place(waiting), accumulate && leaf == 0);
+                block(leaf, place(waiting), job.accumulate && leaf == 0);
                 waiting += 1;
             }
             for _ in 0..merges {
@@ -180,25 +175,19 @@ pub(super) unsafe fn multiply_few(
 ) {
     debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
     // SAFETY: the caller's promises.
-    unsafe { multiply_block((m, n, k), a, b, c, scale, accumulate) }
+    unsafe { multiply_block(&Job { sizes: (m, n, k), a, b, c, scale, accumulate }) }
 }
 
-/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix with the terms of one block.
+/// A product with the terms of one block.
 ///
 /// # Safety
 /// As [`multiply`], but for the buffer.
-unsafe fn multiply_block(
-    (m, n, k): (usize, usize, usize),
-    a: Matrix,
-    b: Matrix,
-    c: Matrix,
-    scale: f32,
-    accumulate: bool,
-) {
+unsafe fn multiply_block(job: &Job) {
+    let (m, n, k) = job.sizes;
     // Columns are what vectors hold: of the two factors, the one with more of them.
     let job = match n < WIDTH_MAX && n < m {
-        true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
-        false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
+        true => Job { sizes: (n, m, k), a: job.b.transposed(), b: job.a.transposed(), c: job.c.transposed(), ..*job },
+        false => *job,
     };
     // SAFETY: the caller's promises.
     unsafe {
@@ -209,7 +198,7 @@ unsafe fn multiply_block(
     }
 }
 
-/// A product of one block's terms.
+/// A product: `c = scale a b`, or `c += scale a b`.
 #[derive(Clone, Copy)]
 struct Job {
     /// Rows and columns of the result, and terms.
