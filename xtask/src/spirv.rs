@@ -1,5 +1,7 @@
 //! What becomes of a compiled shader before it is committed: debug instructions go, since they hold paths and words that
-//! older validators do not know, and precise shaders are marked as such.
+//! older validators do not know, precise shaders are marked as such, and what the invocations of a workgroup share is marked as shared.
+
+mod memory_model;
 
 const HEADER_WORDS: usize = 5;
 const MAGIC: u32 = 0x0723_0203;
@@ -35,6 +37,7 @@ pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
         .collect();
     let (before, after) = kept.split_at(place);
     let words = [header.to_vec(), before.concat(), marks, after.concat()].concat();
+    let words = memory_model::shared_between_invocations(words)?;
     Ok(words.into_iter().flat_map(u32::to_le_bytes).collect())
 }
 

@@ -268,7 +268,7 @@ fn place(launch: &Operation<Place>, bound: &Bound) -> Result<(Option<Place>, boo
     let (place, written) = match bound.operand {
         Operand::Read(index) => (reads.get(index).copied(), false),
         Operand::Write(index) => (writes.get(index).copied(), true),
-        Operand::Workspace => (*workspace, true),
+        Operand::Workspace | Operand::Between => (*workspace, true),
         Operand::Counter | Operand::Fault => return Ok((None, true)),
     };
     let place = place.ok_or_else(|| format!("a launch lacks {:?}", bound.operand))?;

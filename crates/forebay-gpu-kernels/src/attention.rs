@@ -94,7 +94,7 @@ fn gradient(
         own.require(&[&writes[dv]], own.groups, own.keys, own.v_size)?;
         dispatches.push(own.dispatch(&BY_KEYS, operands(by_keys), own.groups, own.keys, gpu));
     }
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    Ok(Lowered::from(dispatches))
 }
 
 /// What every launch says of queries, keys, values and mask.

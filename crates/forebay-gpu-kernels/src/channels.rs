@@ -40,6 +40,11 @@ impl Sharing {
     }
 }
 
+/// Whether several workgroups sum a channel: there are too few channels to keep a device busy with one workgroup each.
+pub(super) fn are_shared(strided_layout: &StridedLayout) -> bool {
+    Sharing::of(strided_layout).channel_groups > 1
+}
+
 /// What a kernel sums, apart from its operands.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Settings {
@@ -81,7 +86,7 @@ pub(super) fn sum_channels(
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
     let chunk_bytes = if settings.statistics { CHUNK_STATISTICS_BYTES } else { CHUNK_SUMS_BYTES };
     let workspace_bytes = if shared { x.channels * x.chunks() * chunk_bytes } else { 0 };
-    Lowered { dispatches: vec![dispatch], workspace_bytes }
+    Lowered { workspace_bytes, ..Lowered::from(dispatch) }
 }
 
 /// The reduction that sums along all axes but the second, as parts would sum it.

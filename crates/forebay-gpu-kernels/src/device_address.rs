@@ -25,7 +25,7 @@ pub(super) fn device_address(
         let desc = match bound.operand {
             Operand::Read(number) => reads.get(number),
             Operand::Write(number) => writes.get(number),
-            Operand::Workspace | Operand::Counter | Operand::Fault => None,
+            Operand::Workspace | Operand::Between | Operand::Counter | Operand::Fault => None,
         };
         let Some(desc) = desc else { continue };
         let rest = desc.total_size_bytes().saturating_sub(bound.offset_bytes);

@@ -25,7 +25,7 @@ pub(super) fn lower(
         _ => Err("not an elementwise kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    Ok(Lowered::from(dispatches))
 }
 
 /// The arguments of a function.

@@ -23,7 +23,7 @@ pub(super) fn lower(
             Kernel::IntegerConvolution { convolution } => convolved(convolution, reads, y)?,
             _ => return Err("not a kernel of integers".to_string()),
         };
-        Ok(Lowered { dispatches: elements.dispatches(&task, gpu)?, workspace_bytes: 0 })
+        Ok(Lowered::from(elements.dispatches(&task, gpu)?))
     };
     lowered().map_err(|reason| unsupported(kernel, reason))
 }

@@ -85,8 +85,10 @@ pub enum Operand {
     Read(usize),
     /// What the launch writes.
     Write(usize),
-    /// The launch's workspace.
+    /// The launch's workspace, which one dispatch alone uses.
     Workspace,
+    /// The launch's workspace, which one dispatch writes as its result and a later one reads as an operand.
+    Between,
     /// Four words of this dispatch alone, 0 when it starts. It has to leave them 0. The last workgroup to finish finds out by
     /// them that it is the last, and combines what the others left in the workspace.
     Counter,
@@ -119,15 +121,23 @@ pub struct Dispatch {
 /// How a launch runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lowered {
-    /// Dispatches that may run at once.
+    /// Dispatches.
     pub dispatches: Vec<Dispatch>,
+    /// Whether each of them has to see what those before it wrote; if not, they may run at once.
+    pub ordered: bool,
     /// Bytes of workspace that they need, a function of descriptors and the device.
     pub workspace_bytes: u64,
 }
 
 impl From<Dispatch> for Lowered {
     fn from(dispatch: Dispatch) -> Lowered {
-        Lowered { dispatches: vec![dispatch], workspace_bytes: 0 }
+        Lowered::from(vec![dispatch])
+    }
+}
+
+impl From<Vec<Dispatch>> for Lowered {
+    fn from(dispatches: Vec<Dispatch>) -> Lowered {
+        Lowered { dispatches, ordered: false, workspace_bytes: 0 }
     }
 }
 

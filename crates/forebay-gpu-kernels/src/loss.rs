@@ -76,8 +76,8 @@ fn squared_error_gradient(reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Tar
             groups,
         }
     };
-    let dispatches = parts(&slabs, elements, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    let dispatches: Vec<_> = parts(&slabs, elements, Beginning::Aligned, gpu).iter().map(dispatch).collect();
+    Ok(Lowered::from(dispatches))
 }
 
 /// How logits lie: positions are images times rows times places.
@@ -220,7 +220,7 @@ fn cross_entropy_dispatch(
     words.extend(parameters(&layout, &layout, ignore_index, labels, count)?);
     let operands = [Operand::Read(0), Operand::Read(1), Operand::Write(0), Operand::Workspace, Operand::Counter];
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters: words, groups };
-    Ok(Lowered { dispatches: vec![dispatch], workspace_bytes: partial * LOSS_BYTES })
+    Ok(Lowered { workspace_bytes: partial * LOSS_BYTES, ..Lowered::from(dispatch) })
 }
 
 fn cross_entropy(

@@ -32,7 +32,7 @@ pub(super) fn lower(
         _ => Err("not a movement kernel".to_owned()),
     };
     let dispatches = dispatches.map_err(|reason| unsupported(kernel, reason))?;
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    Ok(Lowered::from(dispatches))
 }
 
 fn moved(elements: Elements, gpu: &Target) -> Result<Vec<Dispatch>, String> {

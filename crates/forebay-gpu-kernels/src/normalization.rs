@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::Activation;
+use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::channels::is_relu;
+use super::channels::{are_shared, is_relu};
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
 use super::strided_layout::{strided_layouts, StridedLayout};
 use super::teams::{team_of, team_words, WORKGROUP_SIZE};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{groups, sums, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
@@ -23,6 +23,8 @@ const RUN_ELEMENTS: u64 = 32;
 const WIDE_SAMPLES: u64 = 32_768;
 const WIDE_WORKGROUP_SIZE: u32 = 1024;
 const WIDE_SHARED_BYTES: u32 = WIDE_WORKGROUP_SIZE * 16 + (WIDE_WORKGROUP_SIZE / 64 + 34) * 32;
+/// What offsets in the workspace are multiples of, as bindings want it.
+const WORKSPACE_ALIGNMENT: u64 = 256;
 /// Bytes of the sums that a workgroup of a layer's gradient has for a place in a row.
 const LAYER_SUM_BYTES: u64 = 8;
 
@@ -69,13 +71,23 @@ impl Batch<'_> {
         let [y] = exactly(writes, "results")?;
         require_per_channel(x, &parameters)?;
         let shaders = [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64];
-        self.by_element(shaders, [(X, x), (RESULT, y), (X, x)], (5, 1))
+        self.by_element(shaders, [(X, x), (RESULT, y), (X, x)], all((5, 1)))
     }
 
     fn training(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
         let [x, scale, bias] = exactly(reads, "operands")?;
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
+        if are_shared(&StridedLayout::of(x)?) {
+            // As inference does, with the statistics that have just been written.
+            let of = [X, Operand::Read(1), Operand::Read(2), Operand::Write(1), Operand::Write(2), RESULT];
+            let normalized = self.by_element(
+                [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64],
+                [(X, x), (RESULT, y), (X, x)],
+                bindings(of),
+            )?;
+            return self.after_sums(Summing::BatchStatistics, &reads[..1], &writes[1..], normalized);
+        }
         let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64, &shaders::BATCH_TRAINING_WIDE_F32];
         self.by_channel(shaders, [(X, x), (RESULT, y), (X, x)], (3, 3))
     }
@@ -88,12 +100,62 @@ impl Batch<'_> {
             let [dx] = exactly(writes, "results")?;
             require_packed(&[sums], DataType::Float64, 3 * x.sizes()[1])?;
             let shaders = [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64];
-            return self.by_element(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (7, 1));
+            return self.by_element(
+                shaders,
+                [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)],
+                all((7, 1)),
+            );
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
+        if are_shared(&StridedLayout::of(x)?) {
+            let of = (0..6).map(Operand::Read).chain([Operand::Between, RESULT]);
+            let gradient = self.by_element(
+                [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64],
+                [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)],
+                bindings(of),
+            )?;
+            let of = Summing::BatchGradient { epsilon: self.epsilon, activation: self.activation };
+            return self.after_sums(of, reads, &writes[1..], gradient);
+        }
         let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64, &shaders::BATCH_GRADIENT_WIDE_F32];
         self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
+    }
+
+    /// Sums in the workspace, what becomes of them, and then the elements, as parts of a kernel would go about it: with the same bits.
+    /// `parameters` are what becomes of the sums, all results but the first.
+    fn after_sums(
+        &self,
+        of: Summing,
+        reads: &[TensorDesc],
+        parameters: &[TensorDesc],
+        elements: Lowered,
+    ) -> Result<Lowered, String> {
+        let sums = TensorDesc::packed(DataType::Float64, &[of.rows(), parameters[0].element_count()]);
+        let sums = [sums.map_err(|error| error.to_string())?];
+        let mut summed = sums::sums(of, reads, &sums, self.gpu)?;
+        let sums_bytes = sums[0].total_size_bytes().next_multiple_of(WORKSPACE_ALIGNMENT);
+        for bound in summed.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
+            match bound.operand {
+                Operand::Write(_) => bound.operand = Operand::Between,
+                Operand::Workspace => bound.offset_bytes += sums_bytes,
+                _ => {}
+            }
+        }
+        // A gradient's parameters need the variance, the last of its operands.
+        let variance = matches!(of, Summing::BatchGradient { .. }).then(|| reads[5].clone());
+        let mut finished =
+            sums::finish(of, &sums.into_iter().chain(variance).collect::<Vec<_>>(), parameters, self.gpu)?;
+        for bound in finished.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
+            bound.operand = match bound.operand {
+                Operand::Read(0) => Operand::Between,
+                Operand::Read(_) => Operand::Read(5),
+                Operand::Write(number) => Operand::Write(number + 1),
+                other => other,
+            };
+        }
+        let dispatches = [summed.dispatches, finished.dispatches, elements.dispatches].concat();
+        Ok(Lowered { dispatches, ordered: true, workspace_bytes: sums_bytes + summed.workspace_bytes })
     }
 
     /// The dispatch in which each workgroup has a channel, a large one where there is much of it: `shaders` for float32,
@@ -118,7 +180,7 @@ impl Batch<'_> {
         &self,
         shaders: [&'static Shader; 2],
         tensors: [(Operand, &TensorDesc); 3],
-        counts: (usize, usize),
+        bindings: Vec<Bound>,
     ) -> Result<Lowered, String> {
         let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
         let shader = for_type(tensors[0].1.data_type(), shaders)?;
@@ -145,14 +207,14 @@ impl Batch<'_> {
             } else {
                 own[0].samples().div_ceil(GROUP_ELEMENTS) * own[0].channels
             };
-            let mut bindings = all(counts);
+            let mut bindings = bindings.clone();
             for slab in &slabs {
                 let bound = slab.bound(part, rows);
                 bindings.iter_mut().filter(|other| other.operand == slab.operand).for_each(|other| *other = bound);
             }
             self.dispatch(shader, &own, mixed, count, bindings)
         };
-        Ok(Lowered { dispatches: parts.iter().map(dispatch).collect(), workspace_bytes: 0 })
+        Ok(Lowered::from(parts.iter().map(dispatch).collect::<Vec<_>>()))
     }
 
     /// Numbers of workgroups for x, the result and dy.
@@ -258,8 +320,8 @@ fn layer(
             groups,
         }
     };
-    let dispatches = parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    let dispatches: Vec<_> = parts(&slabs, rows, Beginning::Aligned, gpu).iter().map(dispatch).collect();
+    Ok(Lowered::from(dispatches))
 }
 
 fn layer_gradient(axis: usize, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
@@ -310,5 +372,5 @@ fn layer_rows(
     let parameters = team_words(groups, team_of(length), false).into_iter().chain(own).collect();
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings, parameters, groups };
     let workspace_bytes = if is_summed { count * length * LAYER_SUM_BYTES } else { 0 };
-    Lowered { dispatches: vec![dispatch], workspace_bytes }
+    Lowered { workspace_bytes, ..Lowered::from(dispatch) }
 }

@@ -51,7 +51,7 @@ pub(super) fn lower(
         _ => return Err(unsupported(kernel, "not an optimizer")),
     };
     let dispatches = parts(shader, flags, reads, writes, gpu);
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    Ok(Lowered::from(dispatches))
 }
 
 /// One dispatch for as many elements as bindings hold.
@@ -142,7 +142,7 @@ fn adam_8_bit(flags: [bool; 2], reads: &[TensorDesc], writes: &[TensorDesc], gpu
         let (shader, bindings) = (&shaders::OPTIMIZER_ADAM_8_BIT, operands.map(part).collect());
         dispatches.push(Dispatch { shader, constants: Vec::new(), bindings, parameters, groups });
     }
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    Ok(Lowered::from(dispatches))
 }
 
 /// Blocks to a multiple of which what is larger than a binding is cut: their scales, too, begin where bindings may.

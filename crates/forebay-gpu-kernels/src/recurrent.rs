@@ -175,5 +175,5 @@ fn gradient(
     operands.push(Operand::Workspace);
     let dispatches = vec![sizes.dispatch(recurrence, true, operands, gpu)];
     // A binding has some bytes, whether cells have a c or not.
-    Ok(Lowered { dispatches, workspace_bytes: if is_lstm { 4 * all } else { 4 } })
+    Ok(Lowered { workspace_bytes: if is_lstm { 4 * all } else { 4 }, ..Lowered::from(dispatches) })
 }

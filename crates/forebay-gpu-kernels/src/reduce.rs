@@ -75,8 +75,8 @@ fn softmax(
             groups,
         }
     };
-    let dispatches = parts(&slabs, outer, Beginning::Aligned, gpu).iter().map(dispatch).collect();
-    Ok(Lowered { dispatches, workspace_bytes: 0 })
+    let dispatches: Vec<_> = parts(&slabs, outer, Beginning::Aligned, gpu).iter().map(dispatch).collect();
+    Ok(Lowered::from(dispatches))
 }
 
 /// Dimensions of one kind: sizes and strides, the innermost first, those that can be one made one.
@@ -183,5 +183,5 @@ fn dispatch(
         groups,
     };
     let workspace_bytes = if chunks > 1 { outputs * chunks * 2 * data_type.size_bytes() } else { 0 };
-    Lowered { dispatches: vec![dispatch], workspace_bytes }
+    Lowered { workspace_bytes, ..Lowered::from(dispatch) }
 }

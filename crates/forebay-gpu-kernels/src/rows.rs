@@ -42,7 +42,7 @@ fn lowered(shader: &'static Shader, [rows, length]: [u64; 2], gpu: &Target) -> L
     let parameters = [groups[0]].into_iter().chain(own).collect();
     let operands = [Operand::Read(0), Operand::Write(0), Operand::Workspace, Operand::Counter];
     let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
-    Lowered { dispatches: vec![dispatch], workspace_bytes: count * length * SUM_BYTES }
+    Lowered { workspace_bytes: count * length * SUM_BYTES, ..Lowered::from(dispatch) }
 }
 
 /// Sums of all workgroups at most: a workgroup has several blocks where there would be more.

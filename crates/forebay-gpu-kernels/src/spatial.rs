@@ -141,7 +141,7 @@ pub(super) fn by_images(
         }
         dispatch
     };
-    Lowered { dispatches: parts.iter().map(part).collect(), workspace_bytes: 0 }
+    Lowered::from(parts.iter().map(part).collect::<Vec<_>>())
 }
 
 /// Checks that all operands are float32.

@@ -73,8 +73,20 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
     assert_eq!((parts.len(), images), (5, 40));
     let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
     let writes = [x, channel.clone(), channel];
-    let whole = dispatches(&kernel, &reads[..3], &writes, &gpu);
-    assert!(whole.len() == 1 && whole[0].shader.is_by_address(), "a channel's sum is not cut");
+    let whole = lower(&kernel, &reads[..3], &writes, &gpu).unwrap();
+    assert!(whole.ordered && whole.dispatches[0].shader.is_by_address(), "a channel's sum is not cut");
+    let names: Vec<&str> = whole.dispatches.iter().map(|dispatch| dispatch.shader.name).collect();
+    assert_eq!(names[..2], ["sums_statistics_f32_far", "from_sums_statistics_f32"]);
+    assert_eq!((names.len(), names[2]), (7, "batch_normalization_f32"), "elements are cut");
+}
+
+#[test]
+fn channels_are_normalised_by_workgroups_of_their_own_where_there_are_many() {
+    let (x, channel) = (float(&[10, 130, 25, 25]), float(&[130]));
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
+    let reads = [x.clone(), channel.clone(), channel.clone()];
+    let lowered = lower(&kernel, &reads, &[x, channel.clone(), channel], &Target::LEAST).unwrap();
+    assert_eq!((lowered.dispatches.len(), lowered.ordered, lowered.workspace_bytes), (1, false, 0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) fn lower(
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+pub(super) fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     match of {
         Summing::CrossEntropy { axis, ignore_index } => return loss::sums(axis, ignore_index, reads, writes, gpu),
         Summing::LayerGradient { axis } => return normalization::layer_sums(axis, reads, writes, gpu),
@@ -85,7 +85,12 @@ fn add(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -
     }))
 }
 
-fn finish(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+pub(super) fn finish(
+    of: Summing,
+    reads: &[TensorDesc],
+    writes: &[TensorDesc],
+    gpu: &Target,
+) -> Result<Lowered, String> {
     let result = writes.first().ok_or("no results")?;
     let (data_type, channels) = (result.data_type(), result.element_count());
     let (shaders, operands, epsilon) = match of {

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ash::{ext, vk, Device as Functions, Entry};
 use forebay_device::DeviceError;
@@ -367,7 +368,7 @@ fn open(
         }
     }
     // SAFETY: the structure and what it points to live through the call; everything asked for was found there.
-    let functions = unsafe { system.instance.create_device(physical, &info, None) };
+    let functions = opened(|| unsafe { system.instance.create_device(physical, &info, None) })?;
     let features = Features {
         float64: has.shader_float64 == 1,
         // The compiler declares uniform buffers as well, and arithmetic of 16 bits.
@@ -375,5 +376,63 @@ fn open(
             && has_11.uniform_and_storage_buffer16_bit_access == 1
             && has.shader_int16 == 1,
     };
-    Ok((functions.map_err(failed("opening the device"))?, features))
+    Ok((functions, features))
+}
+
+/// How often a device is tried to be opened, and the pause before it is tried again.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What `open` gives. Drivers refuse for a moment where many processes open a GPU at once (NVIDIA's does with dozens): then it is
+/// tried again.
+fn opened<T>(open: impl Fn() -> Result<T, vk::Result>) -> Result<T, DeviceError> {
+    let is_busy =
+        |error| [vk::Result::ERROR_INITIALIZATION_FAILED, vk::Result::ERROR_TOO_MANY_OBJECTS].contains(&error);
+    let mut tries = 1;
+    loop {
+        match open() {
+            Ok(device) => return Ok(device),
+            Err(error) if is_busy(error) && tries < TRIES => {
+                std::thread::sleep(PAUSE);
+                tries += 1;
+            }
+            Err(error) if is_busy(error) => {
+                let reason = format!(
+                    "the driver does not open the device, tried {TRIES} times: {error} (do other processes use it? is the \
+                     driver whole?)"
+                );
+                return Err(DeviceError::Setting { reason });
+            }
+            Err(error) => return Err(failed("opening the device")(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_busy_is_tried_again_and_others_are_not() {
+        let tries = Cell::new(0);
+        let after = |count: u32, error: vk::Result| {
+            tries.set(0);
+            opened(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() > count {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
+        };
+        assert_eq!(after(2, vk::Result::ERROR_INITIALIZATION_FAILED), Ok(()));
+        assert_eq!(tries.get(), 3);
+        let refused = after(TRIES, vk::Result::ERROR_INITIALIZATION_FAILED);
+        assert!(matches!(refused, Err(DeviceError::Setting { reason }) if reason.contains("tried 20 times")));
+        assert!(matches!(after(1, vk::Result::ERROR_DEVICE_LOST), Err(DeviceError::Lost { .. })));
+        assert_eq!(tries.get(), 1);
+    }
 }

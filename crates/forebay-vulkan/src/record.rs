@@ -88,7 +88,10 @@ impl Recorder<'_> {
             let check = binding.desc.check_binding(binding.region.range.start, binding.region.range.len());
             check.map_err(|error| DeviceError::Lost { reason: format!("{}: {error}", binding.region) })?;
         }
-        for dispatch in &lowered.dispatches {
+        for (number, dispatch) in lowered.dispatches.iter().enumerate() {
+            if lowered.ordered && number > 0 {
+                self.barrier(frame, Role::Compute);
+            }
             self.dispatch(frame, launch, dispatch)?;
         }
         Ok(lowered.dispatches.len())
@@ -152,7 +155,7 @@ impl Recorder<'_> {
         let region = match bound.operand {
             Operand::Read(index) => launch.reads.get(index).map(|binding| binding.region),
             Operand::Write(index) => launch.writes.get(index).map(|binding| binding.region),
-            Operand::Workspace => launch.workspace,
+            Operand::Workspace | Operand::Between => launch.workspace,
             Operand::Counter => {
                 let place = self.counters.next();
                 let (buffer, offset, range) = (place.buffer, place.offset_bytes, COUNTER_BYTES);
@@ -211,7 +214,7 @@ impl Recorder<'_> {
         unsafe { self.gpu.functions.cmd_fill_buffer(frame.commands, to.buffer, to.offset_bytes, size_bytes, word) };
     }
 
-    /// Records a barrier of the plan.
+    /// Records a barrier: one of the plan, or one between the dispatches of a launch.
     pub fn barrier(&self, frame: &Frame, role: Role) {
         use vk::{AccessFlags2 as Access, PipelineStageFlags2 as Stages};
         let (mut stages, mut writes, mut reads) = (Stages::ALL_TRANSFER, Access::TRANSFER_WRITE, Access::TRANSFER_READ);

@@ -3,8 +3,8 @@ use forebay_base::DataType;
 
 use super::super::shaders::{
     CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_F16_COOPERATIVE, CORRELATION_64X64,
-    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_F16,
-    WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
+    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_F16, WEIGHT_GRADIENT_16X128,
+    WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_64X64_F16,
 };
 use super::super::{lower, Dispatch};
 use super::*;
@@ -61,7 +61,18 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
     let x = half(&[2, 40, 20, 20]);
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1) };
     let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Target::COOPERATIVE).unwrap();
-    assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE);
+    assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16, "not in weight gradients");
+}
+
+#[test]
+fn weight_gradients_have_narrow_tiles_where_a_device_would_not_be_busy() {
+    // 90 x 90 positions are 5 chunks of 22 rows; 8 x 72 weights are a wide tile, or two narrow ones.
+    for (images, shader, tiles) in [(2, &WEIGHT_GRADIENT_16X64_NARROW, 2), (200, &WEIGHT_GRADIENT_16X128, 1)] {
+        let lowered = weight_gradient(images, 8, 90, &Target::LEAST).unwrap();
+        let dispatch = &lowered.dispatches[0];
+        assert_eq!((dispatch.shader, dispatch.parameters[3]), (shader, tiles));
+        assert_eq!(u64::from(dispatch.parameters[6]), 5 * images, "as many subtrees");
+    }
 }
 
 /// Few weights: subtrees are summed apart, in as much workspace as there is. Many weights: workgroups go through all chunks, which needs

@@ -2,18 +2,17 @@
 //!
 //! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, which are the leaves of the sum tree. Where there are
 //! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, and
-//! their sums wait in the workspace until all are there. Both give the same bits. Weights of 16 bits are rounded once, at the end.
+//! their sums wait in the workspace until all are there. Both give the same bits. Weights of 16 bits are rounded once, at the end. Subgroups
+//! multiply no matrices together here: the sums are bound by how fast elements are loaded, and NVIDIA's driver made wrong sums of it.
 
 use forebay_base::kernel::reduction_block;
 use forebay_base::SumTree;
 
-use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
+use super::super::operand_type::{Builds, OperandType};
 use super::super::shaders::{
-    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE,
-    WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X128_F16_COOPERATIVE, WEIGHT_GRADIENT_32X128,
-    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE, WEIGHT_GRADIENT_32X128_F16,
-    WEIGHT_GRADIENT_32X128_F16_COOPERATIVE, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
-    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE, WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
+    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X64_NARROW,
+    WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_32X64_NARROW,
+    WEIGHT_GRADIENT_64X32_NARROW, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16, WEIGHT_GRADIENT_64X64_F16,
     WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
 };
 use super::super::{groups, Dispatch, Lowered, Operand, Shader, Target};
@@ -23,13 +22,10 @@ use super::Geometry;
 const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
 const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
 const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
-const COOPERATIVE_16X128: CooperativeBuilds =
-    [&WEIGHT_GRADIENT_16X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_16X128_BF16_COOPERATIVE];
-const COOPERATIVE_32X128: CooperativeBuilds =
-    [&WEIGHT_GRADIENT_32X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_32X128_BF16_COOPERATIVE];
-const COOPERATIVE_64X64: CooperativeBuilds =
-    [&WEIGHT_GRADIENT_64X64_F16_COOPERATIVE, &WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE];
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
+/// Workgroups up to which tiles are narrow, and their invocations have fewer weights each: a device that is not busy waits for the
+/// longest sum, and its invocations get to the end sooner. Bits stay the same.
+const NARROW_GROUPS_MAX: u64 = 512;
 /// Tiles that keep a device busy.
 const TILES_MIN: u64 = 128;
 /// The most workspace for subtrees that are summed apart.
@@ -38,15 +34,26 @@ const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
 const LEVELS_MAX: u32 = 16;
 
 /// A tile of the weights: output channels, and input channels and taps.
-fn tile(operand_type: OperandType, outputs: u32, gpu: &Target) -> (&'static Shader, u64, u64) {
-    let (rows, columns, builds, cooperative) = match outputs {
+fn tile(operand_type: OperandType, outputs: u32) -> (&'static Shader, u64, u64) {
+    let (builds, rows, columns) = match outputs {
         // A tile would be nearly empty.
-        0..=2 => return (operand_type.build(DIRECT), 1, 1),
-        3..=16 => (16, 128, OF_16X128, COOPERATIVE_16X128),
-        17..=32 => (32, 128, OF_32X128, COOPERATIVE_32X128),
-        _ => (64, 64, OF_64X64, COOPERATIVE_64X64),
+        0..=2 => (DIRECT, 1, 1),
+        3..=16 => (OF_16X128, 16, 128),
+        17..=32 => (OF_32X128, 32, 128),
+        _ => (OF_64X64, 64, 64),
     };
-    (operand_type.best(builds, cooperative, gpu), rows, columns)
+    (operand_type.build(builds), rows, columns)
+}
+
+/// The narrow tile that stands for another one, if there is one.
+fn narrow(shader: &'static Shader) -> Option<(&'static Shader, u64, u64)> {
+    let narrow: [(&Shader, &'static Shader, u64, u64); 3] = [
+        (OF_16X128[0], &WEIGHT_GRADIENT_16X64_NARROW, 16, 64),
+        (OF_32X128[0], &WEIGHT_GRADIENT_32X64_NARROW, 32, 64),
+        (OF_64X64[0], &WEIGHT_GRADIENT_64X32_NARROW, 64, 32),
+    ];
+    let own = narrow.into_iter().find(|(wide, ..)| wide.name == shader.name);
+    own.map(|(_, shader, rows, columns)| (shader, rows, columns))
 }
 
 /// How a weight gradient runs.
@@ -54,10 +61,13 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let (shader, rows, columns) = tile(geometry.operand_type, geometry.outputs, gpu);
-    let row_tiles = u64::from(geometry.outputs).div_ceil(rows);
-    let column_tiles = weights_per_output.div_ceil(columns);
-    let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
+    let tiles_of = |rows: u64, columns: u64| {
+        let (row_tiles, column_tiles) =
+            (u64::from(geometry.outputs).div_ceil(rows), weights_per_output.div_ceil(columns));
+        (row_tiles, column_tiles, row_tiles * column_tiles * u64::from(geometry.groups))
+    };
+    let (wide, rows, columns) = tile(geometry.operand_type, geometry.outputs);
+    let (_, _, wide_tiles) = tiles_of(rows, columns);
 
     let row_positions: u64 = y.sizes[geometry.first + 1..].iter().map(|&size| u64::from(size)).product();
     let image_rows = u64::from(y.sizes[geometry.first]);
@@ -66,11 +76,14 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let tree = SumTree::new(u64::from(y.images), image_chunks);
     let weight_bytes = weights * 4;
     let room = WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max) / weight_bytes.max(1);
-    let most = if tiles < TILES_MIN { room.clamp(1, tree.leaves()) } else { 1 };
+    let most = if wide_tiles < TILES_MIN { room.clamp(1, tree.leaves()) } else { 1 };
     // As few as that, unless a subtree would have too many levels.
     let doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
     let subtrees = doubled.into_iter().find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
     let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
+    let narrow = narrow(wide).filter(|_| wide_tiles * count <= NARROW_GROUPS_MAX);
+    let (shader, rows, columns) = narrow.unwrap_or((wide, rows, columns));
+    let (row_tiles, column_tiles, tiles) = tiles_of(rows, columns);
     let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
 
     let groups = groups(tiles * count, gpu);
@@ -106,5 +119,5 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
         parameters,
         groups,
     };
-    Lowered { dispatches: vec![dispatch], workspace_bytes }
+    Lowered { workspace_bytes, ..Lowered::from(dispatch) }
 }

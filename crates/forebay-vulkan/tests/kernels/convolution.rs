@@ -237,8 +237,10 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     if vulkan().is_none() {
         return;
     }
-    // Few weights, so that chunks are summed apart, and many, so that they are not.
-    let cases: [Even; 4] = [
+    // Few weights, so that chunks are summed apart, and many, so that they are not; and so many chunks that parts have narrow tiles, and
+    // the whole has not.
+    let cases: [Even; 5] = [
+        ([2, 1, 3, 1], &[560, 1000], [3, 1, 1, 1]),
         ([2, 2, 5, 1], &[70, 60], [3, 1, 1, 1]),
         ([2, 3, 2, 2], &[7, 30, 60], [3, 1, 1, 1]),
         ([2, 1, 1, 150], &[1300, 2], [3, 1, 1, 1]),

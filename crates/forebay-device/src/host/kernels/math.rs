@@ -66,8 +66,6 @@ pub(super) fn ln_of_normal_f32(x: f32) -> f32 {
 /// Source: the rational approximation of Eigen and XLA, on -4..4 (beyond which the result is -1 or 1).
 #[inline(always)]
 pub(super) fn erf_f32(x: f32) -> f32 {
-    let x = if x < -4.0 { -4.0 } else { x };
-    let x = if x > 4.0 { 4.0 } else { x };
     let z = x * x;
     let mut numerator = -2.726_142e-10;
     numerator = numerator * z + 2.770_681_4e-8;
@@ -81,7 +79,13 @@ pub(super) fn erf_f32(x: f32) -> f32 {
     denominator = denominator * z - 1.682_827e-3;
     denominator = denominator * z - 7.373_329e-3;
     denominator = denominator * z - 1.426_473_9e-2;
-    x * numerator / denominator
+    let inside = x * numerator / denominator;
+    let inside = if x <= -4.0 { -1.0 } else { inside };
+    if x >= 4.0 {
+        1.0
+    } else {
+        inside
+    }
 }
 
 /// Hyperbolic tangent in single precision, within 3 units in the last place; NaN stays.
