@@ -3,6 +3,7 @@
 use forebay::{format_bytes, ProcessLimit, Trainer};
 
 use crate::arguments::TrainArguments;
+use crate::data_arguments::ValidateBy;
 use crate::device_arguments::DeviceArguments;
 use crate::output;
 
@@ -19,7 +20,8 @@ pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
 /// Plans the validation of a run before its first step, and says so where no plan fits: predictions of a batch take memory that training does
 /// not need. Where sizes vary, they are known later.
 pub fn tell_of_validation(trainer: &mut Trainer, arguments: &TrainArguments, batch_size: u64) {
-    let varies = arguments.bucket_by.is_some() || arguments.pad_to.is_some();
+    let is_whole = arguments.reading.validate_by == Some(ValidateBy::Whole);
+    let varies = arguments.bucket_by.is_some() || arguments.pad_to.is_some() || is_whole;
     let Some(data) = arguments.validation().filter(|_| !varies) else { return };
     let part = (batch_size / arguments.training.gradients.parts()).max(1);
     if let Err(error) = trainer.plan_evaluation(part) {
