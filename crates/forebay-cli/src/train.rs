@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         arguments.updates.tell(trainer.statistics());
-        tell_of_validation(&mut trainer, arguments, batch_size);
+        tell_of_validation(&mut trainer, arguments, batch_size, validation.as_ref());
         if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }

@@ -4,8 +4,8 @@ mod common;
 
 use common::{assert_says, digits_data, digits_model, example, failure, json, success, Folder};
 use forebay::data::{npy, npz};
-use forebay_testing::onnx::builder::GraphBuilder;
 use forebay_testing::onnx;
+use forebay_testing::onnx::builder::GraphBuilder;
 use serde_json::Value;
 
 /// Digits as `.npy` files in a folder, and as an archive that is not packed.

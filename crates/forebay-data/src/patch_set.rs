@@ -227,6 +227,11 @@ impl Source for PatchSet {
         Ok(Batch { inputs: BTreeMap::from([(self.input.name.clone(), stacked(&images))]), labels: stacked(&labels) })
     }
 
+    fn sample_shapes(&self, sample: u64) -> Option<Vec<Vec<u64>>> {
+        let sizes = self.is_whole.then(|| &self.sizes[self.pair_of(sample)])?;
+        Some(vec![[&[self.channels], sizes.as_slice()].concat()])
+    }
+
     fn keep_at_most(&mut self, bytes: u64, _count: u64) {
         let voxels = |sizes: &Vec<u64>| sizes.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let all = self.sizes.iter().map(voxels).fold(0, u64::saturating_add).saturating_mul(4 * self.channels + 1);

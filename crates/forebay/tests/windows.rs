@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use forebay::training::{Loss, LossTerm, TrainingOptions};
-use forebay::{Blend, Evaluation, MemorySize, Model, Tensor, Trainer, TrainerOptions, Windows};
+use forebay::{Blend, Error, Evaluation, MemorySize, Model, PlanError, Tensor, Trainer, TrainerOptions, Windows};
 use forebay_testing::onnx::builder::{GraphBuilder, Value};
 use forebay_testing::onnx::FLOAT;
 use forebay_testing::Random;
@@ -148,6 +148,19 @@ fn parts_of_a_batch_and_losses_of_several_predictions_have_windows_too() {
     let mean = several.evaluate_windows(batch, labels, &windows).unwrap();
     assert!(mean.logits == evaluation.logits);
     assert!((mean.loss - evaluation.loss).abs() < 0.05 * evaluation.loss, "{} and {}", mean.loss, evaluation.loss);
+}
+
+#[test]
+fn budgets_that_are_too_small_are_found_before_training() {
+    let mut small = trainer(Loss::default(), |options| {
+        options.engine.memory.simulate_device = Some("100%".parse::<MemorySize>().unwrap());
+    });
+    small.plan_windows(&[50, 83], &Windows::new(&WINDOW)).unwrap();
+    let error = small.plan_windows(&[500, 830], &Windows::whole(2)).unwrap_err();
+    assert!(matches!(error, Error::Plan(PlanError::DeviceBudget { .. })), "{error}");
+    assert!(small.plan_windows(&[50], &Windows::new(&WINDOW)).unwrap_err().to_string().contains("[50]"));
+    let (batch, labels) = images(1, [50, 83]);
+    assert!(small.evaluate_windows(batch, labels, &Windows::new(&WINDOW)).is_ok());
 }
 
 #[test]

@@ -99,8 +99,7 @@ impl Trainer {
             return Err(Error::Option { reason });
         };
         let grid = windows.grid(&sample);
-        let parts = self.options.accumulate.max(1);
-        let batch_size = windows.batch_size.unwrap_or_else(|| self.batch_size.div_ceil(parts));
+        let batch_size = self.windows_at_a_time(windows);
         let is_merged = LossPlan::takes_predictions(&self.options);
         let all: Vec<(u64, usize)> =
             (0..samples).flat_map(|sample| (0..grid.starts.len()).map(move |number| (sample, number))).collect();
@@ -134,6 +133,58 @@ impl Trainer {
         Ok(Evaluation { loss, logits })
     }
 
+    fn windows_at_a_time(&self, windows: &Windows) -> u64 {
+        windows.batch_size.unwrap_or_else(|| self.batch_size.div_ceil(self.options.accumulate.max(1)))
+    }
+
+    /// Makes the plans of [`Trainer::evaluate_windows`] for samples of these sizes along their last axes, one at a time, so that budgets which
+    /// are too small for them are found before any training. Where labels have a shape of their own, plans are made when they are needed.
+    ///
+    /// # Errors
+    /// As of `evaluate_windows`, for what does not depend on the samples.
+    pub fn plan_windows(&mut self, sample: &[u64], windows: &Windows) -> Result<(), Error> {
+        windows.check()?;
+        let axes = windows.sizes.len();
+        if sample.len() != axes {
+            let reason = format!("windows of {axes} axes are cut from samples with as many, not from {sample:?}");
+            return Err(Error::Option { reason });
+        }
+        let (main, batch_size, sizes) = (self.main(), self.windows_at_a_time(windows), windows.grid(sample).sizes);
+        let planned = main.inputs.iter().map(|info| info.shape.as_slice()).find(|shape| shape.len() > axes);
+        let planned = planned.map(|shape| shape[shape.len() - axes..].to_vec()).filter(|_| !main.has_own_labels);
+        let Some(planned) = planned else { return Ok(()) };
+        let of_window = |info: &TensorInfo| {
+            let mut info = info.with_batch(self.batch_size, batch_size);
+            if info.shape.len() > axes && info.shape.ends_with(&planned) {
+                let first = info.shape.len() - axes;
+                info.shape[first..].copy_from_slice(&sizes);
+            }
+            info
+        };
+        let (shapes, of_windows) = self.sizes_with(main.inputs.iter().map(of_window).collect(), batch_size, None);
+        if !self.evaluation.contains_key(&shapes) {
+            let plan = self.evaluation_plan(&of_windows)?;
+            self.evaluation.insert(shapes.clone(), plan);
+        }
+        let logits = &self.evaluation[&shapes].logits;
+        let leading = logits.shape.len().checked_sub(axes).filter(|&leading| leading > 0);
+        let Some(leading) = leading.filter(|_| LossPlan::takes_predictions(&self.options)) else { return Ok(()) };
+        let shape = [&[1], &logits.shape[1..leading], sample].concat();
+        let info = TensorInfo { name: logits.name.clone(), data_type: logits.data_type, shape };
+        let options = self.options.clone();
+        self.losses()?.plan(&info, &options)
+    }
+
+    fn losses(&mut self) -> Result<&mut Losses, Error> {
+        if self.losses.is_none() {
+            self.losses = Some(Losses::new(&self.engine.machine().options)?);
+        }
+        match &mut self.losses {
+            Some(losses) => Ok(losses),
+            None => unreachable!("they were made above"),
+        }
+    }
+
     /// The loss of predictions, by name; none where it depends on more.
     fn loss_of(&mut self, name: &str, predictions: &Tensor, labels: Tensor) -> Result<Option<f32>, Error> {
         if !LossPlan::takes_predictions(&self.options) {
@@ -141,11 +192,9 @@ impl Trainer {
         }
         // What the next window needs is taken again then: the loss may have the memory meanwhile.
         self.make_room()?;
-        let losses = match &mut self.losses {
-            Some(losses) => losses,
-            None => self.losses.insert(Losses::new(&self.engine.machine().options)?),
-        };
-        losses.of(name, predictions, labels, &self.options).map(Some)
+        let options = self.options.clone();
+        let losses = self.losses()?;
+        losses.of(name, predictions, labels, &options).map(Some)
     }
 }
 
@@ -167,6 +216,20 @@ impl Losses {
         Ok(Losses { engine, plans: BTreeMap::new(), made: 0 })
     }
 
+    /// Makes the plan for these predictions, unless there is one.
+    fn plan(&mut self, predictions: &TensorInfo, options: &TrainingOptions) -> Result<(), Error> {
+        if self.plans.contains_key(&predictions.shape) {
+            return Ok(());
+        }
+        if self.plans.len() >= OTHER_PLANS_MAX {
+            self.plans.clear();
+        }
+        let plan = LossPlan::of_predictions(predictions, options, self.engine.machine())?;
+        self.made += 1;
+        self.plans.insert(predictions.shape.clone(), (self.made, plan));
+        Ok(())
+    }
+
     fn of(
         &mut self,
         name: &str,
@@ -175,15 +238,8 @@ impl Losses {
         options: &TrainingOptions,
     ) -> Result<f32, Error> {
         let shape = predictions.shape().to_vec();
-        if !self.plans.contains_key(&shape) {
-            if self.plans.len() >= OTHER_PLANS_MAX {
-                self.plans.clear();
-            }
-            let info = TensorInfo { name: name.to_string(), data_type: predictions.data_type(), shape: shape.clone() };
-            let plan = LossPlan::of_predictions(&info, options, self.engine.machine())?;
-            self.made += 1;
-            self.plans.insert(shape.clone(), (self.made, plan));
-        }
+        let info = TensorInfo { name: name.to_string(), data_type: predictions.data_type(), shape: shape.clone() };
+        self.plan(&info, options)?;
         let (number, plan) = &self.plans[&shape];
         let fed = plan.check(BTreeMap::from([(plan.logits.name.clone(), predictions.clone())]), labels, None)?;
         let runner = self.engine.activate((Purpose::Inference, *number), &plan.compiled)?;
