@@ -4,6 +4,7 @@ use forebay::data::DataSet;
 use forebay::{format_bytes, ProcessLimit, Trainer};
 
 use crate::arguments::TrainArguments;
+use crate::data_arguments::ValidateBy;
 use crate::device_arguments::DeviceArguments;
 use crate::output;
 
@@ -40,7 +41,9 @@ pub fn tell_of_validation(
         None => trainer.plan_evaluation((batch_size / arguments.training.gradients.parts()).max(1)),
     };
     if let Err(error) = planned {
-        output::complain(&format!("warning: validation on {data} will fail after training: {error}"));
+        let is_whole = arguments.reading.validate_by == Some(ValidateBy::Whole) && arguments.pad_to.is_none();
+        let way_out = if is_whole { " (--pad-to 16 puts zeros around volumes up to a multiple of 16)" } else { "" };
+        output::complain(&format!("warning: validation on {data} will fail after training: {error}{way_out}"));
     }
 }
 

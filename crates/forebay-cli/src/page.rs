@@ -1,6 +1,6 @@
 //! A run on a page: an HTML file that needs no other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -21,9 +21,14 @@ body{font:15px/1.5 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;back
 h1{font-size:1.5em;line-height:1.25}h2{font-size:1.15em;margin-top:2em}h1,p,td{overflow-wrap:anywhere}\
 pre{background:var(--box);padding:.8em;overflow-x:auto;font-size:13px}table{border-collapse:collapse}\
 td{padding:.15em 1em .15em 0;vertical-align:top}td:first-child{color:var(--faint);overflow-wrap:normal}\
+.work p{display:flex;flex-wrap:wrap;justify-content:space-between;margin:.6em 0 .1em}\
+.work i{display:block;height:.5em;min-width:1px;background:var(--first)}\
 .memory{overflow-x:auto}.memory svg{display:block;min-width:860px;width:100%;height:auto}\
 .memory text{fill:var(--text)}.memory line{stroke:var(--line)}.memory svg>rect:first-child{fill:var(--back)}\
 .memory rect[fill=\"#eeeeee\"]{fill:var(--box)}";
+
+/// Kinds of work that are shown; the others are one.
+const KINDS_MAX: usize = 12;
 
 /// What the page shows.
 pub struct Page<'a> {
@@ -39,8 +44,10 @@ pub struct Page<'a> {
     pub lines: &'a [Value],
     /// The report, as it is printed.
     pub report: &'a [String],
-    /// Memory over a step, as a picture.
+    /// Memory over a step, as a picture; none where no plan says it.
     pub memory: Option<&'a str>,
+    /// The durations of a step's launches, as `--save-costs` writes them.
+    pub costs: &'a Value,
 }
 
 impl Page<'_> {
@@ -75,6 +82,9 @@ impl Page<'_> {
             curves(&[("the step", points("step", "seconds")), ("waiting for data", points("step", "data_seconds"))]),
         );
         section("Memory, moves and time", format!("<pre>{}</pre>", html(&self.report.join("\n"))));
+        if self.memory.is_some() {
+            section("Time by kind of work", self.work());
+        }
         self.memory
             .into_iter()
             .for_each(|picture| section("Memory over a step", format!("<div class=\"memory\">{picture}</div>")));
@@ -85,6 +95,32 @@ impl Page<'_> {
             .map(|(name, value)| format!("<tr><td>{name}</td><td>{}</td></tr>", html(&value)));
         section("Machine and versions", format!("<table>\n{}\n</table>", rows.collect::<Vec<_>>().join("\n")));
         page + "</body>\n</html>\n"
+    }
+
+    /// What the launches of a step take together, by their kernels: as bars, the longest first.
+    fn work(&self) -> String {
+        let mut kinds: BTreeMap<&str, f64> = BTreeMap::new();
+        for launch in self.costs["launches"].as_array().into_iter().flatten() {
+            let seconds = launch["duration_ns"].as_f64().unwrap_or_default() / 1e9;
+            *kinds.entry(launch["kernel"].as_str().unwrap_or_default()).or_default() += seconds;
+        }
+        let mut kinds: Vec<(&str, f64)> = kinds.into_iter().collect();
+        kinds.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let rest: f64 = kinds.iter().skip(KINDS_MAX).map(|(_, seconds)| seconds).sum();
+        kinds.truncate(KINDS_MAX);
+        kinds.extend((rest > 0.0).then_some(("others", rest)));
+        let all: f64 = kinds.iter().map(|(_, seconds)| seconds).sum();
+        if all <= 0.0 {
+            return "<p>Nothing was measured.</p>".to_owned();
+        }
+        let rows = kinds.into_iter().map(|(kind, seconds)| {
+            let (kind, percent) = (html(kind), 100.0 * seconds / all);
+            format!(
+                "<p><span>{kind}</span><span>{:.3} ms, {percent:.1} %</span></p><i style=\"width:{percent:.1}%\"></i>",
+                1e3 * seconds
+            )
+        });
+        format!("<div class=\"work\">\n{}\n</div>", rows.collect::<Vec<_>>().join("\n"))
     }
 
     /// Numbers of validations besides their loss.
@@ -138,6 +174,10 @@ mod tests {
             lines: &lines,
             report: &["loss  0.5".to_owned()],
             memory: Some("<svg></svg>"),
+            costs: &json!({ "launches": [
+                { "kernel": "Convolution", "duration_ns": 3e6 }, { "kernel": "Add", "duration_ns": 1e6 },
+                { "kernel": "Convolution", "duration_ns": 4e6 },
+            ] }),
         };
         let page = page.html();
         for words in [
@@ -146,6 +186,7 @@ mod tests {
             "batch-size = 4",
             "</i>validation</span>",
             "<h2>Validation: accuracy</h2>",
+            "<span>Convolution</span><span>7.000 ms, 87.5 %</span>",
             "loss  0.5",
             env!("CARGO_PKG_VERSION"),
         ] {

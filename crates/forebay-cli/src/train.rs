@@ -589,6 +589,7 @@ impl<'a> Run<'a> {
             lines: self.records.lines(),
             report: &[report.lines(), validation.map(Validation::lines).unwrap_or_default()].concat(),
             memory: memory.as_deref(),
+            costs: &serde_json::to_value(self.trainer.measured_costs()).unwrap_or_default(),
         };
         output::write(path, &page.html())
     }

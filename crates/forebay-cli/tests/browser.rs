@@ -137,7 +137,14 @@ fn a_page_is_shown_whole_and_loads_nothing() {
         assert_eq!(found["loaded"], Value::Array(Vec::new()), "{place}");
         let titles: Vec<&str> =
             found["titles"].as_array().unwrap().iter().map(|title| title.as_str().unwrap()).collect();
-        for title in ["Loss", "Validation: accuracy", "Validation: f1", "Seconds per step", "Memory over a step"] {
+        for title in [
+            "Loss",
+            "Validation: accuracy",
+            "Validation: f1",
+            "Seconds per step",
+            "Time by kind of work",
+            "Memory over a step",
+        ] {
             assert!(titles.contains(&title), "{place}: {titles:?}");
         }
         for chart in found["charts"].as_array().unwrap() {

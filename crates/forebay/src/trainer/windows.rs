@@ -99,6 +99,7 @@ impl Trainer {
             return Err(Error::Option { reason });
         };
         let grid = windows.grid(&sample);
+        self.check_windows(&grid.sizes)?;
         let batch_size = self.windows_at_a_time(windows);
         let is_merged = LossPlan::takes_predictions(&self.options);
         let all: Vec<(u64, usize)> =
@@ -133,6 +134,25 @@ impl Trainer {
         Ok(Evaluation { loss, logits })
     }
 
+    /// Refuses windows of other sizes than the model takes.
+    fn check_windows(&self, sizes: &[u64]) -> Result<(), Error> {
+        let Some(info) = self.inputs().iter().find(|info| info.shape.len() > sizes.len()) else { return Ok(()) };
+        let first = info.shape.len() - sizes.len();
+        let open = self.open.get(&info.name);
+        let is_fixed = |axis: usize| !open.is_some_and(|open| open.contains(&(first + axis)));
+        let mut wrong =
+            sizes.iter().enumerate().filter(|&(axis, &size)| info.shape[first + axis] != size && is_fixed(axis));
+        match wrong.next() {
+            None => Ok(()),
+            Some((axis, _)) => Err(Error::Option {
+                reason: format!(
+                    "the model does not take windows of {sizes:?}: input '{info}' does not leave dimension {} open",
+                    first + axis
+                ),
+            }),
+        }
+    }
+
     fn windows_at_a_time(&self, windows: &Windows) -> u64 {
         windows.batch_size.unwrap_or_else(|| self.batch_size.div_ceil(self.options.accumulate.max(1)))
     }
@@ -150,6 +170,7 @@ impl Trainer {
             return Err(Error::Option { reason });
         }
         let (main, batch_size, sizes) = (self.main(), self.windows_at_a_time(windows), windows.grid(sample).sizes);
+        self.check_windows(&sizes)?;
         let planned = main.inputs.iter().map(|info| info.shape.as_slice()).find(|shape| shape.len() > axes);
         let planned = planned.map(|shape| shape[shape.len() - axes..].to_vec()).filter(|_| !main.has_own_labels);
         let Some(planned) = planned else { return Ok(()) };
