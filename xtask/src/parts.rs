@@ -72,10 +72,10 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "browser",
-        reason: "the page of a run is not looked at (no chromium-headless-shell, of Debian's package of that name, nor chromium)",
+        reason: "the page of a run is not looked at (no chromium-headless-shell, of Debian's package of that name)",
         present: || {
             let is_there = |browser: &str| succeeds(program(browser).arg("--version"));
-            ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"].into_iter().any(is_there)
+            ["chromium-headless-shell", "chrome-headless-shell"].into_iter().any(is_there)
         },
     },
     Part {

@@ -13,8 +13,8 @@ use forebay_testing::parts::skipped;
 use image::RgbImage;
 use serde_json::Value;
 
-/// Debian's names and others.
-const BROWSERS: [&str; 4] = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
+/// Chromium without a window: Debian's name, and Google's.
+const BROWSERS: [&str; 2] = ["chromium-headless-shell", "chrome-headless-shell"];
 /// Widths of windows in pixels: of a screen, and of a telephone.
 const WIDTHS: [u32; 2] = [1280, 390];
 /// More than the page is high.
