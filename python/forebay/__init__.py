@@ -74,6 +74,7 @@ from ._tensor import (
     zeros,
 )
 from ._trainer import Trainer
+from ._windows import Windows
 from .errors import (
     DeviceLost,
     Error,
@@ -154,6 +155,7 @@ __all__ = [
     "Trainer",
     "Tversky",
     "UnsupportedOperator",
+    "Windows",
     "concatenate",
     "current_context",
     "current_stream",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, Iterator, List,
 
 from ._arrays import Native
 from ._feed import Progress, read_ahead
+from ._windows import Windows
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class FitSettings:
     validation: Optional[Iterable[Any]]
     validate_every: Optional[int]
     metrics: Sequence[str]
+    windows: Optional[Windows]
     patience: Optional[int]
     min_delta: float
     best_checkpoint: Optional[str]
@@ -120,6 +122,7 @@ class FitSettings:
             needed = {
                 "validate_every": self.validate_every is not None,
                 "metrics": len(self.metrics) > 0,
+                "windows": self.windows is not None,
                 "patience": self.patience is not None,
                 "best_checkpoint": self.best_checkpoint is not None,
             }
@@ -208,7 +211,7 @@ class Fit:
     def _validate(self, step: int) -> str:
         """Measures the model, and says what was found."""
         settings, trainer, history = self._settings, self._trainer, self._history
-        found = trainer.measure(settings.validation or (), settings.metrics)
+        found = trainer.measure(settings.validation or (), settings.metrics, settings.windows)
         history.validations.append({"step": step, **found})
         loss = float(found["loss"])
         trainer.observe(loss)

@@ -19,6 +19,7 @@ from ._options import EngineOptions, PathLike, Size
 from ._plan import Plan
 from ._recipe import ParameterGroup, Schedule, recipe
 from ._session import by_name
+from ._windows import Windows
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -195,10 +196,23 @@ class Trainer:
         """Makes the plan of steps that give gradients, so that a budget which is too small for it is found before any training."""
         self._native.plan_gradients()
 
-    def evaluate(self, inputs: Any, labels: Any) -> Evaluation:
-        """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are."""
-        loss, logits = self._native.evaluate(*self._batch(inputs, labels))
+    def evaluate(self, inputs: Any, labels: Any, windows: Optional[Windows] = None) -> Evaluation:
+        """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
+
+        Args:
+            inputs: As for :meth:`step`.
+            labels: As for :meth:`step`.
+            windows: How the model goes over samples that are larger than what it takes. The first input with more axes than a window says what
+                the sizes of samples are; whatever has the same last axes is cut alike, the labels too. The loss is that of the merged predictions;
+                of a loss that needs several predictions, or that the model computes itself, the mean of the windows' losses.
+        """
+        loss, logits = self._evaluate(*self._batch(inputs, labels), windows)
         return Evaluation(loss, from_native(logits))
+
+    def _evaluate(self, batch: Dict[str, Native], labels: Native, windows: Optional[Windows]) -> Tuple[float, Native]:
+        if windows is None:
+            return self._native.evaluate(batch, labels)
+        return self._native.evaluate_windows(batch, labels, windows._given())
 
     def observe(self, loss: float) -> None:
         """Tells a schedule ``"plateau"`` of a loss. :meth:`fit` does, after each epoch: of that of the validation data, else of the mean."""
@@ -208,7 +222,9 @@ class Trainer:
         """The mean loss over all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`."""
         return float(self.measure(data)["loss"])
 
-    def measure(self, data: Iterable[Any], metrics: Sequence[str] = ()) -> Dict[str, Any]:
+    def measure(
+        self, data: Iterable[Any], metrics: Sequence[str] = (), windows: Optional[Windows] = None
+    ) -> Dict[str, Any]:
         """How well the model does on all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`.
 
         Args:
@@ -216,6 +232,7 @@ class Trainer:
             metrics: What to measure next to the loss: ``"accuracy"``, ``"top5"`` (any number), ``"f1"``, ``"auc"``, ``"iou"``, ``"dice"``,
                 ``"perplexity"`` and ``"confusion"`` of classes; of these ``"accuracy"``, ``"f1"``, ``"auc"``, ``"iou"`` and ``"dice"`` of
                 decisions (the loss ``"bce"``); ``"mae"`` of numbers. They are defined as in scikit-learn.
+            windows: How the model goes over samples that are larger than what it takes: see :meth:`evaluate`.
 
         Returns:
             ``"loss"``, the mean over all samples, and each metric by its name: a number, ``None`` where it is not defined; of the confusion
@@ -233,7 +250,7 @@ class Trainer:
         measured = self._metrics(metrics)
         total, count = 0.0, 0
         for batch, labels in read_ahead(data, self._prepare):
-            loss, predictions = self._native.evaluate(batch, labels)
+            loss, predictions = self._evaluate(batch, labels, windows)
             if metrics:
                 measured.add(predictions, labels)
             samples = labels[1][0] if labels[1] else 1
@@ -255,6 +272,7 @@ class Trainer:
         validation: Optional[Iterable[Any]] = None,
         validate_every: Optional[int] = None,
         metrics: Sequence[str] = (),
+        windows: Optional[Windows] = None,
         patience: Optional[int] = None,
         min_delta: float = 0.0,
         best_checkpoint: Optional[PathLike] = None,
@@ -274,6 +292,7 @@ class Trainer:
             validation: Batches that the model is measured on after each epoch.
             validate_every: Steps after which it is measured instead.
             metrics: What to measure next to the loss: see :meth:`measure`.
+            windows: How the model goes over samples of ``validation`` that are larger than what it takes: see :meth:`evaluate`.
             patience: Ends the training when as many validations in a row found no lower loss.
             min_delta: How much lower it has to be.
             best_checkpoint: A folder for a checkpoint of the step with the lowest loss of all validations.
@@ -297,6 +316,7 @@ class Trainer:
             validation=validation,
             validate_every=validate_every,
             metrics=metrics,
+            windows=windows,
             patience=patience,
             min_delta=min_delta,
             best_checkpoint=None if best_checkpoint is None else os.fspath(best_checkpoint),

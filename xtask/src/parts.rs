@@ -17,7 +17,7 @@ pub struct Part {
 }
 
 /// All optional parts.
-pub const PARTS: [Part; 10] = [
+pub const PARTS: [Part; 11] = [
     Part {
         name: "rustfmt",
         reason: "the format is not checked (rustup component add rustfmt)",
@@ -69,6 +69,14 @@ pub const PARTS: [Part; 10] = [
         reason: "no pretrained model is fine-tuned (no target/models/magika-1.0.3.onnx: python3 examples/stories/fine_tune.py --fetch \
                  downloads it)",
         present: || source::root().join("target/models/magika-1.0.3.onnx").is_file(),
+    },
+    Part {
+        name: "browser",
+        reason: "the page of a run is not looked at (no chromium-headless-shell, of Debian's package of that name)",
+        present: || {
+            let is_there = |browser: &str| succeeds(program(browser).arg("--version"));
+            ["chromium-headless-shell", "chrome-headless-shell"].into_iter().any(is_there)
+        },
     },
     Part {
         name: "slang",

@@ -282,7 +282,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "SIZE")]
     pub bucket_by: Option<String>,
     /// Pad samples of a batch to the largest of them, rounded up to a multiple of N; with --bucket-by, sizes that are padded alike count as
-    /// one
+    /// one; with --validate-by whole, the sizes of whole volumes
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub pad_to: Option<u64>,
     /// The label of padded places [default: that of --ignore-index]

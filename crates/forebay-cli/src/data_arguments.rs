@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use forebay::data::{Normalization, Transform};
+use forebay::{Blend, Windows};
 
 use crate::device_arguments::positive_count;
 use crate::heap_arguments::byte_count;
@@ -26,13 +27,22 @@ pub struct DataArguments {
     /// Leave out up to N samples that cannot be read, and report them; the next sample that can be read takes the place of each
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
-    /// Train on random patches of volumes, of these sizes: 64x64x64. Validation goes through tiles that cover each volume. DATA#0..8 then takes
-    /// volumes
+    /// Train on random patches of volumes, of these sizes: 64x64x64. Validation is of whole volumes (--validate-by). DATA#0..8 then takes volumes
     #[arg(long, value_name = "SIZES", value_parser = sizes, conflicts_with = "split")]
     pub patch: Option<Sizes>,
     /// Patches of each volume in an epoch [default: 1]
     #[arg(long, value_name = "N", requires = "patch", value_parser = positive_count)]
     pub patches: Option<u64>,
+    /// How volumes are validated: in `windows` of the patch's sizes that overlap, whose predictions are merged; `whole`, where the model leaves
+    /// its sizes open; or as `tiles`, each for itself [default: windows]
+    #[arg(long, value_enum, value_name = "HOW", requires = "patch")]
+    pub validate_by: Option<ValidateBy>,
+    /// By which share of their sizes windows overlap at least [default: 0.25]
+    #[arg(long, value_name = "SHARE", requires = "patch", value_parser = overlap)]
+    pub window_overlap: Option<f64>,
+    /// How much places count where windows overlap: all alike (`constant`), or more towards the middle of a window (`gaussian`) [default: constant]
+    #[arg(long, value_name = "HOW", requires = "patch")]
+    pub window_blend: Option<Blend>,
     /// Draw samples instead of taking each once in an epoch: with `classes`, every class comes equally often; with `weights`, a sample as often
     /// as the column `weight` of a table says. --shuffle is the seed
     #[arg(long, value_enum, value_name = "BY", conflicts_with = "bucket_by")]
@@ -96,6 +106,33 @@ pub struct LookArguments {
     pub json: bool,
 }
 
+/// How whole volumes are validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ValidateBy {
+    /// In windows that overlap
+    Windows,
+    /// As one sample
+    Whole,
+    /// As tiles, each for itself
+    Tiles,
+}
+
+impl DataArguments {
+    /// How the model goes over whole volumes in validation, whose own sizes are rounded up to a multiple; none where samples are what it takes.
+    pub fn windows(&self, multiple: Option<u64>) -> Option<Windows> {
+        let Sizes(sizes) = self.patch.as_ref()?;
+        let mut windows = match self.validate_by.unwrap_or(ValidateBy::Windows) {
+            ValidateBy::Windows => Windows::new(sizes),
+            ValidateBy::Whole => Windows::whole(sizes.len()),
+            ValidateBy::Tiles => return None,
+        };
+        windows.overlap = self.window_overlap.unwrap_or(windows.overlap);
+        windows.blend = self.window_blend.unwrap_or_default();
+        windows.multiple = multiple.unwrap_or(1);
+        Some(windows)
+    }
+}
+
 /// How often samples come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Balance {
@@ -112,6 +149,11 @@ pub enum Normalize {
     Measured,
     /// From the command line.
     Given(Normalization),
+}
+
+fn overlap(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..1.0).contains(share));
+    share.ok_or_else(|| format!("'{text}' is no share of a window: write a number from 0 to below 1, such as 0.25"))
 }
 
 fn split(text: &str) -> Result<f64, String> {

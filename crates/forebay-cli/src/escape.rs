@@ -1,4 +1,4 @@
-//! Control characters made visible: names come from files, and what a terminal is told to do is not theirs to say.
+//! Text made safe to print, and to write into pages: names come from files, and what a terminal or a browser is told to do is not theirs to say.
 
 use std::borrow::Cow;
 
@@ -17,6 +17,13 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(safe)
+}
+
+/// Text as HTML has it, without control characters but for line ends.
+pub fn html(text: &str) -> String {
+    let plain = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
+    let text: String = text.chars().map(plain).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -44,8 +44,10 @@ pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Fa
 pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<Option<DataSet>, Failure> {
     let rest = arguments.reading.split.map(|percent| Part::Rest { percent });
     let name = arguments.validate.as_ref().or(rest.map(|_| &arguments.data));
-    let tiles = arguments.reading.patch.as_ref().map(|Sizes(sizes)| Patches::new(sizes));
-    name.map(|name| open_part(name, rest, tiles, trainer, arguments)).transpose()
+    let is_whole = arguments.reading.windows(None).is_some();
+    let patches = |Sizes(sizes): &Sizes| if is_whole { Patches::volumes(sizes) } else { Patches::new(sizes) };
+    let patches = arguments.reading.patch.as_ref().map(patches);
+    name.map(|name| open_part(name, rest, patches, trainer, arguments)).transpose()
 }
 
 /// Bounds the samples that validation data keeps in memory by what a limit on the process leaves after those of the training data.

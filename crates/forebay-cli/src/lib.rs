@@ -15,7 +15,7 @@
 //! | [`heap_arguments`] | flags that say in what pieces device memory is had |
 //! | [`failure`] | what ends the program early, and with which exit code |
 //! | [`output`] | printing, and files that appear whole or not at all |
-//! | [`escape`] | names of files and tensors, safe to print |
+//! | [`escape`] | names of files and tensors, safe to print and to write into pages |
 //! | [`interrupt`] | Ctrl-C |
 //! | [`keeping`] | where checkpoints go, and where else when they cannot |
 //! | [`resuming`] | whether a run can go on from a checkpoint |
@@ -25,7 +25,7 @@
 //! | [`log_file`] | a line for each step and each validation |
 //! | [`event_file`] | the same for TensorBoard |
 //! | [`records`] | both, and what a page shows |
-//! | [`page`] | a run on a page |
+//! | [`page`], [`curves`] | a run on a page |
 //! | [`best_loss`] | the lowest loss of validations, and how old it is |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
@@ -58,6 +58,7 @@ mod buffer_table;
 mod chart;
 mod compare;
 mod config_file;
+mod curves;
 mod data;
 mod data_arguments;
 mod device_arguments;

@@ -1,8 +1,10 @@
 //! The limit on the process that a run keeps to, in words.
 
+use forebay::data::DataSet;
 use forebay::{format_bytes, ProcessLimit, Trainer};
 
 use crate::arguments::TrainArguments;
+use crate::data_arguments::ValidateBy;
 use crate::device_arguments::DeviceArguments;
 use crate::output;
 
@@ -17,13 +19,31 @@ pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
 }
 
 /// Plans the validation of a run before its first step, and says so where no plan fits: predictions of a batch take memory that training does
-/// not need. Where sizes vary, they are known later.
-pub fn tell_of_validation(trainer: &mut Trainer, arguments: &TrainArguments, batch_size: u64) {
-    let varies = arguments.bucket_by.is_some() || arguments.pad_to.is_some();
-    let Some(data) = arguments.validation().filter(|_| !varies) else { return };
-    let part = (batch_size / arguments.training.gradients.parts()).max(1);
-    if let Err(error) = trainer.plan_evaluation(part) {
-        output::complain(&format!("warning: validation on {data} will fail after training: {error}"));
+/// not need. Where sizes vary, they are known later; of whole volumes, the largest is planned for.
+pub fn tell_of_validation(
+    trainer: &mut Trainer,
+    arguments: &TrainArguments,
+    batch_size: u64,
+    validation: Option<&DataSet>,
+) {
+    let Some((data, set)) = arguments.validation().zip(validation) else { return };
+    let planned = match arguments.reading.windows(arguments.pad_to) {
+        Some(windows) => {
+            let axes = windows.sizes.len();
+            let spatial = |shape: &Vec<u64>| shape[shape.len().saturating_sub(axes)..].to_vec();
+            let volumes =
+                (0..set.sample_count()).filter_map(|sample| Some(spatial(set.sample_shapes(sample)?.first()?)));
+            let largest =
+                volumes.max_by_key(|sizes| sizes.iter().fold(1, |product: u64, &size| product.saturating_mul(size)));
+            largest.map_or(Ok(()), |sizes| trainer.plan_windows(&sizes, &windows))
+        }
+        None if arguments.bucket_by.is_some() || arguments.pad_to.is_some() => Ok(()),
+        None => trainer.plan_evaluation((batch_size / arguments.training.gradients.parts()).max(1)),
+    };
+    if let Err(error) = planned {
+        let is_whole = arguments.reading.validate_by == Some(ValidateBy::Whole) && arguments.pad_to.is_none();
+        let way_out = if is_whole { " (--pad-to 16 puts zeros around volumes up to a multiple of 16)" } else { "" };
+        output::complain(&format!("warning: validation on {data} will fail after training: {error}{way_out}"));
     }
 }
 

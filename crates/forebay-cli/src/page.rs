@@ -1,23 +1,34 @@
 //! A run on a page: an HTML file that needs no other.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::path::Path;
 
 use forebay::{DeviceDescription, DeviceName};
 use serde_json::Value;
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 280.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 40.0;
-/// A curve has at most about this many points.
-const POINTS_MAX: usize = 1000;
-const COLORS: [&str; 2] = ["#1f5fa8", "#c8502a"];
-const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
-h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}svg{max-width:100%;height:auto}\
-pre{background:#f4f4f2;padding:.8em;overflow-x:auto;font-size:13px}table{border-collapse:collapse}\
-td{padding:.15em 1em .15em 0;vertical-align:top}";
+use crate::curves::{curves, STYLE as CURVES_STYLE};
+use crate::escape::html;
+
+/// Nothing is loaded from anywhere, and nothing runs.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+/// The colours of a light window and of a dark one. A picture of memory has colours of its own, but for its background and words.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--back:#fff;--text:#222;--faint:#666;--line:#ddd;--box:#f4f4f2;--first:#1f5fa8;--second:#c8502a}\
+@media(prefers-color-scheme:dark){:root{--back:#16181b;--text:#dcdcdc;--faint:#9a9a9a;--line:#3a3d42;--box:#212429;--first:#6aa9ee;\
+--second:#f08a5d}}\
+body{font:15px/1.5 sans-serif;max-width:900px;margin:2em auto;padding:0 1em;background:var(--back);color:var(--text)}\
+h1{font-size:1.5em;line-height:1.25}h2{font-size:1.15em;margin-top:2em}h1,p,td{overflow-wrap:anywhere}\
+pre{background:var(--box);padding:.8em;overflow-x:auto;font-size:13px}table{border-collapse:collapse}\
+td{padding:.15em 1em .15em 0;vertical-align:top}td:first-child{color:var(--faint);overflow-wrap:normal}\
+.work p{display:flex;flex-wrap:wrap;justify-content:space-between;margin:.6em 0 .1em}\
+.work i{display:block;height:.5em;min-width:1px;background:var(--first)}\
+.memory{overflow-x:auto}.memory svg{display:block;min-width:860px;width:100%;height:auto}\
+.memory text{fill:var(--text)}.memory line{stroke:var(--line)}.memory svg>rect:first-child{fill:var(--back)}\
+.memory rect[fill=\"#eeeeee\"]{fill:var(--box)}";
+
+/// Kinds of work that are shown; the others are one.
+const KINDS_MAX: usize = 12;
 
 /// What the page shows.
 pub struct Page<'a> {
@@ -33,19 +44,22 @@ pub struct Page<'a> {
     pub lines: &'a [Value],
     /// The report, as it is printed.
     pub report: &'a [String],
-    /// Memory over a step, as a picture.
+    /// Memory over a step, as a picture; none where no plan says it.
     pub memory: Option<&'a str>,
+    /// The durations of a step's launches, as `--save-costs` writes them.
+    pub costs: &'a Value,
 }
 
 impl Page<'_> {
     /// The page.
     pub fn html(&self) -> String {
-        let title = format!("Training {}", self.model);
+        let name = Path::new(self.model).file_name().map_or(self.model.into(), |name| name.to_string_lossy());
+        let title = html(&format!("Training {name}"));
         let mut page = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n<style>{STYLE}</style>\n\
-             </head>\n<body>\n<h1>{}</h1>\n",
-            escaped(&title),
-            escaped(&title)
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+             <style>{STYLE}{CURVES_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         );
         let mut section = |name: &str, content: String| {
             // Writing into a string does not fail.
@@ -56,23 +70,65 @@ impl Page<'_> {
             let point = |line: &Value| Some((line.get("step")?.as_f64()?, line.get(key)?.as_f64()?));
             of_kind.filter_map(point).filter(|point| point.1.is_finite()).collect()
         };
-        section("Data", format!("<p>{}</p>", escaped(self.data)));
+        section("Data", format!("<p>{}</p>", html(self.data)));
         let losses = [("training", points("step", "loss")), ("validation", points("validation", "loss"))];
         section("Loss", curves(&losses));
+        for metric in self.metrics() {
+            section(&html(&format!("Validation: {metric}")), curves(&[(metric, points("validation", metric))]));
+        }
         section("Learning rate", curves(&[("learning rate", points("step", "learning_rate"))]));
         section(
             "Seconds per step",
             curves(&[("the step", points("step", "seconds")), ("waiting for data", points("step", "data_seconds"))]),
         );
-        section("Memory, moves and time", format!("<pre>{}</pre>", escaped(&self.report.join("\n"))));
-        self.memory.into_iter().for_each(|picture| section("Memory over a step", picture.to_owned()));
-        section("What was asked for", format!("<pre>{}</pre>", escaped(self.configuration)));
+        section("Memory, moves and time", format!("<pre>{}</pre>", html(&self.report.join("\n"))));
+        if self.memory.is_some() {
+            section("Time by kind of work", self.work());
+        }
+        self.memory
+            .into_iter()
+            .for_each(|picture| section("Memory over a step", format!("<div class=\"memory\">{picture}</div>")));
+        section("What was asked for", format!("<pre>{}</pre>", html(self.configuration)));
         let rows = self
             .machine()
             .into_iter()
-            .map(|(name, value)| format!("<tr><td>{name}</td><td>{}</td></tr>", escaped(&value)));
+            .map(|(name, value)| format!("<tr><td>{name}</td><td>{}</td></tr>", html(&value)));
         section("Machine and versions", format!("<table>\n{}\n</table>", rows.collect::<Vec<_>>().join("\n")));
         page + "</body>\n</html>\n"
+    }
+
+    /// What the launches of a step take together, by their kernels: as bars, the longest first.
+    fn work(&self) -> String {
+        let mut kinds: BTreeMap<&str, f64> = BTreeMap::new();
+        for launch in self.costs["launches"].as_array().into_iter().flatten() {
+            let seconds = launch["duration_ns"].as_f64().unwrap_or_default() / 1e9;
+            *kinds.entry(launch["kernel"].as_str().unwrap_or_default()).or_default() += seconds;
+        }
+        let mut kinds: Vec<(&str, f64)> = kinds.into_iter().collect();
+        kinds.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let rest: f64 = kinds.iter().skip(KINDS_MAX).map(|(_, seconds)| seconds).sum();
+        kinds.truncate(KINDS_MAX);
+        kinds.extend((rest > 0.0).then_some(("others", rest)));
+        let all: f64 = kinds.iter().map(|(_, seconds)| seconds).sum();
+        if all <= 0.0 {
+            return "<p>Nothing was measured.</p>".to_owned();
+        }
+        let rows = kinds.into_iter().map(|(kind, seconds)| {
+            let (kind, percent) = (html(kind), 100.0 * seconds / all);
+            format!(
+                "<p><span>{kind}</span><span>{:.3} ms, {percent:.1} %</span></p><i style=\"width:{percent:.1}%\"></i>",
+                1e3 * seconds
+            )
+        });
+        format!("<div class=\"work\">\n{}\n</div>", rows.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Numbers of validations besides their loss.
+    fn metrics(&self) -> BTreeSet<&str> {
+        let validations = self.lines.iter().filter(|line| line["kind"] == "validation");
+        let numbers = validations.flat_map(|line| line.as_object().into_iter().flatten());
+        let names = numbers.filter(|(_, value)| value.is_number()).map(|(name, _)| name.as_str());
+        names.filter(|name| !["step", "epoch", "loss"].contains(name)).collect()
     }
 
     fn machine(&self) -> Vec<(&'static str, String)> {
@@ -97,85 +153,10 @@ impl Page<'_> {
     }
 }
 
-/// Curves over steps, as a picture with axes.
-fn curves(curves: &[(&str, Vec<(f64, f64)>)]) -> String {
-    let all = || curves.iter().flat_map(|(_, points)| points.iter().copied());
-    let least = |value: fn((f64, f64)) -> f64| all().map(value).fold(f64::INFINITY, f64::min);
-    let most = |value: fn((f64, f64)) -> f64| all().map(value).fold(f64::NEG_INFINITY, f64::max);
-    let (first, last) = (least(|point| point.0), most(|point| point.0));
-    let (mut low, mut high) = (least(|point| point.1), most(|point| point.1));
-    if !low.is_finite() {
-        return "<p>Nothing was recorded.</p>".to_owned();
-    }
-    if high - low < 1e-12 * high.abs().max(1e-300) {
-        (low, high) = (low - 0.5 * low.abs().max(1e-6), high + 0.5 * high.abs().max(1e-6));
-    }
-    let x = |step: f64| LEFT + (step - first) / (last - first).max(1.0) * (WIDTH - LEFT - RIGHT);
-    let y = |value: f64| TOP + (high - value) / (high - low) * (HEIGHT - TOP - BOTTOM);
-    let mut picture = format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\" role=\"img\">\n");
-    let mut add = |element: String| {
-        let _ = writeln!(picture, "{element}");
-    };
-    for part in 0..=4 {
-        let share = f64::from(part) / 4.0;
-        let value = low + share * (high - low);
-        let (at, end) = (y(value), WIDTH - RIGHT);
-        add(format!("<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{end}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>"));
-        add(format!("<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, at + 4.0, short(value)));
-        let step = (first + share * (last - first)).round();
-        add(format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{step}</text>",
-            x(step),
-            HEIGHT - BOTTOM + 16.0
-        ));
-    }
-    add(format!(
-        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">step</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - 6.0
-    ));
-    for (number, (name, points)) in curves.iter().enumerate().filter(|(_, (_, points))| !points.is_empty()) {
-        let color = COLORS[number % COLORS.len()];
-        let every = points.len().div_ceil(POINTS_MAX);
-        // The last point is always shown.
-        let shown = points.iter().enumerate().filter(|(i, _)| i % every == 0 || i + 1 == points.len());
-        let shown: Vec<String> = shown.map(|(_, &(step, value))| format!("{:.1},{:.1}", x(step), y(value))).collect();
-        add(format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.5\"/>",
-            shown.join(" ")
-        ));
-        if shown.len() <= 60 {
-            for point in &shown {
-                let (x, y) = point.split_once(',').unwrap_or_default();
-                add(format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"2.5\" fill=\"{color}\"/>"));
-            }
-        }
-        let (left, top) = (WIDTH - RIGHT - 150.0, TOP + 12.0 + 18.0 * number as f64);
-        add(format!("<rect x=\"{left}\" y=\"{}\" width=\"12\" height=\"12\" fill=\"{color}\"/>", top - 10.0));
-        add(format!("<text x=\"{}\" y=\"{top}\">{}</text>", left + 18.0, escaped(name)));
-    }
-    picture + "</svg>"
-}
-
-/// A number with four digits.
-fn short(number: f64) -> String {
-    let rounded: f64 = format!("{number:.3e}").parse().unwrap_or(number);
-    match rounded.abs() {
-        size if size != 0.0 && !(1e-4..1e6).contains(&size) => format!("{rounded:e}"),
-        _ => rounded.to_string(),
-    }
-}
-
-/// Text as HTML has it.
-fn escaped(text: &str) -> String {
-    let plain = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
-    let text: String = text.chars().map(plain).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curves;
     use serde_json::json;
 
     #[test]
@@ -184,42 +165,39 @@ mod tests {
         let mut lines: Vec<Value> = (1..=3000).map(|step| line("step", step, 1.0 / step as f64)).collect();
         lines.push(json!({ "kind": "step", "step": 3001, "loss": null }));
         lines.push(line("validation", 3000, 0.25));
+        lines.push(json!({ "kind": "validation", "step": 3001, "loss": 0.2, "accuracy": 0.5, "dice_mean": null }));
         let page = Page {
-            model: "<script>.onnx",
+            model: "models/<script>.onnx",
             data: "d & e",
             configuration: "batch-size = 4\n",
             device: &DeviceName::default(),
             lines: &lines,
             report: &["loss  0.5".to_owned()],
             memory: Some("<svg></svg>"),
+            costs: &json!({ "launches": [
+                { "kernel": "Convolution", "duration_ns": 3e6 }, { "kernel": "Add", "duration_ns": 1e6 },
+                { "kernel": "Convolution", "duration_ns": 4e6 },
+            ] }),
         };
-        let html = page.html();
+        let page = page.html();
         for words in [
             "Training &lt;script&gt;.onnx",
             "d &amp; e",
             "batch-size = 4",
-            "validation</text>",
+            "</i>validation</span>",
+            "<h2>Validation: accuracy</h2>",
+            "<span>Convolution</span><span>7.000 ms, 87.5 %</span>",
             "loss  0.5",
             env!("CARGO_PKG_VERSION"),
         ] {
-            assert!(html.contains(words), "{words}");
+            assert!(page.contains(words), "{words}");
         }
         for outside in ["src=", "href=", "url(", "<script"] {
-            assert!(!html.contains(outside), "{outside}");
+            assert!(!page.contains(outside), "{outside}");
         }
         let longest =
-            html.split("points=\"").skip(1).map(|rest| rest.split('"').next().unwrap().split(' ').count()).max();
-        assert!(longest.unwrap() <= POINTS_MAX + 1, "{longest:?}");
-        assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
-    }
-
-    #[test]
-    fn a_curve_that_is_flat_or_empty_has_its_axes() {
-        assert!(curves(&[("a", Vec::new())]).contains("Nothing"));
-        let flat = curves(&[("a", vec![(1.0, 0.1), (2.0, 0.1)])]);
-        assert!(
-            flat.contains("0.05<") && flat.contains("0.15<") && !flat.contains("NaN") && !flat.contains("inf"),
-            "{flat}"
-        );
+            page.split("points=\"").skip(1).map(|rest| rest.split('"').next().unwrap().split(' ').count()).max();
+        assert!(longest.unwrap() <= curves::POINTS_MAX + 1, "{longest:?}");
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     }
 }

@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         tell_of_limit(trainer.memory_limit());
         tell_of_budget(&arguments.device, trainer.budget_excludes_process());
         arguments.updates.tell(trainer.statistics());
-        tell_of_validation(&mut trainer, arguments, batch_size);
+        tell_of_validation(&mut trainer, arguments, batch_size, validation.as_ref());
         if digest.is_none() && (arguments.checkpoint.is_some() || processes.group().is_some()) {
             digest = Some(data.digest()?);
         }
@@ -514,14 +514,19 @@ impl<'a> Run<'a> {
         let ignored = loss.ignore_index();
         let mut metrics = metrics::of_validation(loss, &self.arguments.metrics)?;
         let class_axis = self.trainer.class_axis();
-        let mut sampler = feeding::sampler(set, &self.model, self.arguments, self.part_size(), None)?;
+        let windows = self.arguments.reading.windows(self.arguments.pad_to);
+        let batch_size = if windows.is_some() { 1 } else { self.part_size() };
+        let mut sampler = feeding::sampler(set, &self.model, self.arguments, batch_size, None)?;
         let (mut counts, mut loss_sum, mut weight_sum) = (ClassCounts::default(), 0.0, 0.0);
         for step in 0..sampler.steps_per_epoch() {
             let samples = sampler.batch(step);
             let Batch { inputs, labels } = set.batch(&samples)?;
             let to_draw = self.records.to_draw(&inputs, &labels).filter(|_| step == 0);
-            let evaluation =
-                self.trainer.evaluate(inputs, labels.clone()).map_err(|error| Failure::from(error).at(data))?;
+            let evaluation = match &windows {
+                Some(windows) => self.trainer.evaluate_windows(inputs, labels.clone(), windows),
+                None => self.trainer.evaluate(inputs, labels.clone()),
+            };
+            let evaluation = evaluation.map_err(|error| Failure::from(error).at(data))?;
             if let Some(samples) = to_draw {
                 self.records.draw(self.trainer.step_count(), samples, &evaluation.logits, class_axis);
             }
@@ -584,6 +589,7 @@ impl<'a> Run<'a> {
             lines: self.records.lines(),
             report: &[report.lines(), validation.map(Validation::lines).unwrap_or_default()].concat(),
             memory: memory.as_deref(),
+            costs: &serde_json::to_value(self.trainer.measured_costs()).unwrap_or_default(),
         };
         output::write(path, &page.html())
     }

@@ -5,6 +5,8 @@ mod common;
 use common::{assert_says, digits_data, digits_model, example, failure, json, success, Folder};
 use forebay::data::{npy, npz};
 use forebay_testing::onnx;
+use forebay_testing::onnx::builder::GraphBuilder;
+use serde_json::Value;
 
 /// Digits as `.npy` files in a folder, and as an archive that is not packed.
 fn copies(folder: &Folder, count: u64) -> [String; 2] {
@@ -132,4 +134,38 @@ fn patches_of_volumes_train_and_mixing_classes_is_refused() {
         &["train", &digits_model(), "--data", &digits, "--batch-size", "9", "--augment", "mixup:0.2", "--steps", "1"],
     );
     assert_says(&error, &["labels: they are int64; classes cannot be mixed"]);
+}
+
+#[test]
+fn whole_volumes_are_validated_in_windows_or_at_once() {
+    let (folder, data) = (Folder::new(), example("brain"));
+    let graph = GraphBuilder::new()
+        .input("x", onnx::FLOAT, &["n", "1", "d", "h", "w"])
+        .output("y", onnx::FLOAT, &["n", "3", "d", "h", "w"])
+        .floats("kernel", &[3, 1, 1, 1, 1], &[0.5, -0.5, 0.25])
+        .node("Conv", &["x", "kernel"], &["y"]);
+    let model = folder.write("m.onnx", &graph.build());
+    let flags = ["train", &model, "--data", &data, "--patch", "32x32x32", "--shuffle", "3", "--steps", "2"];
+    let flags = [flags.as_slice(), &["--validate", &data, "--no-compare", "--batch-size", "2"]].concat();
+    let validation = |more: &[&str]| json(&[flags.as_slice(), more].concat())["validation"].clone();
+    let windows = validation(&[]);
+    let whole = validation(&["--validate-by", "whole"]);
+    let voxels = 1_068_592;
+    assert_eq!((&windows["count"], &whole["count"]), (&voxels.into(), &voxels.into()));
+    // The model looks at single voxels: however it is cut, it predicts the same.
+    let near = |one: &Value, other: &Value| {
+        let [one, other] = [one, other].map(|value| value.as_f64().unwrap());
+        assert!((one - other).abs() < 1e-5 * one.abs(), "{one} and {other}");
+    };
+    near(&windows["loss"], &whole["loss"]);
+    near(&windows["dice_mean"], &whole["dice_mean"]);
+    let blended = ["--window-overlap", "0.5", "--window-blend", "gaussian"];
+    near(&validation(&blended)["loss"], &whole["loss"]);
+    assert_eq!(validation(&["--simulate-device", "70%"]), windows, "other bits within a budget");
+    // Where tiles overlap, places count more than once.
+    assert_eq!(validation(&["--validate-by", "tiles"])["count"], 48 * 32 * 32 * 32);
+    let padded = validation(&["--validate-by", "whole", "--pad-to", "64"]);
+    assert_eq!((&padded["count"], &padded["loss"]), (&whole["count"], &whole["loss"]));
+    assert_says(&failure(2, &[flags.as_slice(), &["--window-overlap", "1"]].concat()), &["0.25"]);
+    assert_says(&failure(2, &["train", &model, "--data", &data, "--validate-by", "whole"]), &["--patch"]);
 }

@@ -1,4 +1,5 @@
-//! A data set of patches of volumes: random ones to train on, or tiles that cover each volume.
+//! A data set of patches of volumes: random ones to train on, or tiles that cover each volume; or of whole volumes, each of its own sizes, that
+//! are read as patches are.
 //!
 //! Volumes are read whole, and normalised to mean 0 and deviation 1 over all of their voxels. Where a volume is smaller than a patch, zeros
 //! stand around it. Which patch a sample is, is a function of the seed, the epoch and the sample's number.
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
+use crate::boxes::cut_box;
 use crate::convert::convert;
 use crate::dataset::{
     described, image_input, size_of_files, Batch, Description, InputDescription, Requirements, RowSelection, Source,
@@ -46,6 +48,8 @@ struct PatchSet {
     patch: Vec<u64>,
     /// The seed of random patches; none for tiles.
     seed: Option<u64>,
+    /// Whether samples are whole volumes.
+    is_whole: bool,
     cache: BTreeMap<usize, Arc<Volume>>,
     cached_bytes: u64,
     cache_bytes_max: u64,
@@ -87,6 +91,7 @@ pub(crate) fn open(
         let stream = volume_file::open(&pair.labels)?;
         let (of_volume, _) = reader.grid(&stream.header().shape, &pair.labels)?;
         let count = match patches.per_volume {
+            _ if patches.whole => 1,
             Some(count) => count,
             None => of_volume.iter().zip(&patch).map(|(&size, &patch)| size.div_ceil(patch)).product(),
         };
@@ -102,6 +107,7 @@ pub(crate) fn open(
         channels,
         patch,
         seed: patches.per_volume.map(|_| patches.seed),
+        is_whole: patches.whole,
         cache: BTreeMap::new(),
         cached_bytes: 0,
         cache_bytes_max: CACHE_BYTES_MAX,
@@ -169,46 +175,20 @@ impl PatchSet {
     }
 }
 
-/// A box of the last axes of a tensor; zeros where it reaches beyond.
-fn boxed(tensor: &Tensor, start: &[i64], sizes: &[u64]) -> Tensor {
-    let (rank, size) = (sizes.len(), tensor.data_type().size_bytes() as usize);
-    let (outer, from) = tensor.shape().split_at(tensor.shape().len() - rank);
-    let shape = [outer, sizes].concat();
-    let rows: u64 = shape[..shape.len() - 1].iter().product();
-    let length = sizes.last().map_or(1, |&length| length as i64);
-    let whole = from.last().map_or(1, |&whole| whole as i64);
-    let (first, last) = (start[rank - 1].max(0), (start[rank - 1] + length).min(whole));
-    let mut bytes = Vec::with_capacity((rows * length as u64) as usize * size);
-    for row in 0..rows {
-        // The row's place along the axes before the last, of the box and of the tensor.
-        let (mut number, mut place, mut step, mut is_inside) = (row, 0i64, 1i64, last > first);
-        for axis in (0..rank - 1).rev() {
-            let at = (number % sizes[axis]) as i64 + start[axis];
-            is_inside &= (0..from[axis] as i64).contains(&at);
-            place += at * step;
-            (number, step) = (number / sizes[axis], step * from[axis] as i64);
-        }
-        place += number as i64 * step;
-        let begin = bytes.len();
-        if is_inside {
-            bytes.resize(begin + (first - start[rank - 1]) as usize * size, 0);
-            let source = (place * whole + first) as usize * size;
-            bytes.extend_from_slice(&tensor.bytes()[source..][..(last - first) as usize * size]);
-        }
-        bytes.resize(begin + length as usize * size, 0);
-    }
-    Tensor::new(tensor.data_type(), &shape, bytes).expect("all rows of the box")
-}
-
 impl Source for PatchSet {
     fn description(&self) -> Result<Description, DataError> {
         let stream = volume_file::open(&self.pairs[0].images[0])?;
         let header = stream.header();
-        let what = if self.seed.is_some() { "random patches" } else { "tiles" };
         let files = self.pairs.iter().flat_map(|pair| pair.images.iter().chain([&pair.labels]));
         let format = volume_file::format(&self.pairs[0].images[0]);
         Ok(Description {
-            kind: format!("{what} of {:?} of {} {format} volumes", self.patch, self.pairs.len()),
+            kind: match (self.is_whole, self.seed) {
+                (true, _) => format!("{} whole {format} volumes", self.pairs.len()),
+                (false, Some(_)) => {
+                    format!("random patches of {:?} of {} {format} volumes", self.patch, self.pairs.len())
+                }
+                (false, None) => format!("tiles of {:?} of {} {format} volumes", self.patch, self.pairs.len()),
+            },
             tensors: vec![format!("{}, the first one", described("image", header.data_type, &header.shape))],
             size_bytes: size_of_files(files.map(PathBuf::as_path))?,
             ..Description::default()
@@ -226,13 +206,30 @@ impl Source for PatchSet {
     fn batch_of_epoch(&mut self, samples: &[u64], epoch: u64) -> Result<Batch, DataError> {
         let (mut images, mut labels) = (Vec::new(), Vec::new());
         for &sample in samples {
-            let (volume, start) = (self.volume(self.pair_of(sample))?, self.start(sample, epoch));
-            let image = boxed(&volume.image, &start, &self.patch);
+            let pair = self.pair_of(sample);
+            let volume = self.volume(pair)?;
+            let (image, classes) = match self.is_whole {
+                true if self.sizes[pair] != self.sizes[self.pair_of(samples[0])] => {
+                    let origin = self.pairs[pair].images[0].display().to_string();
+                    let expected = "the sizes of the other volumes of the batch (a batch of one takes any)".to_owned();
+                    return Err(DataError::Shape { origin, found: self.sizes[pair].clone(), expected });
+                }
+                true => (volume.image.clone(), volume.labels.clone()),
+                false => {
+                    let start = self.start(sample, epoch);
+                    (cut_box(&volume.image, &start, &self.patch), cut_box(&volume.labels, &start, &self.patch))
+                }
+            };
             images.push(convert(image, self.input.data_type, self.input_scale, "a patch")?);
-            labels.push(convert(boxed(&volume.labels, &start, &self.patch), DataType::Int64, 1.0, "labels")?);
+            labels.push(convert(classes, DataType::Int64, 1.0, "labels")?);
         }
         let stacked = |tensors: &[Tensor]| Tensor::stack(&tensors.iter().collect::<Vec<_>>()).expect("one shape");
         Ok(Batch { inputs: BTreeMap::from([(self.input.name.clone(), stacked(&images))]), labels: stacked(&labels) })
+    }
+
+    fn sample_shapes(&self, sample: u64) -> Option<Vec<Vec<u64>>> {
+        let sizes = self.is_whole.then(|| &self.sizes[self.pair_of(sample)])?;
+        Some(vec![[&[self.channels], sizes.as_slice()].concat()])
     }
 
     fn keep_at_most(&mut self, bytes: u64, _count: u64) {
@@ -273,12 +270,17 @@ mod tests {
     }
 
     fn set(folder: &Path, patch: &[u64], per_volume: Option<u64>, rows: &str) -> Result<DataSet, String> {
+        let mut patches = Patches::new(patch);
+        (patches.per_volume, patches.seed) = (per_volume, 3);
+        set_of(folder, patches, rows)
+    }
+
+    fn set_of(folder: &Path, patches: Patches, rows: &str) -> Result<DataSet, String> {
+        let patch = patches.sizes.as_slice();
         let sample_shape = [&[1], patch].concat();
         let input = InputDescription { name: "x".into(), data_type: DataType::Float32, sample_shape };
         let (labels, label_shape) = (LabelKind::Classes, patch.to_vec());
         let requirements = Requirements { inputs: vec![input], input_scale: 1.0, labels, label_shape };
-        let mut patches = Patches::new(patch);
-        (patches.per_volume, patches.seed) = (per_volume, 3);
         let source =
             open(folder, &requirements, &patches, RowSelection::parse(rows)).map_err(|error| error.to_string())?;
         DataSet::new(source, None, "D").map_err(|error| error.to_string())
@@ -298,7 +300,11 @@ mod tests {
             seen.dedup();
             assert_eq!(seen, (1..=voxels).collect::<Vec<i64>>());
         }
+        let mut volumes = set_of(folder.path(), Patches::volumes(&[3, 4, 2]), "..").unwrap();
+        assert_eq!((volumes.sample_count(), volumes.batch(&[1]).unwrap().labels.shape()), (2, &[1, 2, 4, 8][..]));
+        assert!(volumes.batch(&[0, 1]).unwrap_err().to_string().contains("[2, 4, 8]"));
         let whole = set(folder.path(), &[5, 4, 3], None, "0..1").unwrap().batch(&[0]).unwrap();
+        assert_eq!(volumes.batch(&[0]).unwrap(), whole);
         assert_eq!(
             whole.labels.rows(&[0]).to_i64().unwrap()[..4],
             [1, 21, 41, 6],

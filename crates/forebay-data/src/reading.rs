@@ -37,6 +37,7 @@ pub struct Reading {
 /// assert_eq!(patches.per_volume, None, "tiles that cover each volume");
 /// patches.per_volume = Some(4);
 /// patches.seed = 7;
+/// assert!(Patches::volumes(&[64, 64, 64]).whole);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -47,12 +48,20 @@ pub struct Patches {
     pub per_volume: Option<u64>,
     /// The seed of random patches.
     pub seed: u64,
+    /// Whole volumes instead, each of its own sizes, read and normalised as for patches: what goes over them in windows takes these. A batch
+    /// has volumes of one size.
+    pub whole: bool,
 }
 
 impl Patches {
     /// Tiles of these sizes.
     pub fn new(sizes: &[u64]) -> Patches {
-        Patches { sizes: sizes.to_vec(), per_volume: None, seed: 0 }
+        Patches { sizes: sizes.to_vec(), per_volume: None, seed: 0, whole: false }
+    }
+
+    /// Whole volumes, for a model that takes patches of these sizes.
+    pub fn volumes(sizes: &[u64]) -> Patches {
+        Patches { whole: true, ..Patches::new(sizes) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo};
+use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo, Windows};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -19,6 +19,9 @@ use crate::plan::{planned, Planned};
 /// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan takes
 /// over, learning rate, norm of the gradients, and whether the update was left out.
 type Step = (u64, f32, f64, f64, usize, f64, bool, f32, Option<f32>, bool);
+
+/// Windows as Python gives them: sizes, overlap, blend, what own sizes are rounded up to, and windows at a time.
+type WindowsGiven = (Vec<u64>, f64, String, u64, Option<u64>);
 
 /// A trainer.
 #[pyclass(module = "forebay._forebay", frozen)]
@@ -198,6 +201,24 @@ impl Trainer {
         labels: Given<'py>,
     ) -> PyResult<(f32, Taken<'py>)> {
         let evaluate = |trainer: &mut forebay::Trainer, batch, labels| trainer.evaluate(batch, labels);
+        let evaluation = self.on_batch(py, &self.evaluations, batch, labels, evaluate)?;
+        Ok((evaluation.loss, array(py, evaluation.logits)))
+    }
+
+    /// The same of samples in windows: sizes, overlap, blend, what own sizes are rounded up to, and windows at a time.
+    fn evaluate_windows<'py>(
+        &self,
+        py: Python<'py>,
+        batch: BTreeMap<String, Given<'py>>,
+        labels: Given<'py>,
+        windows: WindowsGiven,
+    ) -> PyResult<(f32, Taken<'py>)> {
+        let (sizes, overlap, blend, multiple, batch_size) = windows;
+        let mut windows = Windows::new(&sizes);
+        let blend = blend.parse().map_err(|reason| exception(py, &Error::Option { reason }))?;
+        (windows.overlap, windows.blend, windows.multiple, windows.batch_size) = (overlap, blend, multiple, batch_size);
+        let evaluate =
+            move |trainer: &mut forebay::Trainer, batch, labels| trainer.evaluate_windows(batch, labels, &windows);
         let evaluation = self.on_batch(py, &self.evaluations, batch, labels, evaluate)?;
         Ok((evaluation.loss, array(py, evaluation.logits)))
     }

@@ -71,7 +71,7 @@
 //! | read a model | [`Model`], [`ModelBuilder`], [`TensorInfo`], [`ValueInfo`] |
 //! | hold data on the host | [`Tensor`], [`DataType`]; data sets in [`data`] |
 //! | run | [`Session`], [`SessionBuilder`], [`RunTimes`], [`PlanCache`] |
-//! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`] |
+//! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`], [`Windows`] |
 //! | stop and go on | [`Checkpoint`], [`CheckpointFolder`] |
 //! | choose a device | [`DeviceName`], [`DeviceOptions`], [`devices`], [`open_device`] |
 //! | set budgets | [`MemoryOptions`], [`MemoryLimit`], [`MemorySize`], [`MemoryMode`] |
@@ -126,6 +126,7 @@ pub mod tensor_info;
 pub mod trainer;
 pub mod training;
 mod weights;
+mod windows;
 
 pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
@@ -275,6 +276,7 @@ pub use stages::PlanCache;
 pub use step_report::{Evaluation, StepReport};
 pub use tensor_info::{TensorInfo, Value, ValueInfo};
 pub use trainer::Trainer;
+pub use windows::{Blend, Windows};
 
 /// The examples of documents, compiled with those of the code.
 #[cfg(doctest)]

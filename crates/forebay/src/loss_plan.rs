@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::tensor::Contents;
 use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
-use forebay_model::{Graph, Tensor, ValueId};
+use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 
 use crate::compile::{compile, Compiled, Together};
@@ -107,6 +108,38 @@ impl LossPlan {
         let together = Together { unshared: &BTreeSet::new(), sharded, block_elements };
         let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(together))?;
         LossPlan::new(&graph.graph, compiled, landmarks, options)
+    }
+
+    /// Whether the loss depends on nothing but one prediction and labels.
+    pub(crate) fn takes_predictions(options: &TrainingOptions) -> bool {
+        let is_own = matches!(options.loss, Loss::Output { .. });
+        !is_own && options.loss.other_output().is_none() && options.terms.is_empty()
+    }
+
+    /// Plans the loss of predictions that are given.
+    ///
+    /// # Errors
+    /// A loss that depends on more, or budgets that are too small.
+    pub(crate) fn of_predictions(
+        predictions: &TensorInfo,
+        options: &TrainingOptions,
+        machine: &LimitedDevice,
+    ) -> Result<LossPlan, Error> {
+        let mut options = options.clone();
+        (options.loss_output, options.precision) = (None, None);
+        let mut graph = Graph::default();
+        let ty = TensorType::new(predictions.data_type, &predictions.shape);
+        let input = graph.add_value(&predictions.name, Some(ty));
+        let dimensions = predictions.shape.iter().map(|&size| Dimension::Known(size)).collect();
+        graph.value_mut(input).declared = Some((predictions.data_type, dimensions));
+        (graph.inputs, graph.outputs) = (vec![input], vec![input]);
+        let LossGraph { mut graph, loss, prediction, labels, terms } = loss_graph(&graph, &options)?;
+        graph.outputs = vec![loss];
+        let landmarks =
+            Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
+        let together = Together { unshared: &BTreeSet::new(), sharded: &BTreeSet::new(), block_elements: 1 };
+        let compiled = compile(&graph, &BTreeSet::new(), machine, None, None, Some(together))?;
+        LossPlan::new(&graph, compiled, landmarks, &options)
     }
 
     fn new(

@@ -5,6 +5,7 @@
 
 mod gradients;
 mod values;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -81,6 +82,8 @@ pub struct Trainer {
     with_gradients: BTreeMap<Shapes, LossPlan>,
     /// The same of evaluations.
     evaluation: BTreeMap<Shapes, LossPlan>,
+    /// Losses of merged predictions, once there was one.
+    losses: Option<windows::Losses>,
     /// Numbers of shapes, in the order in which they came.
     numbers: BTreeMap<Shapes, u64>,
     /// The shapes that were planned first.
@@ -145,6 +148,7 @@ impl Trainer {
             training: BTreeMap::from([(main.clone(), plan)]),
             with_gradients: BTreeMap::new(),
             evaluation: BTreeMap::new(),
+            losses: None,
             numbers: BTreeMap::from([(main.clone(), 1)]),
             main,
             batch_size,

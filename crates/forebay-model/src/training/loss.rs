@@ -164,7 +164,7 @@ impl Loss {
     }
 
     /// The output that the loss takes next to its prediction, where there is one.
-    pub(super) fn other_output(&self) -> Option<&str> {
+    pub fn other_output(&self) -> Option<&str> {
         match self {
             Loss::CosineEmbedding { other_output, .. } => other_output.as_deref(),
             _ => None,
