@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::is_relu;
@@ -37,14 +36,16 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let batch = |epsilon, activation| Batch { epsilon, activation, gpu };
+    let batch = |epsilon, activation| is_relu(activation).map(|relu| Batch { epsilon, relu, gpu });
     let lowered = match *kernel {
-        Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
+        Kernel::BatchNormalization { epsilon, activation } => {
+            batch(epsilon, activation).and_then(|batch| batch.inference(reads, writes))
+        }
         Kernel::BatchNormalizationTraining { epsilon, activation } => {
-            batch(epsilon, activation).training(reads, writes)
+            batch(epsilon, activation).and_then(|batch| batch.training(reads, writes))
         }
         Kernel::BatchNormalizationGradient { epsilon, activation } => {
-            batch(epsilon, activation).gradient(reads, writes)
+            batch(epsilon, activation).and_then(|batch| batch.gradient(reads, writes))
         }
         Kernel::RunningStatistics { momentum, correction } => {
             running_statistics(momentum, correction, reads, writes, gpu)
@@ -59,7 +60,8 @@ pub(super) fn lower(
 /// Batch normalisation.
 struct Batch<'a> {
     epsilon: f32,
-    activation: Activation,
+    /// As [`is_relu`] says.
+    relu: u32,
     gpu: &'a Target,
 }
 
@@ -171,7 +173,7 @@ impl Batch<'_> {
             GROUP_ELEMENTS as u32,
             u32::from(mixed),
             self.epsilon.to_bits(),
-            is_relu(self.activation),
+            self.relu,
         ];
         parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
         strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));

@@ -3,9 +3,9 @@
 use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::{DataType, Kernel};
 
-use super::elementwise::relu;
 use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
 use super::product::{multiply, rows_max, Matrix, PANEL};
+use super::simd::limited;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -201,10 +201,11 @@ unsafe fn tile_product(
             }
         }
         multiply(rows, columns, product.k, a, b, y, product.alpha, summand.is_some());
-        if product.activation == Activation::Relu {
+        if product.activation != Activation::None {
+            let [low, high] = product.activation.limits();
             for i in 0..rows {
                 let line = std::slice::from_raw_parts_mut(y.from(i, 0).base, columns);
-                line.iter_mut().for_each(|value| *value = relu(*value));
+                line.iter_mut().for_each(|value| *value = limited(*value, low, high));
             }
         }
     }

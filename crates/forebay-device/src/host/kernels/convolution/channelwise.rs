@@ -19,7 +19,8 @@ pub(super) struct Plane<'a> {
     /// As many.
     pub weights: *const f32,
     pub bias: f32,
-    pub relu: bool,
+    /// What sums are limited to.
+    pub limits: [f32; 2],
     pub count: usize,
     pub sums: *mut f32,
 }
@@ -53,6 +54,8 @@ unsafe fn sum_plane_with<V: Vector>(plane: &Plane) {
 #[inline(always)]
 unsafe fn sum_tiles<V: Vector, const TAPS: usize>(plane: &Plane) {
     let taps = if TAPS == 0 { plane.offsets.len() } else { TAPS };
+    // SAFETY: the caller's promises.
+    let [low, high] = plane.limits.map(|limit| unsafe { V::splat(limit) });
     let mut start = 0;
     while start < plane.count {
         // SAFETY: the caller's promises.
@@ -64,8 +67,7 @@ unsafe fn sum_tiles<V: Vector, const TAPS: usize>(plane: &Plane) {
                 sums = V::add_multiples(sums, plane.weights.add(tap), seen);
             }
             for (n, sum) in sums.into_iter().enumerate() {
-                let sum = if plane.relu { sum.relu() } else { sum };
-                sum.store(plane.sums.add(start + n * V::WIDTH));
+                sum.limited(low, high).store(plane.sums.add(start + n * V::WIDTH));
             }
         }
         start += VECTORS * V::WIDTH;

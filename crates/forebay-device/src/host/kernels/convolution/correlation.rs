@@ -226,7 +226,7 @@ impl Correlation {
                                 offsets: &family.offsets,
                                 weights,
                                 bias,
-                                relu: activation == Activation::Relu,
+                                limits: activation.limits(),
                                 count: 0,
                                 sums: sums.as_mut_ptr(),
                             };
@@ -306,6 +306,7 @@ impl Correlation {
                         unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                     self.slab.pack(&lines, channel, packed);
                 }
+                let is_last = chunk.start + chunk.len == self.sources;
                 for family in &self.families {
                     let row = self.sources * family.taps.len();
                     let skipped = targets.start * row + chunk.start * family.taps.len();
@@ -323,7 +324,7 @@ impl Correlation {
                         },
                         bias,
                         first: chunk.start == 0,
-                        relu: activation == Activation::Relu && chunk.start + chunk.len == self.sources,
+                        limits: if is_last { activation } else { Activation::None }.limits(),
                         target,
                     };
                     // SAFETY: the caller's promises; the block's source is packed.
@@ -432,7 +433,8 @@ struct Job<'a> {
     bias: Option<&'a [f32]>,
     /// Whether the sums begin here, or go on from what the target holds.
     first: bool,
-    relu: bool,
+    /// What is written is within them.
+    limits: [f32; 2],
     /// The first target channel.
     target: *mut f32,
 }
@@ -506,7 +508,7 @@ unsafe fn correlate_at<V: Vector>(
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
         if layout.column_stride == 1 && column + tile.vectors * V::WIDTH <= layout.columns {
             let place = TileOutput { base: place.base.add(row * layout.row_stride + column), ..place };
-            correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
+            correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, place);
             return;
         }
         let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS_NARROW];
@@ -526,7 +528,7 @@ unsafe fn correlate_at<V: Vector>(
             }
         }
         let local = TileOutput { base: own.as_mut_ptr().cast(), stride: VECTORS * WIDTH_MAX };
-        correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, local);
+        correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
             layout.for_each_run(tile, V::WIDTH, |at, target, count| {

@@ -39,7 +39,8 @@ pub(super) struct TileOutput {
     pub stride: usize,
 }
 
-/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_NARROW`] times one.
+/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_NARROW`] times one. What is written is within
+/// the limits.
 ///
 /// # Safety
 /// All addresses must be readable or writable, in whole vectors, and the CPU must have the vector's instructions.
@@ -49,25 +50,25 @@ pub(super) unsafe fn correlate<V: Vector>(
     vectors: usize,
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         match (channels, vectors) {
-            (CHANNELS_NARROW, _) => outlined::<V, CHANNELS_NARROW, 1>(terms, start, relu, place),
-            (4, 3) => outlined::<V, 4, 3>(terms, start, relu, place),
-            (4, 2) => outlined::<V, 4, 2>(terms, start, relu, place),
-            (4, _) => outlined::<V, 4, 1>(terms, start, relu, place),
-            (3, 3) => outlined::<V, 3, 3>(terms, start, relu, place),
-            (3, 2) => outlined::<V, 3, 2>(terms, start, relu, place),
-            (3, _) => outlined::<V, 3, 1>(terms, start, relu, place),
-            (2, 3) => outlined::<V, 2, 3>(terms, start, relu, place),
-            (2, 2) => outlined::<V, 2, 2>(terms, start, relu, place),
-            (2, _) => outlined::<V, 2, 1>(terms, start, relu, place),
-            (_, 3) => outlined::<V, 1, 3>(terms, start, relu, place),
-            (_, 2) => outlined::<V, 1, 2>(terms, start, relu, place),
-            (_, _) => outlined::<V, 1, 1>(terms, start, relu, place),
+            (CHANNELS_NARROW, _) => outlined::<V, CHANNELS_NARROW, 1>(terms, start, limits, place),
+            (4, 3) => outlined::<V, 4, 3>(terms, start, limits, place),
+            (4, 2) => outlined::<V, 4, 2>(terms, start, limits, place),
+            (4, _) => outlined::<V, 4, 1>(terms, start, limits, place),
+            (3, 3) => outlined::<V, 3, 3>(terms, start, limits, place),
+            (3, 2) => outlined::<V, 3, 2>(terms, start, limits, place),
+            (3, _) => outlined::<V, 3, 1>(terms, start, limits, place),
+            (2, 3) => outlined::<V, 2, 3>(terms, start, limits, place),
+            (2, 2) => outlined::<V, 2, 2>(terms, start, limits, place),
+            (2, _) => outlined::<V, 2, 1>(terms, start, limits, place),
+            (_, 3) => outlined::<V, 1, 3>(terms, start, limits, place),
+            (_, 2) => outlined::<V, 1, 2>(terms, start, limits, place),
+            (_, _) => outlined::<V, 1, 1>(terms, start, limits, place),
         }
     }
 }
@@ -78,14 +79,14 @@ pub(super) unsafe fn correlate<V: Vector>(
 unsafe fn outlined<V: Vector, const C: usize, const N: usize>(
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
             #[inline(always)]
-            || correlate_tile::<V, C, N>(terms, start, relu, place),
+            || correlate_tile::<V, C, N>(terms, start, limits, place),
         );
     }
 }
@@ -96,7 +97,7 @@ unsafe fn outlined<V: Vector, const C: usize, const N: usize>(
 unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
@@ -123,10 +124,10 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
                 }
             }
         }
+        let [low, high] = limits.map(|limit| V::splat(limit));
         for (c, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
-                let sum = if relu { sum.relu() } else { sum };
-                sum.store(place.base.add(c * place.stride + n * V::WIDTH));
+                sum.limited(low, high).store(place.base.add(c * place.stride + n * V::WIDTH));
             }
         }
     }
