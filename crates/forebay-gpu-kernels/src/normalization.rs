@@ -167,14 +167,8 @@ impl Batch<'_> {
         bindings: Vec<Bound>,
     ) -> Dispatch {
         let groups = groups(count, self.gpu);
-        let mut parameters = vec![
-            groups[0],
-            count as u32,
-            GROUP_ELEMENTS as u32,
-            u32::from(mixed),
-            self.epsilon.to_bits(),
-            self.relu,
-        ];
+        let mut parameters =
+            vec![groups[0], count as u32, GROUP_ELEMENTS as u32, u32::from(mixed), self.epsilon.to_bits(), self.relu];
         parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
         strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
         Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }

@@ -282,14 +282,14 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::Relu,
+            activation: Activation::Clip { low: 0.0, high: 0.5 },
             part: ProductPart::Whole,
         };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float32, &[2, 5, 3, 6])]);
         let (av, bv) = (a.values(), b.values());
         let expected: Vec<f64> = (0..10)
             .flat_map(|i| naive(&av[i / 5 * 12..][..12], &bv[i % 5 * 24..][..24], (3, 6, 4), (false, false)))
-            .map(|value| value.max(0.0))
+            .map(|value| value.clamp(0.0, 0.5))
             .collect();
         assert_close(&y[0].values(), &expected, 1e-5, "batches");
     }

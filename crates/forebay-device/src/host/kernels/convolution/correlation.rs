@@ -4,16 +4,18 @@
 //! does not depend on how the target is cut into tasks and tiles, so neither do the bits: a batch gives the same bits whole
 //! and in parts.
 
+use std::mem::MaybeUninit;
+
 use forebay_base::kernel::Activation;
 
-use super::super::parallel::{copy_run, for_each, Pointer};
+use super::super::parallel::{copy_run, for_each, threads, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
 use super::axis::{Axis, Class};
 use super::channelwise::{sum_plane, Plane, BEHIND};
-use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_NARROW, VECTORS};
+use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_MAX, VECTORS};
 use super::slab::{even, spans, Slab, Span, SLACK};
 use super::Geometry;
 
@@ -31,6 +33,14 @@ const TAPS_MAX: usize = 1 << 20;
 const FAMILIES_MAX: usize = 1 << 18;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
+/// Positions of a plane, those between rows included, up to which rows are packed without gaps: packing takes longer then.
+const POSITIONS_DENSE_MAX: usize = 256;
+/// Target channels that pay for it.
+const TARGETS_DENSE_MIN: usize = 32;
+/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache.
+const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
+/// Tiles of a plane from which on its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
+const TILES_MIN: usize = 3;
 /// Positions of a block that pay for its halo.
 const POSITIONS_MIN: usize = 256;
 
@@ -100,8 +110,13 @@ impl Correlation {
         (sources, targets): (usize, usize),
         (source, target): (Spatial, Spatial),
     ) -> Result<Correlation, String> {
+        let axes = if targets >= TARGETS_DENSE_MIN { without_gaps(axes) } else { axes };
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
-        let bytes_seen = rows_seen * (VECTORS * LANES + geometry.kernel[2]) * size_of::<f32>();
+        let row_seen = match &axes[2] {
+            axis if axis.spread == 0 => axis.phases.len() * VECTORS * LANES,
+            _ => VECTORS * LANES + geometry.kernel[2],
+        };
+        let bytes_seen = rows_seen * row_seen * size_of::<f32>();
         let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
         let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
         let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
@@ -113,14 +128,20 @@ impl Correlation {
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
         let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
+        let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
         if groups.saturating_mul(blocks) < TASKS_MIN {
-            let parts = TASKS_MIN.div_ceil(groups * blocks).min(targets.div_ceil(target_chunk_min));
+            let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
+            let parts = match tasks_min {
+                1 => weights_bytes.div_ceil(WEIGHTS_MAX_BYTES),
+                _ => TASKS_MIN.div_ceil(groups * blocks),
+            };
+            let parts = parts.min(targets.div_ceil(target_chunk_min));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
         let tasks = |slab: &Slab| {
             [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
         };
-        while tasks(&slab) < TASKS_MIN && slab.block.iter().product::<usize>() > POSITIONS_MIN {
+        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() > POSITIONS_MIN {
             elements_max /= 2;
             match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
                 Ok(smaller) => slab = smaller,
@@ -347,6 +368,19 @@ fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
     Ok(())
 }
 
+/// Packs the taps of the last dimension apart where planes are so small that the numbers between two rows would fill vectors.
+fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
+    let [planes, rows, mut columns] = axes;
+    let (height, width) = (rows.count(), columns.count());
+    let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
+    let halves = |positions: usize| positions.div_ceil(LANES);
+    let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
+    if is_small && columns.target_stride == 1 && halves(dense) < halves(with_gaps - 1) {
+        columns.pack_taps_apart();
+    }
+    [planes, rows, columns]
+}
+
 fn families(geometry: &Geometry, slab: &Slab, source_chunk: usize, (sources, targets): (usize, usize)) -> Vec<Family> {
     let [planes, rows, columns] = &slab.axes;
     let mut families = Vec::new();
@@ -460,7 +494,7 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
             let mut start = 0;
             while start < job.targets.len {
                 let len = match job.targets.len - start {
-                    CHANNELS_NARROW.. if tile.is_narrow => CHANNELS_NARROW,
+                    CHANNELS_MAX.. if tile.vectors == 1 || V::REGISTERS >= 32 && tiles.len() >= TILES_MIN => CHANNELS_MAX,
                     left => left.min(CHANNELS),
                 };
                 let (channels, plane_start) = (Span { start, len }, plane * slab.plane_pitch());
@@ -503,7 +537,7 @@ unsafe fn correlate_at<V: Vector>(
         let start = match job.bias {
             _ if !job.first => Start::Target,
             Some(bias) => Start::Values(std::array::from_fn(|c| if c < channels.len { bias[first + c] } else { 0.0 })),
-            None => Start::Values([0.0; CHANNELS_NARROW]),
+            None => Start::Values([0.0; CHANNELS_MAX]),
         };
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
         if layout.column_stride == 1 && column + tile.vectors * V::WIDTH <= layout.columns {
@@ -511,9 +545,10 @@ unsafe fn correlate_at<V: Vector>(
             correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, place);
             return;
         }
-        let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS_NARROW];
+        let mut own = [const { MaybeUninit::<[f32; VECTORS * WIDTH_MAX]>::uninit() }; CHANNELS_MAX];
         if let Start::Target = start {
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
+                let own = own.write([0.0; VECTORS * WIDTH_MAX]);
                 let channel = place.base.add(c * place.stride);
                 layout.for_each_run(tile, V::WIDTH, |at, target, count| {
                     let own = &mut own[at..at + count];
@@ -531,8 +566,10 @@ unsafe fn correlate_at<V: Vector>(
         correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
+            // The tile's vectors are written, and no run leaves them.
+            let own = own.as_ptr().cast::<f32>();
             layout.for_each_run(tile, V::WIDTH, |at, target, count| {
-                layout.write_run(&own[at..at + count], channel.add(target));
+                layout.write_run(std::slice::from_raw_parts(own.add(at), count), channel.add(target));
             });
         }
     }
