@@ -25,6 +25,10 @@ const PACKED_MAX: usize = 96 * 1024;
 const CHANNEL_MAX: usize = 16 * 1024;
 /// Packed elements of a task that goes channel by channel, if there are as many.
 const CHANNELWISE_MIN: usize = 8 * 1024;
+/// Tasks that go channel by channel, about, where each has as many elements.
+const CHANNELWISE_TASKS_MAX: usize = 32;
+/// Taps up to which every second element is picked while sums are made, not while a channel is packed.
+const TAPS_PICKED_MAX: usize = 9;
 /// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
 const SEEN_MAX_BYTES: usize = 24 * 1024;
 /// Taps of a window in the transposed direction, at most: each family lists its own.
@@ -70,6 +74,8 @@ pub(super) struct Correlation {
     source_chunk: usize,
     /// Target channels of a task.
     target_chunk: usize,
+    /// 2 where positions are every second one of those that blocks have in the last dimension, else 1.
+    step: usize,
     source: Spatial,
     target: Spatial,
 }
@@ -82,8 +88,22 @@ impl Correlation {
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, PACKED_MAX)?;
         let geometry = &geometry.flat();
-        let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
-        Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
+        let correlate = |geometry: &Geometry| {
+            let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
+            Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
+        };
+        let [.., columns] = geometry.target;
+        let is_channelwise = [geometry.inputs, geometry.outputs] == [1, 1];
+        if is_channelwise && geometry.strides[2] == 2 && geometry.taps() <= TAPS_PICKED_MAX && columns > 0 {
+            // Rows are packed as they are, which takes less than the sums do, and positions look at every second element of them.
+            let mut dense = *geometry;
+            (dense.strides[2], dense.target[2]) = (1, 2 * columns - 1);
+            let correlation = correlate(&dense)?;
+            if correlation.slab.block[2] == dense.target[2] {
+                return Ok(Correlation { step: 2, ..correlation });
+            }
+        }
+        correlate(geometry)
     }
 
     /// From dy to dx.
@@ -158,6 +178,7 @@ impl Correlation {
             slab,
             source_chunk,
             target_chunk,
+            step: 1,
             source,
             target,
         })
@@ -217,9 +238,11 @@ impl Correlation {
     ) {
         let (slab, blocks) = (&self.slab, self.slab.block_count());
         let (rows, columns) = (slab.block[1], slab.block[2]);
-        let packed_count = slab.channel_stride + BEHIND;
+        let packed_count = slab.channel_stride + self.step * BEHIND;
         let sums_count = (rows - 1) * slab.row_pitch() + columns + BEHIND;
-        let chunk = (CHANNELWISE_MIN / slab.channel_stride).clamp(1, self.groups);
+        // How lines are packed is worked out once for the channels of a task, of which there are so many.
+        let all = self.images * blocks * self.groups;
+        let chunk = (CHANNELWISE_MIN / slab.channel_stride).max(all / CHANNELWISE_TASKS_MAX).clamp(1, self.groups);
         let chunks = self.groups.div_ceil(chunk);
         for_each(self.images * blocks * chunks, |index| {
             let (first, index) = (index % chunks * chunk, index / chunks);
@@ -248,6 +271,9 @@ impl Correlation {
                                 weights,
                                 bias,
                                 limits: activation.limits(),
+                                step: self.step,
+                                rows: 0,
+                                pitch: 0,
                                 count: 0,
                                 sums: sums.as_mut_ptr(),
                             };
@@ -265,12 +291,16 @@ impl Correlation {
     /// As [`Correlation::run`]; the block's source is packed, and there is room for its sums.
     unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: *mut f32) {
         let Some((lens, at, layout)) = self.places(family, origin) else { return };
-        let count = (lens[1] - 1) * layout.pitch + lens[2];
+        // Rows are summed together, with what is between them, where every element is a position.
+        let (rows, count) = match self.step {
+            1 => (1, (lens[1] - 1) * layout.pitch + lens[2]),
+            _ => (lens[1], lens[2]),
+        };
         for number in 0..lens[0] {
             // SAFETY: the caller's promises; positions lie in the block.
             unsafe {
                 let packed = plane.packed.add(number * self.slab.plane_pitch());
-                sum_plane(&Plane { packed, count, ..plane });
+                sum_plane(&Plane { packed, rows, count, pitch: layout.pitch, ..plane });
                 let stride = self.slab.axes[0].target_stride;
                 let base = target.add((at[0] + number * stride) * self.target.plane + at[1] * self.target.row + at[2]);
                 for row in 0..lens[1] {
@@ -285,7 +315,9 @@ impl Correlation {
     /// where it has none.
     fn places(&self, family: &Family, origin: [usize; 3]) -> Option<([usize; 3], [usize; 3], Layout)> {
         let slab = &self.slab;
-        let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
+        let mut lens: [usize; 3] =
+            std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
+        lens[2] = lens[2].div_ceil(self.step);
         let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
         let at = std::array::from_fn(|d| origin[d] * strides[d] + family.first[d]);
         let layout = Layout {
@@ -494,7 +526,9 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
             let mut start = 0;
             while start < job.targets.len {
                 let len = match job.targets.len - start {
-                    CHANNELS_MAX.. if tile.vectors == 1 || V::REGISTERS >= 32 && tiles.len() >= TILES_MIN => CHANNELS_MAX,
+                    CHANNELS_MAX.. if tile.vectors == 1 || V::REGISTERS >= 32 && tiles.len() >= TILES_MIN => {
+                        CHANNELS_MAX
+                    }
                     left => left.min(CHANNELS),
                 };
                 let (channels, plane_start) = (Span { start, len }, plane * slab.plane_pitch());
