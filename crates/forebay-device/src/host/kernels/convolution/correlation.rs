@@ -17,6 +17,7 @@ use super::axis::{Axis, Class};
 use super::channelwise::{sum_plane, Plane, BEHIND};
 use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_MAX, VECTORS};
 use super::slab::{even, spans, Slab, Span, SLACK};
+use super::tiles::{Layout, Tile};
 use super::Geometry;
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
@@ -95,12 +96,14 @@ impl Correlation {
         let [.., columns] = geometry.target;
         let is_channelwise = [geometry.inputs, geometry.outputs] == [1, 1];
         if is_channelwise && geometry.strides[2] == 2 && geometry.taps() <= TAPS_PICKED_MAX && columns > 0 {
-            // Rows are packed as they are, which takes less than the sums do, and positions look at every second element of them.
+            // Rows are packed as they are, and positions look at every second element of them: that takes less than two packed halves.
             let mut dense = *geometry;
-            (dense.strides[2], dense.target[2]) = (1, 2 * columns - 1);
-            let correlation = correlate(&dense)?;
-            if correlation.slab.block[2] == dense.target[2] {
-                return Ok(Correlation { step: 2, ..correlation });
+            (dense.strides[2], dense.target[2]) = (1, columns.saturating_mul(2) - 1);
+            match correlate(&dense) {
+                Ok(whole_rows) if whole_rows.slab.block[2] == dense.target[2] => {
+                    return Ok(Correlation { step: 2, ..whole_rows });
+                }
+                _ => {}
             }
         }
         correlate(geometry)
@@ -607,110 +610,4 @@ unsafe fn correlate_at<V: Vector>(
             });
         }
     }
-}
-
-/// The positions of a plane of a block, and where they lie in the target.
-struct Layout {
-    rows: usize,
-    columns: usize,
-    /// Numbers from row to row; those beyond the columns are no positions.
-    pitch: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-/// Adjacent position numbers that are summed together.
-#[derive(Clone, Copy)]
-struct Tile {
-    start: usize,
-    vectors: usize,
-    /// Whether it is one vector of half the width.
-    is_narrow: bool,
-}
-
-impl Layout {
-    /// The same positions as one row, where rows follow each other without gaps.
-    fn merged(self) -> Layout {
-        if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {
-            return self;
-        }
-        let columns = self.rows * self.columns;
-        Layout { rows: 1, columns, pitch: columns, ..self }
-    }
-
-    /// Writes adjacent positions of a row from an address on.
-    ///
-    /// # Safety
-    /// The addresses must be writable, and no one else's.
-    #[inline(always)]
-    unsafe fn write_run(&self, values: &[f32], address: *mut f32) {
-        // SAFETY: the caller's promises.
-        unsafe {
-            if self.column_stride == 1 {
-                return copy_run(std::slice::from_raw_parts_mut(address, values.len()), values);
-            }
-            for (i, &value) in values.iter().enumerate() {
-                *address.add(i * self.column_stride) = value;
-            }
-        }
-    }
-
-    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less. What is left over goes
-    /// into a vector of `half` the width, where it fits there.
-    fn tiles(&self, width: usize, half: usize) -> Vec<Tile> {
-        let cut = |count: usize| match count % width {
-            1.. if half < width && count % width <= half => (count / width, true),
-            _ => (count.div_ceil(width), false),
-        };
-        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums, and wide vectors take twice as long.
-        let cycles = if half < width { [4, 8, 12] } else { [4, 5, 6] };
-        let cost = |(vectors, has_narrow): (usize, bool)| {
-            tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
-        };
-        let along = cut(self.columns);
-        let across = cut((self.rows - 1) * self.pitch + self.columns);
-        let (runs, cut) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
-        let (vectors, has_narrow) = cut;
-        let mut tiles = Vec::with_capacity(runs * (vectors.div_ceil(2) + 1));
-        for run in 0..runs {
-            let mut start = run * self.pitch;
-            for vectors in tile_sizes(vectors) {
-                tiles.push(Tile { start, vectors, is_narrow: false });
-                start += vectors * width;
-            }
-            if has_narrow {
-                tiles.push(Tile { start, vectors: 1, is_narrow: true });
-            }
-        }
-        tiles
-    }
-
-    /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
-    #[inline(always)]
-    fn for_each_run(&self, tile: &Tile, width: usize, mut work: impl FnMut(usize, usize, usize)) {
-        let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
-        let (mut at, end) = (0, tile.vectors * width);
-        while at < end && row < self.rows {
-            if column < self.columns {
-                let count = (self.columns - column).min(end - at);
-                work(at, row * self.row_stride + column * self.column_stride, count);
-            }
-            at += self.pitch - column;
-            column = 0;
-            row += 1;
-        }
-    }
-}
-
-/// Cuts a number of vectors into tiles of three, and of two where one would be left over.
-fn tile_sizes(vectors: usize) -> impl Iterator<Item = usize> {
-    let pairs = match vectors % VECTORS {
-        0 => 0,
-        1 if vectors > 1 => 2,
-        1 => 0,
-        _ => 1,
-    };
-    let single = usize::from(vectors == 1);
-    let threes = (vectors - 2 * pairs - single) / VECTORS;
-    [(VECTORS, threes), (2, pairs), (1, single)].into_iter().flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }

@@ -325,7 +325,9 @@ fn limits_give_the_bits_of_a_clip_behind() {
             Tensor::new(&float(sizes), &values)
         };
         let [x, w, dy] = [&case.x, &case.w, &case.y].map(|sizes| tensor(sizes, &mut random));
-        let clip = |y: &Tensor| run(&Kernel::Unary(UnaryOp::Clip { low: -0.25, high: 0.5 }), &[y], &[y.desc.clone()]);
+        let clip = |y: &Tensor| {
+            run(&Kernel::Unary(UnaryOp::Clip { low: -0.25, high: 0.5 }), &[y], std::slice::from_ref(&y.desc))
+        };
         let both = [Activation::None, Activation::Clip { low: -0.25, high: 0.5 }];
         let forward = both.map(|activation| {
             let kernel = Kernel::Convolution { convolution: case.convolution.clone(), activation };
