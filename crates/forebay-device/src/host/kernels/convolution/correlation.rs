@@ -42,7 +42,7 @@ const TASKS_MIN: usize = 8;
 const POSITIONS_DENSE_MAX: usize = 256;
 /// Target channels that pay for it.
 const TARGETS_DENSE_MIN: usize = 32;
-/// Weights of a task where one thread has nothing to share out: they stay in a core's second-level cache.
+/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache.
 const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
 /// Tiles of a plane from which on its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
 const TILES_MIN: usize = 3;
@@ -151,9 +151,10 @@ impl Correlation {
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
         let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
+        let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
         if groups.saturating_mul(blocks) < TASKS_MIN {
             let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
-            let parts = match threads() {
+            let parts = match tasks_min {
                 1 => weights_bytes.div_ceil(WEIGHTS_MAX_BYTES),
                 _ => TASKS_MIN.div_ceil(groups * blocks),
             };
@@ -163,7 +164,7 @@ impl Correlation {
         let tasks = |slab: &Slab| {
             [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
         };
-        while tasks(&slab) < TASKS_MIN && slab.block.iter().product::<usize>() > POSITIONS_MIN {
+        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() > POSITIONS_MIN {
             elements_max /= 2;
             match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
                 Ok(smaller) => slab = smaller,
