@@ -203,12 +203,30 @@ pub struct Convolution {
 }
 
 /// What is applied to a result before it is written (set by fusion).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// Nothing.
     None,
     /// max(x, 0).
     Relu,
+    /// min(max(x, low), high), as [`UnaryOp::Clip`]. Products, convolutions and `Binary` of float32 have it.
+    Clip {
+        /// Lower limit.
+        low: f32,
+        /// Upper limit.
+        high: f32,
+    },
+}
+
+impl Activation {
+    /// The lower and the upper limit of what it gives. NaN stays NaN.
+    pub fn limits(self) -> [f32; 2] {
+        match self {
+            Activation::None => [f32::NEG_INFINITY, f32::INFINITY],
+            Activation::Relu => [0.0, f32::INFINITY],
+            Activation::Clip { low, high } => [low, high],
+        }
+    }
 }
 
 /// How padding is filled.

@@ -18,8 +18,15 @@ const CHUNK_SUMS_BYTES: u64 = 16;
 const CHUNK_STATISTICS_BYTES: u64 = 32;
 
 /// What the shaders of batch normalisation and its sums are told of an activation.
-pub(super) fn is_relu(activation: Activation) -> u32 {
-    u32::from(activation == Activation::Relu)
+///
+/// # Errors
+/// Where it is something else than a ReLU.
+pub(super) fn is_relu(activation: Activation) -> Result<u32, String> {
+    match activation {
+        Activation::None => Ok(0),
+        Activation::Relu => Ok(1),
+        Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {activation:?}")),
+    }
 }
 
 /// The sums of a strided layout's channels: how workgroups share them.

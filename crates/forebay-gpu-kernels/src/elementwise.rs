@@ -172,6 +172,9 @@ fn binary(
     if kind != Kind::Boolean && is_logic {
         return Err(format!("{op:?} is defined for bool, not for {a}"));
     }
+    if matches!(activation, Activation::Clip { .. }) && a != DataType::Float32 {
+        return Err(format!("{activation:?} is applied to float32, not to {a}"));
+    }
     if kind == Kind::Real && is_of_bits(op) {
         return Err(format!("{op:?} is defined for integers, not for {a}"));
     }
@@ -184,8 +187,15 @@ fn binary(
         8 => &shaders::ELEMENTWISE_WIDE_BINARY,
         _ => &shaders::ELEMENTWISE_BINARY,
     };
-    let constants = vec![op.opcode(), kind.opcode(), (activation == Activation::Relu) as u32];
-    let task = Task { shader, constants, arguments: Vec::new() };
+    let applied = match activation {
+        Activation::None => 0,
+        Activation::Relu => 1,
+        Activation::Clip { .. } => 2,
+    };
+    let constants = vec![op.opcode(), kind.opcode(), applied];
+    // Wide elements have no limits but the ReLU's.
+    let limits = if a.size_bytes() == 8 { Vec::new() } else { activation.limits().map(f32::to_bits).to_vec() };
+    let task = Task { shader, constants, arguments: limits };
     Elements::of(reads, write)?.dispatches(&task, gpu)
 }
 

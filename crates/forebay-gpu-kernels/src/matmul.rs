@@ -1,6 +1,6 @@
 //! Matrix products: `kernels/matmul.slang`.
 
-use forebay_base::kernel::{Activation, ProductPart, PRODUCT_TERMS};
+use forebay_base::kernel::{ProductPart, PRODUCT_TERMS};
 use forebay_base::{Kernel, SumTree, TensorDesc};
 
 use super::operand_type::{Builds, CooperativeBuilds, OperandType};
@@ -84,10 +84,12 @@ pub(super) fn lower(
     let groups = groups(count(side), gpu);
     let [row_tiles, column_tiles] = tiles(side).map(|tiles| tiles as u32);
     let [row_stride, column_stride] = product.summand_strides.map(|stride| stride as u32);
+    let [low, high] = activation.limits().map(f32::to_bits);
     let mut parameters = vec![
         groups[0],
         u32::from(reads.len() > summand),
-        u32::from(activation == Activation::Relu),
+        low,
+        high,
         row_tiles,
         column_tiles,
         batches as u32,

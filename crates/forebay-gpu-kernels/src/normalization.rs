@@ -39,14 +39,16 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let batch = |epsilon, activation| Batch { epsilon, activation, gpu };
+    let batch = |epsilon, activation| is_relu(activation).map(|relu| Batch { epsilon, activation, relu, gpu });
     let lowered = match *kernel {
-        Kernel::BatchNormalization { epsilon, activation } => batch(epsilon, activation).inference(reads, writes),
+        Kernel::BatchNormalization { epsilon, activation } => {
+            batch(epsilon, activation).and_then(|batch| batch.inference(reads, writes))
+        }
         Kernel::BatchNormalizationTraining { epsilon, activation } => {
-            batch(epsilon, activation).training(reads, writes)
+            batch(epsilon, activation).and_then(|batch| batch.training(reads, writes))
         }
         Kernel::BatchNormalizationGradient { epsilon, activation } => {
-            batch(epsilon, activation).gradient(reads, writes)
+            batch(epsilon, activation).and_then(|batch| batch.gradient(reads, writes))
         }
         Kernel::RunningStatistics { momentum, correction } => {
             running_statistics(momentum, correction, reads, writes, gpu)
@@ -62,6 +64,8 @@ pub(super) fn lower(
 struct Batch<'a> {
     epsilon: f32,
     activation: Activation,
+    /// The activation, as [`is_relu`] says.
+    relu: u32,
     gpu: &'a Target,
 }
 
@@ -227,14 +231,8 @@ impl Batch<'_> {
         bindings: Vec<Bound>,
     ) -> Dispatch {
         let groups = groups(count, self.gpu);
-        let mut parameters = vec![
-            groups[0],
-            count as u32,
-            GROUP_ELEMENTS as u32,
-            u32::from(mixed),
-            self.epsilon.to_bits(),
-            is_relu(self.activation),
-        ];
+        let mut parameters =
+            vec![groups[0], count as u32, GROUP_ELEMENTS as u32, u32::from(mixed), self.epsilon.to_bits(), self.relu];
         parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
         strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
         Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }

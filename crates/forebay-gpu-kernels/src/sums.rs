@@ -48,7 +48,7 @@ pub(super) fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
             require_packed(&parameters, data_type, channels)?;
-            settings = Settings { epsilon, relu: is_relu(activation), ..settings };
+            settings = Settings { epsilon, relu: is_relu(activation)?, ..settings };
             ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], strided_layouts([x, dy])?)
         }
         Summing::SquaredError => {

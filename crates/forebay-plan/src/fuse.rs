@@ -69,16 +69,21 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
         let Some(first) = program.launches[index].writes.first().cloned() else { continue };
         let Some(reader) = uses.only_reader(program, &first) else { continue };
         let follower = &program.launches[reader];
-        if follower.kernel != Kernel::Unary(UnaryOp::Relu)
-            || follower.reads[0] != first
-            || !follower.writes[0].desc.is_packed()
-        {
+        let applied = match follower.kernel {
+            Kernel::Unary(UnaryOp::Relu) => Activation::Relu,
+            Kernel::Unary(UnaryOp::Clip { low, high }) => Activation::Clip { low, high },
+            _ => continue,
+        };
+        if follower.reads[0] != first || !follower.writes[0].desc.is_packed() {
             continue;
         }
         let output = follower.writes[0].clone();
         let launch = &mut program.launches[index];
+        if !launch.kernel.can_apply(applied, output.desc.data_type()) {
+            continue;
+        }
         match launch.kernel.activation_mut() {
-            Some(activation) if *activation == Activation::None => *activation = Activation::Relu,
+            Some(activation) if *activation == Activation::None => *activation = applied,
             _ => continue,
         }
         launch.writes[0] = output;
@@ -146,6 +151,24 @@ mod tests {
         let fused = fuse(build.finish(&[y]));
         assert_eq!(fused.launches.len(), 1);
         assert_eq!(fused.launches[0].writes[0].buffer, y);
+    }
+
+    #[test]
+    fn limits_join_the_kernels_that_can_apply_them() {
+        let clip = UnaryOp::Clip { low: 0.0, high: 6.0 };
+        let add = Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None };
+        let normalise = Kernel::BatchNormalization { epsilon: 1e-5, activation: Activation::None };
+        for (kernel, operands, joins) in [(add, 2, true), (normalise, 5, false)] {
+            let mut build = ProgramBuilder::default();
+            let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
+            build.launch(kernel, &vec![x; operands], &[a]);
+            build.launch(Kernel::Unary(clip), &[a], &[y]);
+            let mut fused = fuse(build.finish(&[y])).launches;
+            assert_eq!(fused.len(), if joins { 1 } else { 2 }, "{}", fused[0].kernel);
+            let applied = fused[0].kernel.activation_mut().copied();
+            let expected = if joins { Activation::Clip { low: 0.0, high: 6.0 } } else { Activation::None };
+            assert_eq!(applied, Some(expected));
+        }
     }
 
     #[test]

@@ -201,10 +201,12 @@ impl Direction<'_> {
         let column_tiles = u64::from(self.targets).div_ceil(columns);
         let groups = groups(classes * images_and_groups * row_tiles * column_tiles, gpu);
         let [by_output, _, kernel_strides @ ..] = self.geometry.weight_strides();
+        let [low, high] = activation.limits().map(f32::to_bits);
         let mut parameters = vec![
             groups[0],
             u32::from(bias),
-            u32::from(activation == Activation::Relu),
+            low,
+            high,
             row_tiles as u32,
             column_tiles as u32,
             self.geometry.groups,

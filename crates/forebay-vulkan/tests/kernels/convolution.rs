@@ -5,6 +5,7 @@ use forebay_base::sum_tree::{nodes_of, PartialSums};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, RandomTensors, Tensor};
+use crate::elementwise::applied;
 use crate::spatial::{layout, sliding};
 use crate::sums::apply;
 
@@ -77,7 +78,7 @@ impl Case {
 
     fn check(&self, seed: u64, random: &mut Random) {
         let convolution = || self.convolution.clone();
-        let activation = if random.below(2) == 0 { Activation::None } else { Activation::Relu };
+        let activation = applied(random);
         let mut with_bias = |channels: u64, mut reads: Vec<Tensor>| {
             if random.below(2) == 0 {
                 reads.push(random.tensor(&packed(self.data_type(), &[channels])));

@@ -97,6 +97,11 @@ const EDGES: [f64; 18] = [
     -1e-30,
 ];
 
+/// Nothing, a ReLU or limits.
+pub fn applied(random: &mut Random) -> Activation {
+    [Activation::None, Activation::Relu, Activation::Clip { low: -0.5, high: 1.25 }][random.below(3) as usize]
+}
+
 /// How far results may be from the host's, relative to 1 + their size.
 fn tolerance(op: UnaryOp) -> f64 {
     match op {
@@ -256,8 +261,7 @@ fn functions_of_two_variables_agree_in_every_layout() {
         let y = written(&mut random, result, &sizes);
         // Few different numbers, so that comparisons meet equal ones.
         let reads = [random.integers(&a, -3, 3), random.integers(&b, -3, 3)];
-        let relu = !op.is_comparison() && random.below(2) == 0;
-        let activation = if relu { Activation::Relu } else { Activation::None };
+        let activation = if op.is_comparison() { Activation::None } else { applied(&mut random) };
         let kernel = Kernel::Binary { op, activation };
         compare(seed, &kernel, &reads, std::slice::from_ref(&y), real_tolerance(op));
         let reads = [random.tensor(&a), random.tensor(&b)];

@@ -6,6 +6,7 @@ use forebay_base::{sum_tree, DataType, Kernel};
 use half::{bf16, f16};
 
 use crate::compare::{self, compare, element, packed, rounding, strided, vulkan, Random, RandomTensors, Tensor};
+use crate::elementwise::applied;
 use crate::sums::{apply, same};
 
 const TYPES: [DataType; 3] = [DataType::Float32, DataType::Float16, DataType::BFloat16];
@@ -16,7 +17,7 @@ fn kernel(random: &mut Random, summand: bool) -> Kernel {
         transpose_b: random.below(2) == 1,
         alpha: if random.below(2) == 1 { 1.0 } else { -0.75 },
         beta: if summand { 0.5 } else { 0.0 },
-        activation: if random.below(2) == 1 { Activation::Relu } else { Activation::None },
+        activation: applied(random),
         part: ProductPart::Whole,
     }
 }

@@ -1,6 +1,7 @@
 //! Placement: what in a kernel's own description depends on where in the tensors its operands lie.
 
 use super::super::{Activation, Kernel, ProductPart, Summing, Window};
+use crate::DataType;
 
 /// What of a kernel a part of a launch has for itself.
 #[derive(Debug)]
@@ -156,6 +157,22 @@ impl Kernel {
             | Kernel::AddSums { .. }
             | Kernel::FromSums { .. }
             | Kernel::Exchange(_) => None,
+        }
+    }
+
+    /// Whether fusion may have the kernel apply this to its result, of this type.
+    pub fn can_apply(&self, activation: Activation, data_type: DataType) -> bool {
+        let limits_any = match self {
+            Kernel::Binary { op, .. } => !op.is_comparison(),
+            Kernel::MatMul { .. } | Kernel::Convolution { .. } | Kernel::ConvolutionDataGradient { .. } => true,
+            _ => false,
+        };
+        match activation {
+            Activation::None | Activation::Relu => self.clone().activation_mut().is_some(),
+            // Kernels are compared, which those with NaN in them cannot be.
+            Activation::Clip { low, high } => {
+                limits_any && data_type == DataType::Float32 && !low.is_nan() && !high.is_nan()
+            }
         }
     }
 

@@ -3,9 +3,9 @@
 use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::{DataType, Kernel};
 
-use super::elementwise::relu;
 use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
 use super::product::{multiply, rows_max, Matrix, PANEL};
+use super::simd::limited;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -201,10 +201,11 @@ unsafe fn tile_product(
             }
         }
         multiply(rows, columns, product.k, a, b, y, product.alpha, summand.is_some());
-        if product.activation == Activation::Relu {
+        if product.activation != Activation::None {
+            let [low, high] = product.activation.limits();
             for i in 0..rows {
                 let line = std::slice::from_raw_parts_mut(y.from(i, 0).base, columns);
-                line.iter_mut().for_each(|value| *value = relu(*value));
+                line.iter_mut().for_each(|value| *value = limited(*value, low, high));
             }
         }
     }
@@ -281,14 +282,14 @@ mod tests {
             transpose_b: false,
             alpha: 1.0,
             beta: 0.0,
-            activation: Activation::Relu,
+            activation: Activation::Clip { low: 0.0, high: 0.5 },
             part: ProductPart::Whole,
         };
         let y = run(&kernel, &[&a, &b], &[desc(DataType::Float32, &[2, 5, 3, 6])]);
         let (av, bv) = (a.values(), b.values());
         let expected: Vec<f64> = (0..10)
             .flat_map(|i| naive(&av[i / 5 * 12..][..12], &bv[i % 5 * 24..][..24], (3, 6, 4), (false, false)))
-            .map(|value| value.max(0.0))
+            .map(|value| value.clamp(0.0, 0.5))
             .collect();
         assert_close(&y[0].values(), &expected, 1e-5, "batches");
     }

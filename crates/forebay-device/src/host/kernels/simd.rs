@@ -21,6 +21,17 @@ pub(super) fn prefetch(address: *const f32) {
     let _ = address;
 }
 
+/// low where x is smaller, high where it is larger, else x: NaN stays.
+#[inline(always)]
+pub(super) fn limited<T: PartialOrd>(x: T, low: T, high: T) -> T {
+    let x = if x < low { low } else { x };
+    if x > high {
+        high
+    } else {
+        x
+    }
+}
+
 /// A vector of [`Vector::WIDTH`] numbers.
 pub(super) trait Vector: Copy {
     /// The vector for what is left over that fills half of this one at most: this one itself where there is no narrower one.
@@ -85,11 +96,11 @@ pub(super) trait Vector: Copy {
             }
         }
     }
-    /// max(self, 0) that keeps NaN.
+    /// low where it is smaller, high where it is larger, else self: NaN stays.
     ///
     /// # Safety
     /// See [`Vector::load`].
-    unsafe fn relu(self) -> Self;
+    unsafe fn limited(self, low: Self, high: Self) -> Self;
     /// x where it is larger or NaN, else self.
     ///
     /// # Safety
@@ -157,8 +168,8 @@ impl Vector for Plain {
     }
 
     #[inline(always)]
-    unsafe fn relu(self) -> Self {
-        Plain(self.0.map(|value| if value < 0.0 { 0.0 } else { value }))
+    unsafe fn limited(self, low: Self, high: Self) -> Self {
+        Plain(std::array::from_fn(|i| limited(self.0[i], low.0[i], high.0[i])))
     }
 
     #[inline(always)]
@@ -356,9 +367,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn relu(self) -> Self {
-            // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
-            Avx2(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
+        unsafe fn limited(self, low: Self, high: Self) -> Self {
+            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the instructions give the second.
+            Avx2(unsafe { _mm256_min_ps(high.0, _mm256_max_ps(low.0, self.0)) })
         }
 
         #[inline(always)]
@@ -453,9 +464,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn relu(self) -> Self {
-            // SAFETY: see `load`. Of two operands where one is NaN the instruction gives the second.
-            Avx512(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        unsafe fn limited(self, low: Self, high: Self) -> Self {
+            // SAFETY: see `load`. Of two operands that are equal, or where one is NaN, the instructions give the second.
+            Avx512(unsafe { _mm512_min_ps(high.0, _mm512_max_ps(low.0, self.0)) })
         }
 
         #[inline(always)]
@@ -534,9 +545,10 @@ mod tests {
         unsafe {
             let (a, b) = (V::load(numbers.as_ptr()), V::load(numbers.as_ptr().add(V::WIDTH)));
             let mut out = vec![0.0; V::WIDTH];
-            a.add_product(b, V::splat(2.0)).relu().store(out.as_mut_ptr());
+            let [zero, six] = [0.0, 6.0].map(|value| V::splat(value));
+            a.add_product(b, V::splat(2.0)).limited(zero, six).store(out.as_mut_ptr());
             let expected: Vec<f32> =
-                (0..V::WIDTH).map(|i| (numbers[i] + 2.0 * numbers[V::WIDTH + i]).max(0.0)).collect();
+                (0..V::WIDTH).map(|i| (numbers[i] + 2.0 * numbers[V::WIDTH + i]).clamp(0.0, 6.0)).collect();
             assert_eq!(out[..], expected);
             V::load_even(numbers.as_ptr()).store(out.as_mut_ptr());
             assert!((0..V::WIDTH).all(|i| out[i] == numbers[2 * i]), "{out:?}");
@@ -544,8 +556,10 @@ mod tests {
             sums[1].store(out.as_mut_ptr());
             let expected: Vec<f32> = (0..V::WIDTH).map(|i| numbers[V::WIDTH + i] + 3.0 * numbers[i]).collect();
             assert_eq!(out[..], expected);
-            V::splat(f32::NAN).relu().store(out.as_mut_ptr());
+            V::splat(f32::NAN).limited(zero, six).store(out.as_mut_ptr());
             assert!(out.iter().all(|value| value.is_nan()));
+            V::splat(-0.0).limited(zero, V::splat(f32::INFINITY)).store(out.as_mut_ptr());
+            assert!(out.iter().all(|value| value.to_bits() == f32::to_bits(-0.0)));
             for (one, other, largest) in [(1.0, 2.0, 2.0), (2.0, 1.0, 2.0), (0.0, -0.0, 0.0), (-0.0, 0.0, -0.0)] {
                 V::splat(one).larger(V::splat(other)).store(out.as_mut_ptr());
                 assert!(out.iter().all(|value| value.to_bits() == f32::to_bits(largest)), "{one} and {other}: {out:?}");

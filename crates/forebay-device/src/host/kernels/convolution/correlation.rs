@@ -4,17 +4,20 @@
 //! does not depend on how the target is cut into tasks and tiles, so neither do the bits: a batch gives the same bits whole
 //! and in parts.
 
+use std::mem::MaybeUninit;
+
 use forebay_base::kernel::Activation;
 
-use super::super::parallel::{copy_run, for_each, Pointer};
+use super::super::parallel::{copy_run, for_each, threads, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
 use super::axis::{Axis, Class};
 use super::channelwise::{sum_plane, Plane, BEHIND};
-use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_NARROW, VECTORS};
+use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_MAX, VECTORS};
 use super::slab::{even, spans, Slab, Span, SLACK};
+use super::tiles::{Layout, Tile};
 use super::Geometry;
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
@@ -23,6 +26,10 @@ const PACKED_MAX: usize = 96 * 1024;
 const CHANNEL_MAX: usize = 16 * 1024;
 /// Packed elements of a task that goes channel by channel, if there are as many.
 const CHANNELWISE_MIN: usize = 8 * 1024;
+/// Tasks that go channel by channel, about, where each has as many elements.
+const CHANNELWISE_TASKS_MAX: usize = 32;
+/// Taps up to which every second element is picked while sums are made, not while a channel is packed.
+const TAPS_PICKED_MAX: usize = 9;
 /// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
 const SEEN_MAX_BYTES: usize = 24 * 1024;
 /// Taps of a window in the transposed direction, at most: each family lists its own.
@@ -31,6 +38,14 @@ const TAPS_MAX: usize = 1 << 20;
 const FAMILIES_MAX: usize = 1 << 18;
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
+/// Positions of a plane, those between rows included, up to which rows are packed without gaps: packing takes longer then.
+const POSITIONS_DENSE_MAX: usize = 256;
+/// Target channels that pay for it.
+const TARGETS_DENSE_MIN: usize = 32;
+/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache.
+const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
+/// Tiles of a plane from which on its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
+const TILES_MIN: usize = 3;
 /// Positions of a block that pay for its halo.
 const POSITIONS_MIN: usize = 256;
 
@@ -60,6 +75,8 @@ pub(super) struct Correlation {
     source_chunk: usize,
     /// Target channels of a task.
     target_chunk: usize,
+    /// 2 where positions are every second one of those that blocks have in the last dimension, else 1.
+    step: usize,
     source: Spatial,
     target: Spatial,
 }
@@ -72,8 +89,24 @@ impl Correlation {
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, PACKED_MAX)?;
         let geometry = &geometry.flat();
-        let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
-        Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
+        let correlate = |geometry: &Geometry| {
+            let axes = std::array::from_fn(|d| Axis::forward(geometry, d));
+            Correlation::new(geometry, axes, (geometry.inputs, geometry.outputs), (geometry.x, geometry.y))
+        };
+        let [.., columns] = geometry.target;
+        let is_channelwise = [geometry.inputs, geometry.outputs] == [1, 1];
+        if is_channelwise && geometry.strides[2] == 2 && geometry.taps() <= TAPS_PICKED_MAX && columns > 0 {
+            // Rows are packed as they are, and positions look at every second element of them: that takes less than two packed halves.
+            let mut dense = *geometry;
+            (dense.strides[2], dense.target[2]) = (1, columns.saturating_mul(2) - 1);
+            match correlate(&dense) {
+                Ok(whole_rows) if whole_rows.slab.block[2] == dense.target[2] => {
+                    return Ok(Correlation { step: 2, ..whole_rows });
+                }
+                _ => {}
+            }
+        }
+        correlate(geometry)
     }
 
     /// From dy to dx.
@@ -100,8 +133,13 @@ impl Correlation {
         (sources, targets): (usize, usize),
         (source, target): (Spatial, Spatial),
     ) -> Result<Correlation, String> {
+        let axes = if targets >= TARGETS_DENSE_MIN { without_gaps(axes) } else { axes };
         let rows_seen = geometry.kernel[0] * geometry.kernel[1];
-        let bytes_seen = rows_seen * (VECTORS * LANES + geometry.kernel[2]) * size_of::<f32>();
+        let row_seen = match &axes[2] {
+            axis if axis.spread == 0 => axis.phases.len() * VECTORS * LANES,
+            _ => VECTORS * LANES + geometry.kernel[2],
+        };
+        let bytes_seen = rows_seen * row_seen * size_of::<f32>();
         let source_chunk = even(sources, (SEEN_MAX_BYTES / bytes_seen).max(1));
         let mut elements_max = (PACKED_MAX / source_chunk).min(CHANNEL_MAX);
         let families_count: usize = axes.iter().map(|axis| axis.classes.len()).product();
@@ -113,14 +151,20 @@ impl Correlation {
         let target_chunk_min = if geometry.taps() / families_count >= LANES { 4 * CHANNELS } else { 16 * CHANNELS };
         let groups = geometry.batch * geometry.groups;
         let mut target_chunk = targets;
+        let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
         if groups.saturating_mul(blocks) < TASKS_MIN {
-            let parts = TASKS_MIN.div_ceil(groups * blocks).min(targets.div_ceil(target_chunk_min));
+            let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
+            let parts = match tasks_min {
+                1 => weights_bytes.div_ceil(WEIGHTS_MAX_BYTES),
+                _ => TASKS_MIN.div_ceil(groups * blocks),
+            };
+            let parts = parts.min(targets.div_ceil(target_chunk_min));
             target_chunk = targets.div_ceil(parts).next_multiple_of(CHANNELS).min(targets);
         }
         let tasks = |slab: &Slab| {
             [groups, slab.block_count(), targets.div_ceil(target_chunk)].into_iter().fold(1, usize::saturating_mul)
         };
-        while tasks(&slab) < TASKS_MIN && slab.block.iter().product::<usize>() > POSITIONS_MIN {
+        while tasks(&slab) < tasks_min && slab.block.iter().product::<usize>() > POSITIONS_MIN {
             elements_max /= 2;
             match Slab::new(axes.clone(), elements_max, CHANNEL_MAX) {
                 Ok(smaller) => slab = smaller,
@@ -137,6 +181,7 @@ impl Correlation {
             slab,
             source_chunk,
             target_chunk,
+            step: 1,
             source,
             target,
         })
@@ -196,9 +241,11 @@ impl Correlation {
     ) {
         let (slab, blocks) = (&self.slab, self.slab.block_count());
         let (rows, columns) = (slab.block[1], slab.block[2]);
-        let packed_count = slab.channel_stride + BEHIND;
+        let packed_count = slab.channel_stride + self.step * BEHIND;
         let sums_count = (rows - 1) * slab.row_pitch() + columns + BEHIND;
-        let chunk = (CHANNELWISE_MIN / slab.channel_stride).clamp(1, self.groups);
+        // How lines are packed is worked out once for the channels of a task, of which there are so many.
+        let all = self.images * blocks * self.groups;
+        let chunk = (CHANNELWISE_MIN / slab.channel_stride).max(all / CHANNELWISE_TASKS_MAX).clamp(1, self.groups);
         let chunks = self.groups.div_ceil(chunk);
         for_each(self.images * blocks * chunks, |index| {
             let (first, index) = (index % chunks * chunk, index / chunks);
@@ -226,7 +273,10 @@ impl Correlation {
                                 offsets: &family.offsets,
                                 weights,
                                 bias,
-                                relu: activation == Activation::Relu,
+                                limits: activation.limits(),
+                                step: self.step,
+                                rows: 0,
+                                pitch: 0,
                                 count: 0,
                                 sums: sums.as_mut_ptr(),
                             };
@@ -244,12 +294,16 @@ impl Correlation {
     /// As [`Correlation::run`]; the block's source is packed, and there is room for its sums.
     unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: *mut f32) {
         let Some((lens, at, layout)) = self.places(family, origin) else { return };
-        let count = (lens[1] - 1) * layout.pitch + lens[2];
+        // Rows are summed together, with what is between them, where every element is a position.
+        let (rows, count) = match self.step {
+            1 => (1, (lens[1] - 1) * layout.pitch + lens[2]),
+            _ => (lens[1], lens[2]),
+        };
         for number in 0..lens[0] {
             // SAFETY: the caller's promises; positions lie in the block.
             unsafe {
                 let packed = plane.packed.add(number * self.slab.plane_pitch());
-                sum_plane(&Plane { packed, count, ..plane });
+                sum_plane(&Plane { packed, rows, count, pitch: layout.pitch, ..plane });
                 let stride = self.slab.axes[0].target_stride;
                 let base = target.add((at[0] + number * stride) * self.target.plane + at[1] * self.target.row + at[2]);
                 for row in 0..lens[1] {
@@ -264,7 +318,9 @@ impl Correlation {
     /// where it has none.
     fn places(&self, family: &Family, origin: [usize; 3]) -> Option<([usize; 3], [usize; 3], Layout)> {
         let slab = &self.slab;
-        let lens: [usize; 3] = std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
+        let mut lens: [usize; 3] =
+            std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
+        lens[2] = lens[2].div_ceil(self.step);
         let strides: [usize; 3] = std::array::from_fn(|d| slab.axes[d].target_stride);
         let at = std::array::from_fn(|d| origin[d] * strides[d] + family.first[d]);
         let layout = Layout {
@@ -306,6 +362,7 @@ impl Correlation {
                         unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                     self.slab.pack(&lines, channel, packed);
                 }
+                let is_last = chunk.start + chunk.len == self.sources;
                 for family in &self.families {
                     let row = self.sources * family.taps.len();
                     let skipped = targets.start * row + chunk.start * family.taps.len();
@@ -323,7 +380,7 @@ impl Correlation {
                         },
                         bias,
                         first: chunk.start == 0,
-                        relu: activation == Activation::Relu && chunk.start + chunk.len == self.sources,
+                        limits: if is_last { activation } else { Activation::None }.limits(),
                         target,
                     };
                     // SAFETY: the caller's promises; the block's source is packed.
@@ -344,6 +401,19 @@ fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
         return Err(format!("a window of {taps} elements is too large for the host, which takes at most {taps_max}"));
     }
     Ok(())
+}
+
+/// Packs the taps of the last dimension apart where planes are so small that the numbers between two rows would fill vectors.
+fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
+    let [planes, rows, mut columns] = axes;
+    let (height, width) = (rows.count(), columns.count());
+    let (dense, with_gaps) = (height * width, height * (width + columns.spread.min(1)));
+    let halves = |positions: usize| positions.div_ceil(LANES);
+    let is_small = height > 1 && columns.spread > 0 && with_gaps <= POSITIONS_DENSE_MAX;
+    if is_small && columns.target_stride == 1 && halves(dense) < halves(with_gaps - 1) {
+        columns.pack_taps_apart();
+    }
+    [planes, rows, columns]
 }
 
 fn families(geometry: &Geometry, slab: &Slab, source_chunk: usize, (sources, targets): (usize, usize)) -> Vec<Family> {
@@ -432,7 +502,8 @@ struct Job<'a> {
     bias: Option<&'a [f32]>,
     /// Whether the sums begin here, or go on from what the target holds.
     first: bool,
-    relu: bool,
+    /// What is written is within them.
+    limits: [f32; 2],
     /// The first target channel.
     target: *mut f32,
 }
@@ -458,7 +529,9 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
             let mut start = 0;
             while start < job.targets.len {
                 let len = match job.targets.len - start {
-                    CHANNELS_NARROW.. if tile.is_narrow => CHANNELS_NARROW,
+                    CHANNELS_MAX.. if tile.vectors == 1 || V::REGISTERS >= 32 && tiles.len() >= TILES_MIN => {
+                        CHANNELS_MAX
+                    }
                     left => left.min(CHANNELS),
                 };
                 let (channels, plane_start) = (Span { start, len }, plane * slab.plane_pitch());
@@ -501,17 +574,18 @@ unsafe fn correlate_at<V: Vector>(
         let start = match job.bias {
             _ if !job.first => Start::Target,
             Some(bias) => Start::Values(std::array::from_fn(|c| if c < channels.len { bias[first + c] } else { 0.0 })),
-            None => Start::Values([0.0; CHANNELS_NARROW]),
+            None => Start::Values([0.0; CHANNELS_MAX]),
         };
         let (row, column) = (tile.start / layout.pitch, tile.start % layout.pitch);
         if layout.column_stride == 1 && column + tile.vectors * V::WIDTH <= layout.columns {
             let place = TileOutput { base: place.base.add(row * layout.row_stride + column), ..place };
-            correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, place);
+            correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, place);
             return;
         }
-        let mut own = [[0.0f32; VECTORS * WIDTH_MAX]; CHANNELS_NARROW];
+        let mut own = [const { MaybeUninit::<[f32; VECTORS * WIDTH_MAX]>::uninit() }; CHANNELS_MAX];
         if let Start::Target = start {
             for (c, own) in own.iter_mut().enumerate().take(channels.len) {
+                let own = own.write([0.0; VECTORS * WIDTH_MAX]);
                 let channel = place.base.add(c * place.stride);
                 layout.for_each_run(tile, V::WIDTH, |at, target, count| {
                     let own = &mut own[at..at + count];
@@ -526,118 +600,14 @@ unsafe fn correlate_at<V: Vector>(
             }
         }
         let local = TileOutput { base: own.as_mut_ptr().cast(), stride: VECTORS * WIDTH_MAX };
-        correlate::<V>(channels.len, tile.vectors, &terms, start, job.relu, local);
+        correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
+            // The tile's vectors are written, and no run leaves them.
+            let own = own.as_ptr().cast::<f32>();
             layout.for_each_run(tile, V::WIDTH, |at, target, count| {
-                layout.write_run(&own[at..at + count], channel.add(target));
+                layout.write_run(std::slice::from_raw_parts(own.add(at), count), channel.add(target));
             });
         }
     }
-}
-
-/// The positions of a plane of a block, and where they lie in the target.
-struct Layout {
-    rows: usize,
-    columns: usize,
-    /// Numbers from row to row; those beyond the columns are no positions.
-    pitch: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-/// Adjacent position numbers that are summed together.
-#[derive(Clone, Copy)]
-struct Tile {
-    start: usize,
-    vectors: usize,
-    /// Whether it is one vector of half the width.
-    is_narrow: bool,
-}
-
-impl Layout {
-    /// The same positions as one row, where rows follow each other without gaps.
-    fn merged(self) -> Layout {
-        if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {
-            return self;
-        }
-        let columns = self.rows * self.columns;
-        Layout { rows: 1, columns, pitch: columns, ..self }
-    }
-
-    /// Writes adjacent positions of a row from an address on.
-    ///
-    /// # Safety
-    /// The addresses must be writable, and no one else's.
-    #[inline(always)]
-    unsafe fn write_run(&self, values: &[f32], address: *mut f32) {
-        // SAFETY: the caller's promises.
-        unsafe {
-            if self.column_stride == 1 {
-                return copy_run(std::slice::from_raw_parts_mut(address, values.len()), values);
-            }
-            for (i, &value) in values.iter().enumerate() {
-                *address.add(i * self.column_stride) = value;
-            }
-        }
-    }
-
-    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less. What is left over goes
-    /// into a vector of `half` the width, where it fits there.
-    fn tiles(&self, width: usize, half: usize) -> Vec<Tile> {
-        let cut = |count: usize| match count % width {
-            1.. if half < width && count % width <= half => (count / width, true),
-            _ => (count.div_ceil(width), false),
-        };
-        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums, and wide vectors take twice as long.
-        let cycles = if half < width { [4, 8, 12] } else { [4, 5, 6] };
-        let cost = |(vectors, has_narrow): (usize, bool)| {
-            tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
-        };
-        let along = cut(self.columns);
-        let across = cut((self.rows - 1) * self.pitch + self.columns);
-        let (runs, cut) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
-        let (vectors, has_narrow) = cut;
-        let mut tiles = Vec::with_capacity(runs * (vectors.div_ceil(2) + 1));
-        for run in 0..runs {
-            let mut start = run * self.pitch;
-            for vectors in tile_sizes(vectors) {
-                tiles.push(Tile { start, vectors, is_narrow: false });
-                start += vectors * width;
-            }
-            if has_narrow {
-                tiles.push(Tile { start, vectors: 1, is_narrow: true });
-            }
-        }
-        tiles
-    }
-
-    /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
-    #[inline(always)]
-    fn for_each_run(&self, tile: &Tile, width: usize, mut work: impl FnMut(usize, usize, usize)) {
-        let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
-        let (mut at, end) = (0, tile.vectors * width);
-        while at < end && row < self.rows {
-            if column < self.columns {
-                let count = (self.columns - column).min(end - at);
-                work(at, row * self.row_stride + column * self.column_stride, count);
-            }
-            at += self.pitch - column;
-            column = 0;
-            row += 1;
-        }
-    }
-}
-
-/// Cuts a number of vectors into tiles of three, and of two where one would be left over.
-fn tile_sizes(vectors: usize) -> impl Iterator<Item = usize> {
-    let pairs = match vectors % VECTORS {
-        0 => 0,
-        1 if vectors > 1 => 2,
-        1 => 0,
-        _ => 1,
-    };
-    let single = usize::from(vectors == 1);
-    let threes = (vectors - 2 * pairs - single) / VECTORS;
-    [(VECTORS, threes), (2, pairs), (1, single)].into_iter().flat_map(|(size, count)| std::iter::repeat_n(size, count))
 }

@@ -4,8 +4,9 @@ use super::super::simd::{prefetch, SummedVector, Vector, LANES};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;
-/// Target channels of a tile of one vector, where there are as many: with fewer sums it would wait for them.
-pub(super) const CHANNELS_NARROW: usize = 8;
+/// Target channels of a tile where there are as many and registers for them, as there are for one vector: with fewer sums it would
+/// wait for them.
+pub(super) const CHANNELS_MAX: usize = 8;
 /// Vectors of positions in a tile. With four channels they fill AVX2's sixteen registers: 12 sums, 3 vectors, 1 factor.
 pub(super) const VECTORS: usize = 3;
 
@@ -16,7 +17,7 @@ const LINE: usize = 16;
 #[derive(Clone, Copy)]
 pub(super) enum Start {
     /// These values, one for each channel.
-    Values([f32; CHANNELS_NARROW]),
+    Values([f32; CHANNELS_MAX]),
     /// What the target holds.
     Target,
 }
@@ -39,7 +40,8 @@ pub(super) struct TileOutput {
     pub stride: usize,
 }
 
-/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_NARROW`] times one.
+/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_MAX`] times one, or times any with 32 registers.
+/// What is written is within the limits.
 ///
 /// # Safety
 /// All addresses must be readable or writable, in whole vectors, and the CPU must have the vector's instructions.
@@ -49,25 +51,27 @@ pub(super) unsafe fn correlate<V: Vector>(
     vectors: usize,
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         match (channels, vectors) {
-            (CHANNELS_NARROW, _) => outlined::<V, CHANNELS_NARROW, 1>(terms, start, relu, place),
-            (4, 3) => outlined::<V, 4, 3>(terms, start, relu, place),
-            (4, 2) => outlined::<V, 4, 2>(terms, start, relu, place),
-            (4, _) => outlined::<V, 4, 1>(terms, start, relu, place),
-            (3, 3) => outlined::<V, 3, 3>(terms, start, relu, place),
-            (3, 2) => outlined::<V, 3, 2>(terms, start, relu, place),
-            (3, _) => outlined::<V, 3, 1>(terms, start, relu, place),
-            (2, 3) => outlined::<V, 2, 3>(terms, start, relu, place),
-            (2, 2) => outlined::<V, 2, 2>(terms, start, relu, place),
-            (2, _) => outlined::<V, 2, 1>(terms, start, relu, place),
-            (_, 3) => outlined::<V, 1, 3>(terms, start, relu, place),
-            (_, 2) => outlined::<V, 1, 2>(terms, start, relu, place),
-            (_, _) => outlined::<V, 1, 1>(terms, start, relu, place),
+            (CHANNELS_MAX, 3) if V::REGISTERS >= 32 => outlined::<V, CHANNELS_MAX, 3>(terms, start, limits, place),
+            (CHANNELS_MAX, 2) if V::REGISTERS >= 32 => outlined::<V, CHANNELS_MAX, 2>(terms, start, limits, place),
+            (CHANNELS_MAX, _) => outlined::<V, CHANNELS_MAX, 1>(terms, start, limits, place),
+            (4, 3) => outlined::<V, 4, 3>(terms, start, limits, place),
+            (4, 2) => outlined::<V, 4, 2>(terms, start, limits, place),
+            (4, _) => outlined::<V, 4, 1>(terms, start, limits, place),
+            (3, 3) => outlined::<V, 3, 3>(terms, start, limits, place),
+            (3, 2) => outlined::<V, 3, 2>(terms, start, limits, place),
+            (3, _) => outlined::<V, 3, 1>(terms, start, limits, place),
+            (2, 3) => outlined::<V, 2, 3>(terms, start, limits, place),
+            (2, 2) => outlined::<V, 2, 2>(terms, start, limits, place),
+            (2, _) => outlined::<V, 2, 1>(terms, start, limits, place),
+            (_, 3) => outlined::<V, 1, 3>(terms, start, limits, place),
+            (_, 2) => outlined::<V, 1, 2>(terms, start, limits, place),
+            (_, _) => outlined::<V, 1, 1>(terms, start, limits, place),
         }
     }
 }
@@ -78,14 +82,14 @@ pub(super) unsafe fn correlate<V: Vector>(
 unsafe fn outlined<V: Vector, const C: usize, const N: usize>(
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
             #[inline(always)]
-            || correlate_tile::<V, C, N>(terms, start, relu, place),
+            || correlate_tile::<V, C, N>(terms, start, limits, place),
         );
     }
 }
@@ -96,7 +100,7 @@ unsafe fn outlined<V: Vector, const C: usize, const N: usize>(
 unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
     terms: &Terms,
     start: Start,
-    relu: bool,
+    limits: [f32; 2],
     place: TileOutput,
 ) {
     // SAFETY: the caller's promises.
@@ -114,7 +118,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         for (line, offsets) in terms.offsets.chunks(LINE).enumerate() {
             let weights = weights.map(|weights| weights.add(line * LINE));
             // Those of the channels that come next.
-            weights.iter().for_each(|weights| prefetch(weights.wrapping_add(CHANNELS * terms.weight_stride)));
+            weights.iter().for_each(|weights| prefetch(weights.wrapping_add(C * terms.weight_stride)));
             for (e, &offset) in offsets.iter().enumerate() {
                 let seen = terms.packed.add(offset as usize);
                 let seen: [V; N] = std::array::from_fn(|n| V::load(seen.add(n * V::WIDTH)));
@@ -123,10 +127,10 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
                 }
             }
         }
+        let [low, high] = limits.map(|limit| V::splat(limit));
         for (c, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
-                let sum = if relu { sum.relu() } else { sum };
-                sum.store(place.base.add(c * place.stride + n * V::WIDTH));
+                sum.limited(low, high).store(place.base.add(c * place.stride + n * V::WIDTH));
             }
         }
     }

@@ -9,6 +9,7 @@ mod channelwise;
 mod correlation;
 mod microkernel;
 mod slab;
+mod tiles;
 mod weight_gradient;
 
 use forebay_base::kernel::Convolution;

@@ -5,7 +5,7 @@
 //! number is the position's place in the plane and in what every tap sees of it.
 
 use super::super::parallel::copy_run;
-use super::super::simd::WIDTH_MAX;
+use super::super::simd::{dispatch_wide, Vector, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::axis::Axis;
 use super::microkernel::VECTORS;
@@ -147,22 +147,20 @@ impl Slab {
 
     /// Packs what a block sees of one channel.
     pub fn pack(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
-        let stride = self.axes[2].source_stride;
-        for (line, target) in lines.iter().zip(target.chunks_exact_mut(self.pitch[2])) {
-            target[..line.low].fill(0.0);
-            copy(&mut target[line.low..line.high], &channel[line.start..], stride);
-            target[line.high..].fill(0.0);
-        }
+        self.pack_lines(lines, channel, target, true);
         // Up to the next channel: vectors read what is behind the last position, and a zero times what a buffer held before need not be one.
         target[self.used - self.axes[2].spread..].fill(0.0);
     }
 
     /// The same where the zeros are there already: those of another channel that was packed like this one.
     pub fn pack_inside(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
-        let stride = self.axes[2].source_stride;
-        for (line, target) in lines.iter().zip(target.chunks_exact_mut(self.pitch[2])) {
-            copy(&mut target[line.low..line.high], &channel[line.start..], stride);
-        }
+        self.pack_lines(lines, channel, target, false);
+    }
+
+    fn pack_lines(&self, lines: &[Line], channel: &[f32], target: &mut [f32], with_zeros: bool) {
+        let (pitch, stride) = (self.pitch[2], self.axes[2].source_stride);
+        // SAFETY: the CPU's best vectors are chosen; addresses come from slices.
+        unsafe { pack_lines(&mut Packing { lines, channel, target, pitch, stride, with_zeros }) }
     }
 }
 
@@ -174,18 +172,93 @@ pub(super) struct Line {
     start: usize,
 }
 
-fn copy(target: &mut [f32], source: &[f32], stride: usize) {
-    match stride {
-        1 => copy_run(target, &source[..target.len()]),
-        2 if !target.is_empty() => {
-            // Written out so that it becomes shuffles of vectors.
-            let whole = target.len() - 1;
-            for (value, pair) in target[..whole].iter_mut().zip(source.chunks_exact(2)) {
-                *value = pair[0];
-            }
-            target[whole] = source[whole * 2];
+/// Lines of a channel to be packed.
+struct Packing<'a> {
+    lines: &'a [Line],
+    channel: &'a [f32],
+    target: &'a mut [f32],
+    /// Elements from line to line of the target, and between those of the channel that lie next to each other there.
+    pitch: usize,
+    stride: usize,
+    with_zeros: bool,
+}
+
+dispatch_wide! {
+    /// # Safety
+    /// None: bounds are checked.
+    fn pack_lines, pack_lines_with(packing: &mut Packing)
+}
+
+/// # Safety
+/// The CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn pack_lines_with<V: Vector>(packing: &mut Packing) {
+    let (channel, stride) = (packing.channel, packing.stride);
+    for (line, target) in packing.lines.iter().zip(packing.target.chunks_exact_mut(packing.pitch)) {
+        if packing.with_zeros {
+            target[..line.low].fill(0.0);
+            target[line.high..].fill(0.0);
         }
-        _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(value, &seen)| *value = seen),
+        let (target, source) = (&mut target[line.low..line.high], &channel[line.start..]);
+        match stride {
+            // SAFETY: the caller's promise.
+            1 => unsafe { copy_adjacent::<V>(target, &source[..target.len()]) },
+            // SAFETY: the caller's promise.
+            2 => unsafe { copy_even::<V>(target, source) },
+            _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(value, &seen)| *value = seen),
+        }
+    }
+}
+
+/// Copies a row in vectors, the last of which may overlap the one before.
+///
+/// # Safety
+/// As [`pack_lines_with`].
+#[inline(always)]
+unsafe fn copy_adjacent<V: Vector>(target: &mut [f32], source: &[f32]) {
+    let count = target.len();
+    if count < V::WIDTH {
+        return copy_run(target, source);
+    }
+    let (from, to, last) = (source.as_ptr(), target.as_mut_ptr(), count - V::WIDTH);
+    let mut start = 0;
+    // SAFETY: whole vectors lie in both rows.
+    unsafe {
+        while start < last {
+            V::load(from.add(start)).store(to.add(start));
+            start += V::WIDTH;
+        }
+        V::load(from.add(last)).store(to.add(last));
+    }
+}
+
+/// Copies every second element of a source that ends behind the last of them or later.
+///
+/// # Safety
+/// As [`pack_lines_with`].
+#[inline(always)]
+unsafe fn copy_even<V: Vector>(target: &mut [f32], source: &[f32]) {
+    // Those whose neighbour is there, too, are read in vectors.
+    let paired = target.len().min(source.len() / 2);
+    let mut done = 0;
+    // SAFETY: whole vectors, of pairs in the source, lie in both rows.
+    unsafe {
+        let (from, to) = (source.as_ptr(), target.as_mut_ptr());
+        if paired >= V::WIDTH {
+            while done + V::WIDTH < paired {
+                V::load_even(from.add(2 * done)).store(to.add(done));
+                done += V::WIDTH;
+            }
+            V::load_even(from.add(2 * (paired - V::WIDTH))).store(to.add(paired - V::WIDTH));
+            done = paired;
+        } else if paired >= V::Half::WIDTH {
+            V::Half::load_even(from).store(to);
+            V::Half::load_even(from.add(2 * (paired - V::Half::WIDTH))).store(to.add(paired - V::Half::WIDTH));
+            done = paired;
+        }
+    }
+    for (value, &seen) in target[done..].iter_mut().zip(source[(2 * done).min(source.len())..].iter().step_by(2)) {
+        *value = seen;
     }
 }
 

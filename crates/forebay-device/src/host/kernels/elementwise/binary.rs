@@ -5,6 +5,7 @@ use forebay_base::DataType;
 
 use super::super::block::map2;
 use super::super::element::{for_type, Bool, Integer, Number};
+use super::super::simd::limited;
 use super::super::View;
 
 /// y = activation(op(a, b)).
@@ -26,11 +27,14 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
             BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => {
                 Err(format!("{op:?} is defined for bool, not for {data_type}"))
             }
+            _ if data_type.is_integer() && matches!(activation, Activation::Clip { .. }) => {
+                Err(format!("{activation:?} is applied to floating-point numbers, not to {data_type}"))
+            }
             _ if data_type.is_integer() => for_type!(data_type, integers, T => integers::<T>(op, activation, a, b, y)),
             _ if op.is_comparison() => for_type!(data_type, floats, T => compare::<T>(op, a, b, y)),
             _ => for_type!(data_type, floats, T => match activation {
                 Activation::None => arithmetic::<T>(op, a, b, y),
-                Activation::Relu => arithmetic_relu::<T>(op, a, b, y),
+                _ => arithmetic_limited::<T>(op, activation.limits(), a, b, y),
             }),
         }
     }
@@ -112,19 +116,25 @@ unsafe fn arithmetic<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> R
     }
 }
 
-/// Arithmetic with max(result, 0). Fusion makes only sums of it.
+/// Arithmetic with results within limits. Fusion makes mostly sums of it.
 ///
 /// # Safety
 /// As [`integers`].
-unsafe fn arithmetic_relu<T: Number>(op: BinaryOp, a: &View, b: &View, y: &View) -> Result<(), String> {
-    let relu = |x: T| if x < T::ZERO { T::ZERO } else { x };
+unsafe fn arithmetic_limited<T: Number>(
+    op: BinaryOp,
+    limits: [f32; 2],
+    a: &View,
+    b: &View,
+    y: &View,
+) -> Result<(), String> {
+    let [low, high] = limits.map(|limit| T::from_f64(f64::from(limit)));
     // SAFETY: the caller's promises.
     unsafe {
         if op == BinaryOp::Add {
-            return map2(a, b, y, move |a: T, b: T| relu(a.plus(b)));
+            return map2(a, b, y, move |a: T, b: T| limited(a.plus(b), low, high));
         }
         let function = arithmetic_function::<T>(op)?;
-        map2(a, b, y, move |a: T, b: T| relu(function(a, b)))
+        map2(a, b, y, move |a: T, b: T| limited(function(a, b), low, high))
     }
 }
 

@@ -7,7 +7,6 @@ mod random;
 mod unary;
 
 use forebay_base::Kernel;
-pub(super) use unary::relu;
 
 use super::block::{map1, map3};
 use super::element::{bits_of, for_type, Bool, Word};

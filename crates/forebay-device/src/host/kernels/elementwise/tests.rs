@@ -311,6 +311,12 @@ fn binary_functions_match_for_every_layout() {
         let y = run(&kernel, &[&a, &b], &[desc(data_type, &sizes)]);
         let expected: Vec<f64> = operands().map(|(a, b)| (a + b).max(0.0)).collect();
         assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: Add and Relu"));
+        if data_type.is_float() {
+            let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::Clip { low: -0.5, high: 1.0 } };
+            let y = run(&kernel, &[&a, &b], &[desc(data_type, &sizes)]);
+            let expected: Vec<f64> = operands().map(|(a, b)| (a + b).clamp(-0.5, 1.0)).collect();
+            assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: Add and Clip"));
+        }
 
         let (a, b) = (operand(&mut random, DataType::Bool, &sizes), operand(&mut random, DataType::Bool, &sizes));
         for op in [BinaryOp::And, BinaryOp::Or, BinaryOp::Xor, BinaryOp::Equal] {

@@ -8,6 +8,7 @@ use forebay_base::DataType;
 use super::super::block::{map1, map2};
 use super::super::element::{for_type, Bool, Float, Number};
 use super::super::parallel::{for_chunks, widest, Pointer, CHUNK};
+use super::super::simd::limited;
 use super::super::View;
 
 /// y = op(x).
@@ -115,7 +116,7 @@ unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<
 
 /// max(x, 0) that lets NaN pass.
 #[inline(always)]
-pub(in super::super) fn relu<T: Float>(x: T) -> T {
+fn relu<T: Float>(x: T) -> T {
     if x < T::ZERO {
         T::ZERO
     } else {
@@ -137,16 +138,6 @@ fn silu<T: Float>(x: T) -> T {
 #[inline(always)]
 fn gelu<T: Float>(x: T) -> T {
     T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
-}
-
-#[inline(always)]
-fn clip<T: Float>(x: T, low: T, high: T) -> T {
-    let x = if x < low { low } else { x };
-    if x > high {
-        high
-    } else {
-        x
-    }
 }
 
 /// ln(1 + exp(x)) without overflow.
@@ -173,7 +164,7 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             }
             UnaryOp::Clip { low, high } => {
                 let (low, high) = (number(low), number(high));
-                map1(x, y, move |x: T| clip(x, low, high))
+                map1(x, y, move |x: T| limited(x, low, high))
             }
             UnaryOp::Affine { scale, shift } => {
                 let (scale, shift) = (number(scale), number(shift));
@@ -182,7 +173,7 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             UnaryOp::Sigmoid => map1(x, y, sigmoid::<T>),
             UnaryOp::HardSigmoid { alpha, beta } => {
                 let (alpha, beta) = (number(alpha), number(beta));
-                map1(x, y, move |x: T| clip(alpha * x + beta, T::ZERO, T::ONE))
+                map1(x, y, move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
             }
             UnaryOp::Tanh => map1(x, y, T::tanh),
             UnaryOp::Exp => map1(x, y, T::exp),

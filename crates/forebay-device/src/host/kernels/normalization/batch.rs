@@ -178,9 +178,21 @@ unsafe fn channels<T: Float>(
         .collect()
 }
 
+/// Whether batch normalisation applies a ReLU, else nothing.
+///
+/// # Errors
+/// Where it would apply something else.
+fn has_relu(activation: Activation) -> Result<bool, String> {
+    match activation {
+        Activation::None => Ok(false),
+        Activation::Relu => Ok(true),
+        Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {activation:?}")),
+    }
+}
+
 /// # Safety
 /// The views must be live and of type `T`; y may be the very bytes of x.
-unsafe fn normalise<T: Float>(shape: &Shape<1>, activation: Activation, channels: &[Channel<T>], x: &View, y: &View) {
+unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
     let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
     shape.for_each_run(
         #[inline(always)]
@@ -188,11 +200,11 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, activation: Activation, channels
             let channel = channels[channel];
             // SAFETY: the run lies in both operands, and runs are disjoint.
             let (x, y) = unsafe { ((x.at(start as isize) as *const T, 1), y.at(target as isize)) };
-            match activation {
+            match has_relu {
                 // SAFETY: as above.
-                Activation::None => unsafe { run1(x, y, length, |x| channel.normalise(x)) },
+                false => unsafe { run1(x, y, length, |x| channel.normalise(x)) },
                 // SAFETY: as above.
-                Activation::Relu => unsafe {
+                true => unsafe {
                     run1(x, y, length, |x| {
                         let y = channel.normalise(x);
                         if y < T::ZERO {
@@ -217,12 +229,13 @@ pub(super) unsafe fn inference<T: Float>(
     reads: &[View],
     y: &View,
 ) -> Result<(), String> {
+    let has_relu = has_relu(activation)?;
     let [x, scale, bias, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
     let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
     // SAFETY: the caller's promises.
     unsafe {
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        normalise(&shape, activation, &channels, x, y);
+        normalise(&shape, has_relu, &channels, x, y);
     }
     Ok(())
 }
@@ -238,6 +251,7 @@ pub(super) unsafe fn training<T: Float>(
     reads: &[View],
     writes: &[View],
 ) -> Result<(), String> {
+    let has_relu = has_relu(activation)?;
     let [x, scale, bias] = [0, 1, 2].map(|i: usize| &reads[i]);
     let [y, mean, variance] = [0, 1, 2].map(|i: usize| &writes[i]);
     let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
@@ -246,7 +260,7 @@ pub(super) unsafe fn training<T: Float>(
         let sums = statistics_sums::<T>(x)?;
         statistics::<T>(&sums, mean, variance);
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        normalise(&shape, activation, &channels, x, y);
+        normalise(&shape, has_relu, &channels, x, y);
     }
     Ok(())
 }
@@ -322,9 +336,9 @@ pub(super) unsafe fn gradient<T: Float>(
                 (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
             })
             .collect();
-        match activation {
-            Activation::None => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
-            Activation::Relu => input_gradient(&shape, &channels, &means, dy, x, dx, relu),
+        match has_relu(activation)? {
+            false => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
+            true => input_gradient(&shape, &channels, &means, dy, x, dx, relu),
         }
     }
     Ok(())
@@ -385,9 +399,9 @@ pub(in super::super) unsafe fn gradient_sums<T: Float>(
     // SAFETY: the caller's promises.
     unsafe {
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        Ok(match activation {
-            Activation::None => masked_sums(&shape, &channels, dy, x, |_, _, dy| dy),
-            Activation::Relu => masked_sums(&shape, &channels, dy, x, relu),
+        Ok(match has_relu(activation)? {
+            false => masked_sums(&shape, &channels, dy, x, |_, _, dy| dy),
+            true => masked_sums(&shape, &channels, dy, x, relu),
         })
     }
 }

@@ -1,0 +1,110 @@
+//! Tiles: how the positions of a plane are shared out to vectors, and where they lie in the target.
+
+use super::super::parallel::copy_run;
+use super::microkernel::VECTORS;
+
+/// The positions of a plane of a block, and where they lie in the target.
+pub(super) struct Layout {
+    pub rows: usize,
+    pub columns: usize,
+    /// Numbers from row to row; those beyond the columns are no positions.
+    pub pitch: usize,
+    pub row_stride: usize,
+    pub column_stride: usize,
+}
+
+/// Adjacent position numbers that are summed together.
+#[derive(Clone, Copy)]
+pub(super) struct Tile {
+    pub start: usize,
+    pub vectors: usize,
+    /// Whether it is one vector of half the width.
+    pub is_narrow: bool,
+}
+
+impl Layout {
+    /// The same positions as one row, where rows follow each other without gaps.
+    pub fn merged(self) -> Layout {
+        if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {
+            return self;
+        }
+        let columns = self.rows * self.columns;
+        Layout { rows: 1, columns, pitch: columns, ..self }
+    }
+
+    /// Writes adjacent positions of a row from an address on.
+    ///
+    /// # Safety
+    /// The addresses must be writable, and no one else's.
+    #[inline(always)]
+    pub unsafe fn write_run(&self, values: &[f32], address: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            if self.column_stride == 1 {
+                return copy_run(std::slice::from_raw_parts_mut(address, values.len()), values);
+            }
+            for (i, &value) in values.iter().enumerate() {
+                *address.add(i * self.column_stride) = value;
+            }
+        }
+    }
+
+    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less. What is left over goes
+    /// into a vector of `half` the width, where it fits there.
+    pub fn tiles(&self, width: usize, half: usize) -> Vec<Tile> {
+        let cut = |count: usize| match count % width {
+            1.. if half < width && count % width <= half => (count / width, true),
+            _ => (count.div_ceil(width), false),
+        };
+        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums, and wide vectors take twice as long.
+        let cycles = if half < width { [4, 8, 12] } else { [4, 5, 6] };
+        let cost = |(vectors, has_narrow): (usize, bool)| {
+            tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
+        };
+        let along = cut(self.columns);
+        let across = cut((self.rows - 1) * self.pitch + self.columns);
+        let (runs, cut) = if self.rows * cost(along) <= cost(across) { (self.rows, along) } else { (1, across) };
+        let (vectors, has_narrow) = cut;
+        let mut tiles = Vec::with_capacity(runs * (vectors.div_ceil(2) + 1));
+        for run in 0..runs {
+            let mut start = run * self.pitch;
+            for vectors in tile_sizes(vectors) {
+                tiles.push(Tile { start, vectors, is_narrow: false });
+                start += vectors * width;
+            }
+            if has_narrow {
+                tiles.push(Tile { start, vectors: 1, is_narrow: true });
+            }
+        }
+        tiles
+    }
+
+    /// Calls `work(number in the tile, offset in the target, count)` for the tile's positions in each row.
+    #[inline(always)]
+    pub fn for_each_run(&self, tile: &Tile, width: usize, mut work: impl FnMut(usize, usize, usize)) {
+        let (mut row, mut column) = (tile.start / self.pitch, tile.start % self.pitch);
+        let (mut at, end) = (0, tile.vectors * width);
+        while at < end && row < self.rows {
+            if column < self.columns {
+                let count = (self.columns - column).min(end - at);
+                work(at, row * self.row_stride + column * self.column_stride, count);
+            }
+            at += self.pitch - column;
+            column = 0;
+            row += 1;
+        }
+    }
+}
+
+/// Cuts a number of vectors into tiles of three, and of two where one would be left over.
+fn tile_sizes(vectors: usize) -> impl Iterator<Item = usize> {
+    let pairs = match vectors % VECTORS {
+        0 => 0,
+        1 if vectors > 1 => 2,
+        1 => 0,
+        _ => 1,
+    };
+    let single = usize::from(vectors == 1);
+    let threes = (vectors - 2 * pairs - single) / VECTORS;
+    [(VECTORS, threes), (2, pairs), (1, single)].into_iter().flat_map(|(size, count)| std::iter::repeat_n(size, count))
+}
