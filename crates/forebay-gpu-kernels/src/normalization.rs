@@ -12,7 +12,7 @@ use super::rows::RowGroups;
 use super::shaders::{self, Shader};
 use super::strided_layout::{strided_layouts, StridedLayout};
 use super::teams::{team_of, team_words, WORKGROUP_SIZE};
-use super::{groups, sums, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{groups, lower_by_family, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;
@@ -137,7 +137,10 @@ impl Batch<'_> {
     ) -> Result<Lowered, String> {
         let sums = TensorDesc::packed(DataType::Float64, &[of.rows(), parameters[0].element_count()]);
         let sums = [sums.map_err(|error| error.to_string())?];
-        let mut summed = sums::sums(of, reads, &sums, self.gpu)?;
+        let lowered = |kernel: Kernel, reads: &[TensorDesc], writes: &[TensorDesc]| {
+            lower_by_family(&kernel, reads, writes, self.gpu).map_err(|refused| refused.reason)
+        };
+        let mut summed = lowered(Kernel::Sums { of }, reads, &sums)?;
         let sums_bytes = sums[0].total_size_bytes().next_multiple_of(WORKSPACE_ALIGNMENT);
         for bound in summed.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
             match bound.operand {
@@ -148,8 +151,8 @@ impl Batch<'_> {
         }
         // A gradient's parameters need the variance, the last of its operands.
         let variance = matches!(of, Summing::BatchGradient { .. }).then(|| reads[5].clone());
-        let mut finished =
-            sums::finish(of, &sums.into_iter().chain(variance).collect::<Vec<_>>(), parameters, self.gpu)?;
+        let finished_reads: Vec<TensorDesc> = sums.into_iter().chain(variance).collect();
+        let mut finished = lowered(Kernel::FromSums { of }, &finished_reads, parameters)?;
         for bound in finished.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
             bound.operand = match bound.operand {
                 Operand::Read(0) => Operand::Between,

@@ -26,7 +26,7 @@ pub(super) fn lower(
     lowered.map_err(|reason| unsupported(kernel, reason))
 }
 
-pub(super) fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
+fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -> Result<Lowered, String> {
     match of {
         Summing::CrossEntropy { axis, ignore_index } => return loss::sums(axis, ignore_index, reads, writes, gpu),
         Summing::LayerGradient { axis } => return normalization::layer_sums(axis, reads, writes, gpu),
