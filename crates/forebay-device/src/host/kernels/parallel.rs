@@ -159,9 +159,10 @@ pub(crate) fn alone(job: impl FnOnce()) {
     job();
 }
 
-/// How many threads work on a kernel that the calling thread runs.
+/// How many threads work on a kernel that the calling thread runs. A thread outside of a pool, such as one that makes plans, has no others
+/// (Rayon would make a pool of its own to answer).
 pub(super) fn threads() -> usize {
-    if ALONE.get() {
+    if ALONE.get() || rayon::current_thread_index().is_none() {
         1
     } else {
         rayon::current_num_threads()
@@ -392,6 +393,12 @@ pub(super) fn require_packed(views: &[View]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_outside_of_a_pool_works_alone() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        assert_eq!((threads(), pool.install(threads)), (1, 3));
+    }
 
     #[test]
     fn a_tree_is_summed_in_its_order_by_any_number_of_threads() {
