@@ -46,9 +46,12 @@ pub const BINDINGS: u32 = 11;
 pub const SUBGROUP_SIZE: u32 = 32;
 
 impl Target {
-    /// The form of a shader that the device can run: a portable one where it lacks what the usual one needs.
+    /// The form of a shader that the device can run: a portable one where it lacks what the usual one needs. Long shaders that need
+    /// neither have a portable form as well, with loops in place of what is unrolled, for devices without float64: those that run on a
+    /// processor compile what is unrolled for minutes.
     pub(super) fn form_of(&self, shader: &'static Shader) -> &'static Shader {
-        let lacks = !self.float64 && shader.needs_float64() || !self.storage16 && shader.needs_storage16();
+        let (float64, storage16) = (shader.needs_float64(), shader.needs_storage16());
+        let lacks = !self.float64 && (float64 || !storage16) || !self.storage16 && storage16;
         shader.portable.filter(|_| lacks).unwrap_or(shader)
     }
 }
