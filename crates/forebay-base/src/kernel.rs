@@ -227,6 +227,18 @@ impl Activation {
             Activation::Clip { low, high } => [low, high],
         }
     }
+
+    /// Whether it is a ReLU, for kernels that apply one or nothing.
+    ///
+    /// # Errors
+    /// Where it is something else.
+    pub fn is_relu(self) -> Result<bool, String> {
+        match self {
+            Activation::None => Ok(false),
+            Activation::Relu => Ok(true),
+            Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {self:?}")),
+        }
+    }
 }
 
 /// How padding is filled.

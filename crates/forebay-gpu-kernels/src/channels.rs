@@ -22,11 +22,7 @@ const CHUNK_STATISTICS_BYTES: u64 = 32;
 /// # Errors
 /// Where it is something else than a ReLU.
 pub(super) fn is_relu(activation: Activation) -> Result<u32, String> {
-    match activation {
-        Activation::None => Ok(0),
-        Activation::Relu => Ok(1),
-        Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {activation:?}")),
-    }
+    activation.is_relu().map(u32::from)
 }
 
 /// The sums of a strided layout's channels: how workgroups share them.

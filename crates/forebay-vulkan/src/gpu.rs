@@ -398,8 +398,8 @@ fn opened<T>(open: impl Fn() -> Result<T, vk::Result>) -> Result<T, DeviceError>
             }
             Err(error) if is_busy(error) => {
                 let reason = format!(
-                    "the driver does not open the device, tried {TRIES} times: {error} (do other processes use it? is the \
-                     driver whole?)"
+                    "the driver does not open the device, tried {TRIES} times: {error} (do other processes use it? is \
+                     all of the driver installed?)"
                 );
                 return Err(DeviceError::Setting { reason });
             }

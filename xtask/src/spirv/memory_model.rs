@@ -1,6 +1,6 @@
 //! The Vulkan memory model, which shaders with cooperative matrices declare: an access is an invocation's own affair unless it is
 //! marked as non-private, and a barrier orders marked accesses alone, and only where it makes them available and visible. The compiler
-//! marks neither; drivers that rely on the marks (NVIDIA's does) then give an invocation stale shared memory.
+//! marks neither, so a driver may let an invocation read what shared memory held before a barrier.
 //!
 //! Source: SPIR-V specification, "Memory Model" and "Memory Operands".
 

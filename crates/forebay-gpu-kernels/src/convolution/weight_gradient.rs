@@ -3,7 +3,8 @@
 //! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, which are the leaves of the sum tree. Where there are
 //! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, and
 //! their sums wait in the workspace until all are there. Both give the same bits. Weights of 16 bits are rounded once, at the end. Subgroups
-//! multiply no matrices together here: the sums are bound by how fast elements are loaded, and NVIDIA's driver made wrong sums of it.
+//! multiply no matrices together here: on an NVIDIA H200 that gave wrong sums, for a reason that was not found, and took as long, since loading elements
+//! takes the time.
 
 use forebay_base::kernel::reduction_block;
 use forebay_base::SumTree;
@@ -33,27 +34,17 @@ const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
 /// Levels of a subtree above its chunks at most (`LEVELS_MAX` of `kernels/weights.slang`).
 const LEVELS_MAX: u32 = 16;
 
-/// A tile of the weights: output channels, and input channels and taps.
-fn tile(operand_type: OperandType, outputs: u32) -> (&'static Shader, u64, u64) {
-    let (builds, rows, columns) = match outputs {
-        // A tile would be nearly empty.
-        0..=2 => (DIRECT, 1, 1),
-        3..=16 => (OF_16X128, 16, 128),
-        17..=32 => (OF_32X128, 32, 128),
-        _ => (OF_64X64, 64, 64),
-    };
-    (operand_type.build(builds), rows, columns)
-}
+/// A tile of the weights, output channels by input channels and taps; and the narrow one that float32 may have instead.
+type Tiles = (Builds, [u64; 2], Option<(&'static Shader, [u64; 2])>);
 
-/// The narrow tile that stands for another one, if there is one.
-fn narrow(shader: &'static Shader) -> Option<(&'static Shader, u64, u64)> {
-    let narrow: [(&Shader, &'static Shader, u64, u64); 3] = [
-        (OF_16X128[0], &WEIGHT_GRADIENT_16X64_NARROW, 16, 64),
-        (OF_32X128[0], &WEIGHT_GRADIENT_32X64_NARROW, 32, 64),
-        (OF_64X64[0], &WEIGHT_GRADIENT_64X32_NARROW, 64, 32),
-    ];
-    let own = narrow.into_iter().find(|(wide, ..)| wide.name == shader.name);
-    own.map(|(_, shader, rows, columns)| (shader, rows, columns))
+fn tiles(outputs: u32) -> Tiles {
+    match outputs {
+        // A tile would be nearly empty.
+        0..=2 => (DIRECT, [1, 1], None),
+        3..=16 => (OF_16X128, [16, 128], Some((&WEIGHT_GRADIENT_16X64_NARROW, [16, 64]))),
+        17..=32 => (OF_32X128, [32, 128], Some((&WEIGHT_GRADIENT_32X64_NARROW, [32, 64]))),
+        _ => (OF_64X64, [64, 64], Some((&WEIGHT_GRADIENT_64X32_NARROW, [64, 32]))),
+    }
 }
 
 /// How a weight gradient runs.
@@ -61,13 +52,11 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
-    let tiles_of = |rows: u64, columns: u64| {
-        let (row_tiles, column_tiles) =
-            (u64::from(geometry.outputs).div_ceil(rows), weights_per_output.div_ceil(columns));
-        (row_tiles, column_tiles, row_tiles * column_tiles * u64::from(geometry.groups))
+    let count_of = |[rows, columns]: [u64; 2]| {
+        [u64::from(geometry.outputs).div_ceil(rows), weights_per_output.div_ceil(columns), u64::from(geometry.groups)]
     };
-    let (wide, rows, columns) = tile(geometry.operand_type, geometry.outputs);
-    let (_, _, wide_tiles) = tiles_of(rows, columns);
+    let (builds, wide, narrow) = tiles(geometry.outputs);
+    let wide_tiles: u64 = count_of(wide).iter().product();
 
     let row_positions: u64 = y.sizes[geometry.first + 1..].iter().map(|&size| u64::from(size)).product();
     let image_rows = u64::from(y.sizes[geometry.first]);
@@ -81,9 +70,10 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
     let subtrees = doubled.into_iter().find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
     let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
-    let narrow = narrow(wide).filter(|_| wide_tiles * count <= NARROW_GROUPS_MAX);
-    let (shader, rows, columns) = narrow.unwrap_or((wide, rows, columns));
-    let (row_tiles, column_tiles, tiles) = tiles_of(rows, columns);
+    let is_idle = geometry.operand_type == OperandType::Float32 && wide_tiles * count <= NARROW_GROUPS_MAX;
+    let (shader, size) = narrow.filter(|_| is_idle).unwrap_or((geometry.operand_type.build(builds), wide));
+    let [row_tiles, column_tiles, _] = count_of(size);
+    let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
     let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
 
     let groups = groups(tiles * count, gpu);

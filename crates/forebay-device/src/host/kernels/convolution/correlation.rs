@@ -243,7 +243,7 @@ impl Correlation {
         let (rows, columns) = (slab.block[1], slab.block[2]);
         let packed_count = slab.channel_stride + self.step * BEHIND;
         let sums_count = (rows - 1) * slab.row_pitch() + columns + BEHIND;
-        // How lines are packed is worked out once for the channels of a task, of which there are so many.
+        // Channels of a task: which lines to pack is worked out once for all of them.
         let all = self.images * blocks * self.groups;
         let chunk = (CHANNELWISE_MIN / slab.channel_stride).max(all / CHANNELWISE_TASKS_MAX).clamp(1, self.groups);
         let chunks = self.groups.div_ceil(chunk);

@@ -178,18 +178,6 @@ unsafe fn channels<T: Float>(
         .collect()
 }
 
-/// Whether batch normalisation applies a ReLU, else nothing.
-///
-/// # Errors
-/// Where it would apply something else.
-fn has_relu(activation: Activation) -> Result<bool, String> {
-    match activation {
-        Activation::None => Ok(false),
-        Activation::Relu => Ok(true),
-        Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {activation:?}")),
-    }
-}
-
 /// # Safety
 /// The views must be live and of type `T`; y may be the very bytes of x.
 unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
@@ -229,7 +217,7 @@ pub(super) unsafe fn inference<T: Float>(
     reads: &[View],
     y: &View,
 ) -> Result<(), String> {
-    let has_relu = has_relu(activation)?;
+    let has_relu = activation.is_relu()?;
     let [x, scale, bias, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| &reads[i]);
     let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
     // SAFETY: the caller's promises.
@@ -251,7 +239,7 @@ pub(super) unsafe fn training<T: Float>(
     reads: &[View],
     writes: &[View],
 ) -> Result<(), String> {
-    let has_relu = has_relu(activation)?;
+    let has_relu = activation.is_relu()?;
     let [x, scale, bias] = [0, 1, 2].map(|i: usize| &reads[i]);
     let [y, mean, variance] = [0, 1, 2].map(|i: usize| &writes[i]);
     let shape = Shape::new(x, [y], &[scale, bias, mean, variance])?;
@@ -336,7 +324,7 @@ pub(super) unsafe fn gradient<T: Float>(
                 (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
             })
             .collect();
-        match has_relu(activation)? {
+        match activation.is_relu()? {
             false => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
             true => input_gradient(&shape, &channels, &means, dy, x, dx, relu),
         }
@@ -399,7 +387,7 @@ pub(in super::super) unsafe fn gradient_sums<T: Float>(
     // SAFETY: the caller's promises.
     unsafe {
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        Ok(match has_relu(activation)? {
+        Ok(match activation.is_relu()? {
             false => masked_sums(&shape, &channels, dy, x, |_, _, dy| dy),
             true => masked_sums(&shape, &channels, dy, x, relu),
         })
