@@ -66,7 +66,8 @@ class Trainer:
         groups: Parameters that train with numbers of their own, each a :class:`forebay.ParameterGroup`.
         layer_decay: A factor by which the learning rate falls from layer to layer, from the last towards the inputs. Layers are what names
             number, as in ``blocks.3.attn.weight``; parameters of ``groups`` have what those say.
-        accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other.
+        accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other, with the memory for the
+            activations of one part and the bits of the batch as a whole. Batch normalisation takes the statistics of each part.
         average: The decay of an exponential moving average of the parameters: see :meth:`save_average`.
         lora: Low-rank adapters that train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.

@@ -73,8 +73,9 @@
 //! on how much there is to sum, so a part that is a node of the tree makes the sum that the whole has there: parts whose sums are
 //! added as the tree says ([`Kernel::AddSums`]) add up to the bits of the whole.
 //!
-//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. Parts of its rows and
-//! columns begin at multiples of [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`], which is what devices compute at once.
+//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. A row is computed from its own
+//! terms alone, whichever rows are computed with it. [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`] are what devices compute at once; parts of columns
+//! begin at multiples of these.
 //!
 //! # 16-bit products
 //!
@@ -276,7 +277,7 @@ impl ProductPart {
     }
 }
 
-/// Rows of a product in parts begin at multiples of this.
+/// Rows of a product that devices compute at once.
 pub const PRODUCT_ROWS: u64 = 128;
 /// Columns of a product in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;

@@ -26,8 +26,8 @@ pub struct GradientArguments {
     /// Report the common norm of all gradients of each step, before they are limited
     #[arg(long)]
     pub gradient_norm: bool,
-    /// Go through N batches before each update, one after the other, and add up their gradients: a step then takes N times --batch-size
-    /// samples, and the memory for the activations of one batch
+    /// Have a step take N times --batch-size samples, in N parts one after the other, with the memory for the activations of one part and
+    /// the bits of the batch as a whole; batch normalisation takes the statistics of each part
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub accumulate: Option<u64>,
     /// Keep an exponential moving average of every parameter, with this decay (such as 0.999)

@@ -1,7 +1,7 @@
 //! What training starts from: the model, its plan, and the data, as the flags and a checkpoint say. Nothing is written.
 
 use forebay::data::{DataSet, Sampler};
-use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, Trainer, TrainerOptions};
+use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, PartsApart, Trainer, TrainerOptions};
 use serde_json::Value;
 
 use crate::arguments::{OnNanKind, TrainArguments};
@@ -95,6 +95,16 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.sizes.extend(arguments.training.size.iter().cloned());
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
     warn_of_unknown_costs(trainer.unknown_costs());
+    if let Some(reason) = trainer.parts_apart() {
+        let reason = match reason {
+            PartsApart::BatchStatistics => "batch normalisation takes the statistics of each part",
+            PartsApart::BatchSize => "the model does not take a larger batch than it says",
+        };
+        output::complain(&format!(
+            "note: --accumulate: {reason}, so the parts of a batch are batches of their own, and their losses are averaged; the \
+             result is not that of one large batch"
+        ));
+    }
     let mut data = feeding::open(&trainer, arguments)?;
     let mut validation = feeding::open_validation(&trainer, arguments)?;
     // What both hold in memory counts.

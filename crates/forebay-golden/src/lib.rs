@@ -3,12 +3,14 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`accumulation`] | models whose steps go through a batch in parts |
 //! | [`case`] | the cases, and how to compare with them |
 //! | [`mod@reference`] | comparisons of a device with what PyTorch computes |
 //! | [`matrices`] | a model whose matrices are larger than what its rows hold |
 //! | [`indices`] | a model that computes the indices of a table's rows |
 //! | [`losses`] | losses next to what PyTorch makes of them |
 
+pub mod accumulation;
 pub mod case;
 pub mod indices;
 pub mod losses;

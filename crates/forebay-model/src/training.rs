@@ -112,8 +112,8 @@ pub struct TrainingOptions {
     pub precision: Option<Precision>,
     /// The decay of an exponential moving average of every parameter that trains, which is kept next to it: from 0 to below 1.
     pub average: Option<f32>,
-    /// In how many parts a step goes through its batch, one after the other: their gradients add up. The graph that a step is made of has the
-    /// size of one part. 0 and 1: none.
+    /// In how many parts a step goes through its batch, one after the other: their gradients add up. [`training_graph`] takes the graph of one
+    /// part then, and repeats it: parts are batches of their own. 0 and 1: none.
     pub accumulate: u64,
 }
 
@@ -183,6 +183,8 @@ pub struct TrainingGraph {
     pub averages: Vec<(ValueId, ValueId)>,
     /// Running statistics of batch normalisations, which each step updates.
     pub running_statistics: Vec<ValueId>,
+    /// Whether samples are normalised with statistics of their batch, so that a batch is more than its samples.
+    pub has_batch_statistics: bool,
 }
 
 /// A graph that computes the loss in evaluation mode.
@@ -256,6 +258,7 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
         averages,
         parameters: trained.into_iter().map(|(parameter, _)| parameter).collect(),
         optimizer_state,
+        has_batch_statistics: mode.has_batch_statistics,
         running_statistics: mode.statistics.into_iter().collect(),
     })
 }

@@ -7,6 +7,7 @@
 //! | module | pass |
 //! |---|---|
 //! | [`fuse`] | neighbouring kernels become one |
+//! | [`mod@accumulate`] | a step goes through its batch in parts, one after the other |
 //! | [`mod@distribute`] | one program for several processes, each with its share of a batch |
 //! | [`dependences`] | which launches need which |
 //! | [`order`] | launches that do not need each other run side by side |
@@ -40,6 +41,7 @@
 //! | [`simulate`] | predicted times |
 //! | `tuning` | every number that was chosen by measuring |
 
+pub mod accumulate;
 pub mod alias;
 pub mod always_resident;
 pub mod arena;

@@ -35,6 +35,9 @@ use rows::{Cut, Rows};
 /// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
 const PARTS_MAX: u64 = 64;
 
+/// Reads of the gradient of a loss: the gradient by the loss, then what the loss reads. How many positions count is one more.
+pub(crate) const LOSS_GRADIENT_READS: usize = 3;
+
 /// Bytes that a launch needs on the device at once: what its operands span, each byte counted once, and its workspace.
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     if launch.in_host_memory {
@@ -164,6 +167,12 @@ fn needed_bytes(program: &Program, index: usize, bytes: impl Fn(&ProgramLaunch) 
     program.launches.iter().filter(is_gradient).map(bytes).fold(own, u64::max)
 }
 
+/// The loss whose gradient a launch is, if it counts the positions of the loss itself: it may read what they are ([`mod@crate::accumulate`]), or
+/// the sums of the loss.
+pub(crate) fn uncounted_loss(launch: &ProgramLaunch) -> Option<Summing> {
+    launch.kernel.facts().gradient_of_loss.filter(|_| launch.reads.len() <= LOSS_GRADIENT_READS)
+}
+
 /// The sums of a loss, which its gradient needs: in parts, it does not know the number of all positions.
 fn sums_of_loss(launch: &ProgramLaunch) -> Option<Summing> {
     let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
@@ -192,7 +201,7 @@ impl Building {
         let summed = Cutting::new(launch, cut).and_then(Cutting::summed);
         let Some(SumsInParts { of, finish_reads, first_finished, rest, .. }) = summed else {
             let mut launch = launch.clone();
-            if let Some(loss) = launch.kernel.facts().gradient_of_loss {
+            if let Some(loss) = uncounted_loss(&launch) {
                 // Their axes may have been merged.
                 let is_same = |(a, b): (&Operand, &Operand)| (a.buffer, a.range()) == (b.buffer, b.range());
                 let reads_same = |reads: &[Operand]| reads.iter().zip(&launch.reads[1..3]).all(is_same);

@@ -212,8 +212,9 @@ impl TrainerBuilder {
     }
 
     /// Goes through the batch of a step in this number of parts, one after the other, whose gradients add up: a step takes that many times
-    /// [`TrainerBuilder::batch_size`] samples, and the activations of one part at a time. Losses and gradients are means over the parts;
-    /// batch normalisation takes the statistics of each part.
+    /// [`TrainerBuilder::batch_size`] samples, and the activations of one part at a time. Results are those of the batch as a whole, bit for
+    /// bit. Where samples are normalised with statistics of their batch, parts are batches of their own, whose losses are averaged
+    /// ([`Trainer::parts_apart`]).
     pub fn accumulate(mut self, parts: u64) -> Self {
         self.options.training.accumulate = parts;
         self

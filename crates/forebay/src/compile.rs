@@ -10,6 +10,8 @@ use forebay_model::lower::{lower_with, LoweringOptions};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::tensor::Contents;
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
+use forebay_plan::accumulate::{accumulate, count_positions};
+use forebay_plan::check::check_parts;
 use forebay_plan::cost::Costs;
 use forebay_plan::distribute::{distribute, Request, SharedWork};
 use forebay_plan::fuse::fuse;
@@ -69,20 +71,22 @@ pub(crate) struct Compiled {
     pub(crate) shared_work: Option<SharedWork>,
 }
 
-/// What several processes compute together.
+/// How a batch is computed: by several processes, in several parts.
 #[derive(Clone, Copy)]
-pub(crate) struct Together<'a> {
+pub(crate) struct Batch<'a> {
     /// Inputs that have no samples along their first axis.
     pub(crate) unshared: &'a BTreeSet<String>,
     /// Constants that are sharded.
     pub(crate) sharded: &'a BTreeSet<String>,
     /// Elements of the blocks that the optimizer's state has numbers for; 1 where it has none.
     pub(crate) block_elements: u64,
+    /// In how many parts the step of each process goes through its samples, one after the other; up to 1: as a whole.
+    pub(crate) parts: u64,
 }
 
 /// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
 /// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share. Where several processes compute a
-/// batch together, it is shared out if `together` is given.
+/// batch together, it is shared out if `batch` is given.
 ///
 /// # Errors
 /// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
@@ -92,7 +96,7 @@ pub(crate) fn compile(
     machine: &LimitedDevice,
     given_costs: Option<&SavedCosts>,
     weights: Option<&mut Weights>,
-    together: Option<Together>,
+    batch: Option<Batch>,
 ) -> Result<Compiled, Error> {
     let lowering = LoweringOptions { concatenate_in_place: machine.options.planning.fuse };
     let mut program = lower_with(graph, parameters, &lowering)?;
@@ -108,15 +112,24 @@ pub(crate) fn compile(
     }
     let (inputs, outputs) =
         (program.inputs.iter().map(resolved).collect(), program.outputs.iter().map(resolved).collect());
+    let parts = batch.as_ref().map_or(1, |batch| batch.parts);
+    if parts > 1 {
+        count_positions(&mut program);
+    }
     let (mut own_samples, mut shards, mut shared_work) = (BTreeMap::new(), BTreeMap::new(), None);
-    if let Some((group, together)) = machine.options.device.processes.as_ref().zip(together) {
-        let batch = batch_inputs(&program, together.unshared);
+    let samples = batch.as_ref().map(|batch| batch_inputs(&program, batch.unshared)).unwrap_or_default();
+    if let Some((group, batch)) = machine.options.device.processes.as_ref().zip(batch) {
         let shard = machine.options.device.shard;
-        let request =
-            Request { batch: &batch, shard, sharded: together.sharded, block_elements: together.block_elements };
+        let request = Request { batch: &samples, shard, sharded: batch.sharded, block_elements: batch.block_elements };
         if let Some(distributed) = distribute(&program, request, (group.rank(), group.size())) {
             (program, own_samples) = (distributed.program, distributed.inputs);
             (shards, shared_work) = (distributed.shards, Some(distributed.work));
+        }
+    }
+    if parts > 1 {
+        if let Some(accumulated) = accumulate(&program, &samples, parts) {
+            debug_assert_eq!(check_parts(&program, &accumulated).map_err(|error| error.to_string()), Ok(()));
+            program = accumulated.program;
         }
     }
     if program.update_start < program.launches.len() && machine.updates_on_host()? {

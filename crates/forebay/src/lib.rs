@@ -261,6 +261,7 @@ pub use forebay_runtime::RuntimeError;
 /// ```
 pub use forebay_runtime::StepMoves;
 pub use forecast::{Replan, ReplanReason};
+pub use loss_plan::PartsApart;
 pub use machine::{devices, open_device, DeviceDescription};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;

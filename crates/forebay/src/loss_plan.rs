@@ -9,7 +9,7 @@ use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, Train
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 
-use crate::compile::{compile, Compiled, Together};
+use crate::compile::{compile, Batch, Compiled};
 use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::LimitedDevice;
@@ -41,6 +41,8 @@ pub(crate) struct LossPlan {
     hyperparameters: Vec<String>,
     /// Name of the output that is the norm of all gradients.
     pub(crate) gradient_norm: Option<String>,
+    /// Why parts of a batch that accumulate gradients are batches of their own, where they are.
+    pub(crate) parts_apart: Option<PartsApart>,
 }
 
 /// What a training step is fed next to its batch.
@@ -65,7 +67,8 @@ struct Landmarks {
 }
 
 impl LossPlan {
-    /// Plans a training step, with costs of this very step where they are given.
+    /// Plans a training step on a batch of these sizes, with costs of this very step where they are given. It goes through the batch in as many
+    /// parts as the options say.
     ///
     /// # Errors
     /// A model that cannot be trained as asked, costs of another step, or budgets that are too small.
@@ -76,16 +79,16 @@ impl LossPlan {
         machine: &LimitedDevice,
         given_costs: Option<&SavedCosts>,
     ) -> Result<LossPlan, Error> {
-        let step = training_graph(&model.open_graph(sizes)?, options)?;
+        let Step { graph: step, parts, parts_apart } = step_graph(model, options, sizes)?;
         let TrainingGraph { loss, prediction, labels, terms, hyperparameters, gradient_norm, .. } = step;
         let landmarks = Landmarks { loss, prediction, labels, terms, step: step.step, hyperparameters, gradient_norm };
         let numbers = landmarks.hyperparameters.iter().chain(&landmarks.step);
         let unshared = numbers.map(|&value| step.graph.value(value).name.clone()).collect();
         let parameters = step.parameters.into_iter().collect();
         let block_elements = options.optimizer.block_elements();
-        let together = Together { unshared: &unshared, sharded: &BTreeSet::new(), block_elements };
-        let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(together))?;
-        LossPlan::new(&step.graph, compiled, landmarks, options)
+        let batch = Batch { unshared: &unshared, sharded: &BTreeSet::new(), block_elements, parts };
+        let compiled = compile(&step.graph, &parameters, machine, given_costs, None, Some(batch))?;
+        Ok(LossPlan { parts_apart, ..LossPlan::new(&step.graph, compiled, landmarks, options)? })
     }
 
     /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have. Each process keeps slices of
@@ -105,8 +108,8 @@ impl LossPlan {
         let landmarks =
             Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
         let block_elements = options.optimizer.block_elements();
-        let together = Together { unshared: &BTreeSet::new(), sharded, block_elements };
-        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(together))?;
+        let batch = Batch { unshared: &BTreeSet::new(), sharded, block_elements, parts: 1 };
+        let compiled = compile(&graph.graph, &BTreeSet::new(), machine, None, None, Some(batch))?;
         LossPlan::new(&graph.graph, compiled, landmarks, options)
     }
 
@@ -137,8 +140,8 @@ impl LossPlan {
         graph.outputs = vec![loss];
         let landmarks =
             Landmarks { loss, prediction, labels, terms, step: None, hyperparameters: Vec::new(), gradient_norm: None };
-        let together = Together { unshared: &BTreeSet::new(), sharded: &BTreeSet::new(), block_elements: 1 };
-        let compiled = compile(&graph, &BTreeSet::new(), machine, None, None, Some(together))?;
+        let batch = Batch { unshared: &BTreeSet::new(), sharded: &BTreeSet::new(), block_elements: 1, parts: 1 };
+        let compiled = compile(&graph, &BTreeSet::new(), machine, None, None, Some(batch))?;
         LossPlan::new(&graph, compiled, landmarks, &options)
     }
 
@@ -186,6 +189,7 @@ impl LossPlan {
             step,
             hyperparameters,
             gradient_norm: landmarks.gradient_norm.map(name),
+            parts_apart: None,
         })
     }
 
@@ -233,9 +237,63 @@ impl LossPlan {
     }
 }
 
+/// The graph of a training step.
+struct Step {
+    graph: TrainingGraph,
+    /// In how many parts its launches go through the batch.
+    parts: u64,
+    /// Why the graph itself has the parts, where it has.
+    parts_apart: Option<PartsApart>,
+}
+
+/// Why the parts of a batch whose gradients add up are batches of their own: the bits of a step are not those of the batch as a whole then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartsApart {
+    /// Batch normalisation takes the statistics of each part.
+    BatchStatistics,
+    /// The model has a batch size of its own, or another reason not to take the batch as a whole.
+    BatchSize,
+}
+
+/// The graph of a step on a batch of these sizes: that of the whole batch, if the model takes it and no sample depends on its batch, else one
+/// that repeats the graph of a part.
+fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result<Step, Error> {
+    if options.accumulate <= 1 {
+        let graph = training_graph(&model.open_graph(sizes)?, options)?;
+        return Ok(Step { graph, parts: 1, parts_apart: None });
+    }
+    let mut whole = options.clone();
+    whole.accumulate = 1;
+    let taken = model
+        .open_graph(sizes)
+        .ok()
+        .filter(|graph| sizes.batch_size.is_some() && first_size(graph) == sizes.batch_size);
+    let step = taken.and_then(|graph| training_graph(&graph, &whole).ok());
+    let has_statistics = step.as_ref().is_some_and(|step| step.has_batch_statistics);
+    match step.filter(|_| !has_statistics) {
+        Some(graph) => Ok(Step { graph, parts: options.accumulate, parts_apart: None }),
+        None => {
+            let (options, sizes) = in_parts(options, sizes.clone());
+            let graph = training_graph(&model.open_graph(&sizes)?, &options)?;
+            let reason = if has_statistics { PartsApart::BatchStatistics } else { PartsApart::BatchSize };
+            Ok(Step { graph, parts: 1, parts_apart: Some(reason) })
+        }
+    }
+}
+
+/// The samples of a batch of the given size, or of the model's own.
+pub(crate) fn batch_size_of(model: &Model, batch_size: Option<u64>) -> Option<u64> {
+    first_size(&model.open_graph(&Sizes::of_batch(batch_size)).ok()?)
+}
+
+/// The size of the first axis of a graph's first input that has one.
+fn first_size(graph: &Graph) -> Option<u64> {
+    graph.inputs.iter().find_map(|&input| graph.ty(input)?.shape.first().copied())
+}
+
 /// The options of a step on a batch of these sizes, and the sizes of each of its parts: as many as were asked for, or the next larger
 /// number that divides the batch, so that no part is larger than asked for.
-pub(crate) fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Sizes) {
+fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Sizes) {
     let mut options = options.clone();
     if let Some(whole) = sizes.batch_size.filter(|_| options.accumulate > 1) {
         let parts = (options.accumulate.min(whole)..=whole).find(|&parts| whole.is_multiple_of(parts)).unwrap_or(1);

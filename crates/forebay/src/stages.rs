@@ -12,7 +12,7 @@ use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
 use crate::between::{Between, Values};
-use crate::compile::{compile, Compiled, Together};
+use crate::compile::{compile, Batch, Compiled};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
@@ -538,8 +538,8 @@ fn make(
         recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
         let nothing = BTreeSet::new();
-        let together = Together { unshared: &nothing, sharded: &nothing, block_elements: 1 };
-        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, Some(together))?;
+        let batch = Batch { unshared: &nothing, sharded: &nothing, block_elements: 1, parts: 1 };
+        let compiled = compile(&graph, &BTreeSet::new(), machine, costs.take().as_ref(), weights, Some(batch))?;
         let size_bytes = compiled.size_bytes();
         cache.made += 1;
         cache.plans += 1;

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::loss_plan::{in_parts, LossPlan, StepNumbers};
+use crate::loss_plan::{batch_size_of, LossPlan, PartsApart, StepNumbers};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
@@ -124,7 +124,10 @@ impl Trainer {
         // What is skipped is found by the norm of the gradients.
         options.gradient_norm |= on_nan == OnNan::Skip || options.scales_loss();
         let first = model.clone().with_sizes(&sizes)?;
-        let sizes = Sizes::of_batch(batch_size);
+        let sizes = match options.accumulate {
+            0 | 1 => Sizes::of_batch(batch_size),
+            parts => Sizes::of_batch(batch_size_of(&first, batch_size).map(|size| size.saturating_mul(parts))),
+        };
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);
         let batch_size = plan.inputs.iter().find_map(|info| info.shape.first().copied()).unwrap_or(1);
@@ -166,6 +169,12 @@ impl Trainer {
     /// Samples of a batch, as planned first.
     pub fn batch_size(&self) -> u64 {
         self.batch_size
+    }
+
+    /// Why the parts that a step goes through ([`TrainingOptions::accumulate`]) are batches of their own, where they are: results are not those
+    /// of the batch as a whole then.
+    pub fn parts_apart(&self) -> Option<PartsApart> {
+        self.main().parts_apart
     }
 
     /// The labels, at the planned batch size.
@@ -356,7 +365,7 @@ impl Trainer {
 
     /// Another plan of training steps than the first one.
     fn step_plan(&self, purpose: Purpose, sizes: Sizes) -> Result<LossPlan, Error> {
-        let (mut options, sizes) = in_parts(&self.options, sizes);
+        let mut options = self.options.clone();
         options.gradient_outputs = purpose == Purpose::TrainingWithGradients;
         let plan = LossPlan::training(&self.model, &options, &sizes, self.engine.machine(), None)?;
         plan.compiled.check_shards(&self.main().compiled)?;

@@ -276,7 +276,7 @@ fn averages_follow_the_parameters() {
 }
 
 #[test]
-fn parts_of_a_batch_add_up_to_the_batch() {
+fn parts_have_the_bits_of_the_batch_and_less_memory() {
     let case = Case::read("tiny-gpt");
     let (batches, labels): (Vec<_>, Vec<_>) = (0..2).map(|step| case.batch(step)).unzip();
     let joined = |tensors: &[&Tensor]| {
@@ -303,13 +303,12 @@ fn parts_of_a_batch_add_up_to_the_batch() {
         let report = trainer.step(batch(), labels()).unwrap();
         ((report.loss, report.gradient_norm.unwrap()), trainer.parameters().unwrap(), peak_bytes)
     };
-    let ((expected_loss, expected_norm), _, whole_bytes) = run(0, None, 2);
-    let ((loss, norm), parameters, parts_bytes) = run(2, None, 2);
-    assert!((loss - expected_loss).abs() <= 1e-5 * expected_loss, "{loss} {expected_loss}");
-    assert!((norm - expected_norm).abs() <= 1e-4 * expected_norm, "{norm} {expected_norm}");
-    assert!(parts_bytes < whole_bytes * 3 / 4, "{parts_bytes} of {whole_bytes}");
+    let (numbers, parameters, whole_bytes) = run(0, None, 2);
+    let in_parts = run(2, None, 2);
+    assert!(in_parts.0 == numbers && in_parts.1 == parameters);
+    assert!(in_parts.2 < whole_bytes * 3 / 4, "{} of {whole_bytes}", in_parts.2);
     let within = run(2, Some(70.0), 1);
-    assert!(within.0 == (loss, norm) && within.1 == parameters);
+    assert!(within.0 == numbers && within.1 == parameters);
 }
 
 #[test]

@@ -199,6 +199,15 @@ fn matrices_larger_than_the_budget() {
 }
 
 #[test]
+fn steps_in_parts_have_the_bits_of_their_batch() {
+    if present() {
+        forebay_golden::accumulation::images_have_the_bits_of_the_batch(&vulkan(), &["13"]);
+        forebay_golden::accumulation::rows_have_the_bits_of_the_batch(&vulkan());
+        forebay_golden::accumulation::sixteen_bits_have_the_bits_of_the_batch(&vulkan());
+    }
+}
+
+#[test]
 fn a_computed_index_beyond_the_table_is_refused() {
     if present() {
         forebay_golden::indices::are_refused_when_out_of_range(&vulkan());

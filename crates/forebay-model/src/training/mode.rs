@@ -23,6 +23,8 @@ pub(super) struct TrainingMode {
     pub updates: Vec<Update>,
     /// Initializers that are running statistics: they do not train.
     pub statistics: BTreeSet<ValueId>,
+    /// Whether batch normalisations take the statistics of the batch.
+    pub has_batch_statistics: bool,
     /// The input of the step's number and the seed, where something needs it.
     pub step: Option<ValueId>,
     /// The input of the factor of the loss, where gradients are scaled.
@@ -80,6 +82,7 @@ fn batch_normalization(
     running: &mut BTreeMap<ValueId, ValueId>,
 ) -> Result<(), ModelError> {
     let view = NodeView { graph, node: &graph.nodes[i] };
+    mode.has_batch_statistics = true;
     let x = view.input_type(0)?.clone();
     let scale = view.input_type(1)?.clone();
     let momentum = view.float("momentum", 0.9)?;

@@ -152,8 +152,13 @@ fn of_sums(
     Ok(Some(Summed { of, reads: whole.reads.clone(), sums, last: last.unwrap_or(0) }))
 }
 
-/// The launch with the sums of its loss, if it is the gradient of one and its parts read more than it does.
+/// The launch with the sums of its loss, if it is the gradient of one and its parts read more than it does. Where the launch itself is told the
+/// number of positions, its parts are, too.
 fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Result<Work, String> {
+    let is_told = whole.kernel.facts().gradient_of_loss.is_some() && whole.reads.len() == 4;
+    if is_told {
+        return Ok(whole.clone());
+    }
     let more = parts.iter().all(|(_, part)| part.reads.len() == whole.reads.len() + 1);
     let Some(loss) = whole.kernel.facts().gradient_of_loss.filter(|_| more && parts.len() > 1) else {
         return match parts.len() > 1 && whole.kernel.facts().gradient_of_loss.is_some() {

@@ -17,6 +17,7 @@ use super::sharing::{images_of_writes, Shared, Sharing, State};
 use super::{Distributed, SharedWork};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
+use crate::partition::uncounted_loss;
 
 /// Up to this many processes, the parts of all of them are looked at before a launch is shared out.
 const ALL_LOOKED_AT: usize = 16;
@@ -250,7 +251,7 @@ impl<'a> Building<'a> {
         let cutting = Cutting::new(launch, &sharing.cut)?;
         let rows = self.rows(sharing, sharing.dimension.cut?)?;
         let mut sums = None;
-        if let Some(loss) = launch.kernel.facts().gradient_of_loss {
+        if let Some(loss) = uncounted_loss(launch) {
             let is_same =
                 |(_, reads, _): &&(Summing, Vec<Operand>, Operand)| launch.reads.get(1..3) == Some(&reads[..]);
             let found = self.losses.iter().filter(|(of, ..)| *of == loss).find(is_same);

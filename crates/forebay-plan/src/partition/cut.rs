@@ -23,7 +23,7 @@ pub(crate) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
         CutChoice::First => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
         CutChoice::Least | CutChoice::Nested => {
             let all = dimensions(launch).into_iter().enumerate();
-            all.filter_map(|(number, dimension)| cut_along(launch, number, &dimension)).collect()
+            all.filter_map(|(number, dimension)| cut_between_tiles(launch, number, &dimension)).collect()
         }
     }
 }
@@ -59,7 +59,17 @@ pub(crate) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     }
     let found = dimensions(launch).into_iter().enumerate();
     let mut own = found.filter(|(_, found)| counted_axis(launch, found) == Some(axis));
-    own.next().and_then(|(number, dimension)| cut_along(launch, number, &dimension))
+    own.next().and_then(|(number, dimension)| cut_between_tiles(launch, number, &dimension))
+}
+
+/// The same along a dimension, between what devices compute at once.
+fn cut_between_tiles(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
+    let finest = cut_along(launch, number, dimension)?;
+    let mut cut = finest;
+    while !cut.step.is_multiple_of(dimension.at_once) {
+        cut.step *= 2;
+    }
+    (cut.step == finest.step || is_possible(launch, &cut)).then_some(cut)
 }
 
 /// Where a launch may be cut along a dimension; none where it cannot be.

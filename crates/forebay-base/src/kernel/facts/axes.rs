@@ -74,12 +74,18 @@ impl<'a> Operands<'a> {
             OperandRef::Write(index) => index < self.writes.len(),
         };
         let those = |all: AxesOf| all.iter().copied().filter(is_there).collect();
-        let dimension = Dimension { role, cut, leaves, targets: those(targets), sources: those(sources) };
+        let dimension = Dimension { role, cut, at_once: 1, leaves, targets: those(targets), sources: those(sources) };
         self.found.push(dimension);
     }
 
     fn free(&mut self, cut: Option<u64>, targets: AxesOf) {
         self.add(AxisRole::Free, cut, targets, &[]);
+    }
+
+    /// Rows of a product, each of which is computed from itself alone.
+    fn product_rows(&mut self, may_be_cut: bool, targets: AxesOf) {
+        self.free(may_be_cut.then_some(1), targets);
+        self.found.iter_mut().last().into_iter().for_each(|rows| rows.at_once = PRODUCT_ROWS);
     }
 
     fn whole(&mut self, targets: AxesOf) {
@@ -320,8 +326,7 @@ impl Operands<'_> {
         };
         // What is part of a product is not cut again.
         let is_whole = part == ProductPart::Whole;
-        let rows = is_whole.then_some(PRODUCT_ROWS);
-        self.free(rows, &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
+        self.product_rows(is_whole, &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
         // Where there are batches, rows are packed; and sums in 16 bits are rounded, so that nothing can be added to them.
         let is_one_matrix = y.sizes()[..rank - 2].iter().all(|&size| size == 1);
         let may_be_cut = is_whole && is_one_matrix && y.data_type() == DataType::Float32;

@@ -131,13 +131,14 @@ fn cuts_keep_to_lines() {
     let (a, b, y) = (packed(&[300, 600]), packed(&[600, 700]), packed(&[300, 700]));
     let found = product.facts().dimensions(&[&a, &b], &[&y]).unwrap();
     let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
-    assert_eq!(steps, [Some(PRODUCT_ROWS), Some(PRODUCT_COLUMNS), Some(super::super::PRODUCT_TERMS)]);
+    assert_eq!(steps, [Some(1), Some(PRODUCT_COLUMNS), Some(super::super::PRODUCT_TERMS)]);
+    assert_eq!(found[0].at_once, PRODUCT_ROWS);
     let trees: Vec<_> = found.iter().map(|one| one.leaves.is_some()).collect();
     assert_eq!(trees, [false, false, true], "only terms are summed");
     let sixteen = [&a, &b, &y].map(|desc| TensorDesc::packed(DataType::Float16, desc.sizes()).unwrap());
     let found = product.facts().dimensions(&[&sixteen[0], &sixteen[1]], &[&sixteen[2]]).unwrap();
     let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
-    assert_eq!(steps, [Some(PRODUCT_ROWS), None, None], "sums of 16 bits are rounded");
+    assert_eq!(steps, [Some(1), None, None], "sums of 16 bits are rounded");
     // Columns of a part are counted from its first.
     let mut columns = product.clone();
     if let super::Placement::Product(part, _) = columns.placement() {

@@ -152,7 +152,11 @@ impl Building<'_> {
                 false => (Activation::None, earlier.clone()),
             };
             let name = format!("{} sum {number} of {last}", launch.name);
-            self.push(name, Kernel::Binary { op: BinaryOp::Add, activation }, vec![earlier, later], vec![target]);
+            let kernel = match launch.kernel {
+                Kernel::Sums { of } => Kernel::AddSums { of },
+                _ => Kernel::Binary { op: BinaryOp::Add, activation },
+            };
+            self.push(name, kernel, vec![earlier, later], vec![target]);
         }
     }
 

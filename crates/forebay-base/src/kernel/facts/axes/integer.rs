@@ -1,6 +1,5 @@
 //! Axes of products of integers: batches, rows, columns and terms, with operands that broadcast to the result.
 
-use super::super::super::PRODUCT_ROWS;
 use super::super::AxisRole;
 use super::{read, write, Cut, Operands};
 
@@ -26,15 +25,14 @@ impl Operands<'_> {
         let mut found = Vec::new();
         for axis in 0..rank {
             let targets: Vec<_> = (0..ranks.len()).filter_map(|at| along(at, axis)).chain([write(0, axis)]).collect();
-            let cut = match rank - axis {
-                1 => None,
-                2 => Some(PRODUCT_ROWS),
-                _ => Some(1),
-            };
-            found.push((cut, targets));
+            found.push((rank - axis, targets));
         }
-        for (cut, targets) in found {
-            self.free(cut, &targets);
+        for (from_end, targets) in found {
+            match from_end {
+                1 => self.free(None, &targets),
+                2 => self.product_rows(true, &targets),
+                _ => self.free(Some(1), &targets),
+            }
         }
         self.add(AxisRole::Reduced, Cut::NONE, &[read(0, terms[0]), read(1, terms[1])], &[]);
         Some(())

@@ -1,0 +1,52 @@
+//! The order of launches in parts: part by part.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use forebay_model::program::{Buffer, BufferId, Program, ProgramLaunch};
+
+use super::{positions, Placed};
+use crate::dependences::Dependences;
+use crate::liveness::liveness;
+
+/// The launches in the order of their parts, as far as what they need allows. The counts that gradients of losses need come first.
+pub(super) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Placed> {
+    let launches: Vec<ProgramLaunch> = placed.iter().map(|placed| placed.launch.clone()).collect();
+    let program = Program { buffers: buffers.to_vec(), update_start: launches.len(), launches, ..Program::default() };
+    let live = liveness(&program, false);
+    for launch in counting(&program, &Dependences::of_reads(&live)) {
+        placed[launch].part = 0;
+    }
+    let Dependences { predecessors, successors } = Dependences::all(&live);
+    let mut before: Vec<usize> = predecessors.iter().map(Vec::len).collect();
+    let key = |index: usize| Reverse((placed[index].part, index));
+    let mut ready: BinaryHeap<_> = (0..placed.len()).filter(|&index| before[index] == 0).map(key).collect();
+    let mut order = Vec::with_capacity(placed.len());
+    while let Some(Reverse((_, index))) = ready.pop() {
+        order.push(index);
+        for &next in &successors[index] {
+            before[next] -= 1;
+            if before[next] == 0 {
+                ready.push(key(next));
+            }
+        }
+    }
+    let mut placed: Vec<Option<Placed>> = placed.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|index| placed[index].take()).collect()
+}
+
+/// The launches that counts of positions are made by.
+fn counting(program: &Program, dependences: &Dependences) -> BTreeSet<usize> {
+    let counts: BTreeSet<BufferId> =
+        program.launches.iter().filter_map(positions::counts).map(|counts| counts.buffer).collect();
+    let writes_counts = |launch: &ProgramLaunch| launch.writes.iter().any(|write| counts.contains(&write.buffer));
+    let all = program.launches.iter().enumerate();
+    let mut next: Vec<usize> = all.filter(|(_, launch)| writes_counts(launch)).map(|(index, _)| index).collect();
+    let mut found = BTreeSet::new();
+    while let Some(launch) = next.pop() {
+        if found.insert(launch) {
+            next.extend(&dependences.predecessors[launch]);
+        }
+    }
+    found
+}
