@@ -247,6 +247,15 @@ struct Step {
 }
 
 /// Why the parts of a batch whose gradients add up are batches of their own: the bits of a step are not those of the batch as a whole then.
+///
+/// ```
+/// use forebay::{Model, PartsApart, Trainer};
+///
+/// let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
+/// let trainer = Trainer::builder(&model).batch_size(2).accumulate(4).build()?;
+/// assert_eq!((trainer.batch_size(), trainer.parts_apart()), (8, Some(PartsApart::BatchStatistics)));
+/// # Ok::<(), forebay::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsApart {
     /// Batch normalisation takes the statistics of each part.

@@ -42,7 +42,7 @@ pub fn reduction_block_of_channels(rows: u64, row_positions: u64) -> ReductionBl
 fn reduction_block_of_positions(most: u64, rows: u64, row_positions: u64) -> ReductionBlock {
     let image_positions = rows.saturating_mul(row_positions).max(1);
     if image_positions <= most {
-        ReductionBlock { images: most / image_positions, rows }
+        ReductionBlock { images: power_of_two(most / image_positions), rows }
     } else {
         ReductionBlock { images: 1, rows: rows_of_image(most, row_positions) }
     }
@@ -64,7 +64,13 @@ const BLOCK_ROWS_MIN: u64 = 32;
 
 /// Rows of a reduction block of sums over rows of `length` elements, one sum per position in a row.
 pub fn reduction_block_rows(length: u64) -> u64 {
-    (BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN)
+    power_of_two((BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN))
+}
+
+/// The largest power of two that is no larger. Parts of a batch mostly begin at multiples of some power of two of images, which lie between
+/// reduction blocks then.
+fn power_of_two(number: u64) -> u64 {
+    1 << number.max(1).ilog2()
 }
 
 /// Places in a row from which on sums over rows go row by row.
