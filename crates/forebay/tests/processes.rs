@@ -82,10 +82,12 @@ fn any_number_of_processes_gives_the_bits_of_one() {
 
 #[test]
 fn parts_of_a_batch_are_shared_out() {
-    let case = Case::read("digits-cnn");
-    let mut training = recipe(&case);
-    training.accumulate = 2;
-    run_together(&case, &training, 2, 2);
+    for (name, parts, processes) in [("digits-cnn", 2, 2), ("tiny-gpt", 2, 2), ("tiny-gpt", 4, 3)] {
+        let case = Case::read(name);
+        let mut training = recipe(&case);
+        training.accumulate = parts;
+        run_together(&case, &training, processes, 2);
+    }
 }
 
 #[test]

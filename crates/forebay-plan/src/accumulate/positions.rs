@@ -1,5 +1,7 @@
 //! Positions: how many of them the mean of a loss counts.
 
+use std::collections::BTreeMap;
+
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
@@ -11,28 +13,34 @@ pub(super) fn counts(launch: &ProgramLaunch) -> Option<&Operand> {
     launch.kernel.facts().gradient_of_loss.and_then(|_| launch.reads.get(LOSS_GRADIENT_READS))
 }
 
-/// Has launches of their own count the positions of losses, from labels alone, before the gradients of these losses: a gradient need not wait
-/// for the loss then.
+/// Has launches of their own count the positions of losses, from labels alone: the gradients of these losses need not wait for the losses then.
+/// They stand where labels are known, in front of what else there is: exchanges between processes keep the order of their program.
 pub fn count_positions(program: &mut Program) {
     let mut known: Vec<(Summing, Operand, Operand)> = Vec::new();
-    let mut launches = Vec::with_capacity(program.launches.len());
-    let mut update_start = program.update_start;
-    for (index, mut launch) in std::mem::take(&mut program.launches).into_iter().enumerate() {
-        if let Some(of) = uncounted_loss(&launch) {
-            let labels = launch.reads[LOSS_GRADIENT_READS - 1].clone();
-            let found = known.iter().find(|(other, own, _)| (other, own) == (&of, &labels));
-            let counts = found.map(|(.., counts)| counts.clone()).or_else(|| {
-                let before = launches.len();
-                let counts = count(&mut program.buffers, &mut launches, of, &launch)?;
-                update_start += if index < program.update_start { launches.len() - before } else { 0 };
-                known.push((of, labels, counts.clone()));
-                Some(counts)
-            });
-            launch.reads.extend(counts);
-        }
-        launches.push(launch);
+    // What counts, by the launch that it stands in front of.
+    let mut counting: BTreeMap<usize, Vec<ProgramLaunch>> = BTreeMap::new();
+    for index in 0..program.launches.len() {
+        let launch = &program.launches[index];
+        let Some(of) = uncounted_loss(launch) else { continue };
+        let labels = launch.reads[LOSS_GRADIENT_READS - 1].clone();
+        let found = known.iter().find(|(other, own, _)| (other, own) == (&of, &labels));
+        let counts = found.map(|(.., counts)| counts.clone()).or_else(|| {
+            let writes = |launch: &ProgramLaunch| launch.writes.iter().any(|write| write.buffer == labels.buffer);
+            let after = program.launches[..index].iter().rposition(writes).map_or(0, |last| last + 1);
+            let counts = count(&mut program.buffers, counting.entry(after).or_default(), of, launch)?;
+            known.push((of, labels, counts.clone()));
+            Some(counts)
+        });
+        program.launches[index].reads.extend(counts);
     }
-    (program.launches, program.update_start) = (launches, update_start);
+    let added = counting.range(..program.update_start).map(|(_, launches)| launches.len()).sum::<usize>();
+    let launches = std::mem::take(&mut program.launches);
+    program.launches.reserve(launches.len() + added);
+    for (index, launch) in launches.into_iter().enumerate() {
+        program.launches.extend(counting.remove(&index).unwrap_or_default());
+        program.launches.push(launch);
+    }
+    program.update_start += added;
 }
 
 /// Appends the launches that count: the sums of a loss whose predictions do not matter. None where labels lie in another way.

@@ -39,7 +39,7 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
                         #[inline(always)]
                         move |[p, g]: &mut [[T; BLOCK]; 2]| {
                             for (p, &mut g) in p.iter_mut().zip(g) {
-                                *p = *p - rate * (g + decay * *p);
+                                *p = *p - rate * decayed(g, decay, *p);
                             }
                         },
                     );
@@ -50,7 +50,7 @@ unsafe fn update<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) -> 
                     #[inline(always)]
                     move |[p, g, v]: &mut [[T; BLOCK]; 3]| {
                         for ((p, &mut g), v) in p.iter_mut().zip(g).zip(v) {
-                            let g = g + decay * *p;
+                            let g = decayed(g, decay, *p);
                             *v = momentum * *v + g;
                             *p = *p - rate * (if nesterov { g + momentum * *v } else { *v });
                         }
@@ -127,10 +127,20 @@ impl<T: Float> AdamNumbers<T> {
     #[inline(always)]
     fn update(&self, p: &mut T, g: T, m: &mut T, v: &mut T) {
         let ([beta1, rest1], [beta2, rest2]) = (self.first, self.second);
-        let g = g + self.decay * *p;
+        let g = decayed(g, self.decay, *p);
         *m = beta1 * *m + rest1 * g;
         *v = beta2 * *v + rest2 * (g * g);
         *p = *p * self.kept - self.step_size * *m / (v.square_root() / self.root_correction + self.epsilon);
+    }
+}
+
+/// A gradient and what decay adds to it. Without decay a parameter adds nothing, also where it is infinite, as in a mask.
+#[inline(always)]
+fn decayed<T: Float>(gradient: T, decay: T, parameter: T) -> T {
+    if decay == T::ZERO {
+        gradient
+    } else {
+        gradient + decay * parameter
     }
 }
 
@@ -206,6 +216,29 @@ mod tests {
     fn given(elements: &[f32]) -> Tensor {
         let shape = desc(DataType::Float32, &[elements.len() as u64]);
         Tensor::new(&shape, &elements.iter().copied().map(f64::from).collect::<Vec<_>>())
+    }
+
+    /// A mask that trains along, without decay.
+    #[test]
+    fn infinite_parameters_stay_as_they_are() {
+        let (p, g, zero) = (given(&[f32::NEG_INFINITY, 2.0]), given(&[0.0, 1.0]), given(&[0.0, 0.0]));
+        let shape = desc(DataType::Float32, &[2]);
+        let sgd = SgdHyperparameters { learning_rate: 0.5, momentum: 0.9, weight_decay: 0.0 };
+        for decays in [false, true] {
+            let kernel = Kernel::Sgd { nesterov: false, decays };
+            let found = run(&kernel, &[&p, &g, &zero, &given(&sgd.elements())], &vec![shape.clone(); 2]);
+            assert_eq!(found[0].values(), [f64::NEG_INFINITY, 1.5]);
+            assert_eq!(found[1].values(), [0.0, 1.0]);
+            let alone = run(&kernel, &[&p, &g, &given(&sgd.elements())], std::slice::from_ref(&shape));
+            assert_eq!(alone[0].values(), [f64::NEG_INFINITY, 1.5]);
+        }
+        let adam =
+            AdamHyperparameters { learning_rate: 0.5, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };
+        let step = Tensor::new(&desc(DataType::Int64, &[2]), &[1.0, 0.0]);
+        let reads = [&p, &g, &zero, &zero, &step, &given(&adam.elements())];
+        let found = run(&Kernel::Adam { decoupled: false, decays: true }, &reads, &vec![shape; 3]);
+        assert_eq!(found[0].values()[0], f64::NEG_INFINITY);
+        assert!((found[0].values()[1] - 1.5).abs() < 1e-6 && found[1].values()[0] == 0.0);
     }
 
     #[test]
