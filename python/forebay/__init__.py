@@ -38,6 +38,7 @@ from ._losses import (
     MeanSquaredError,
     OutputLoss,
     SmoothL1,
+    SoftCrossEntropy,
     SoftmaxCrossEntropy,
     Tversky,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "Schedule",
     "Session",
     "SmoothL1",
+    "SoftCrossEntropy",
     "SoftmaxCrossEntropy",
     "StepReport",
     "Stream",

@@ -35,6 +35,24 @@ class SoftmaxCrossEntropy:
 
 
 @dataclass(frozen=True)
+class SoftCrossEntropy:
+    """Mean over positions of ``-(target * log_softmax(logits)).sum()`` over classes. Labels are soft: targets are the probabilities of the classes at
+    a position, float32 of the logits' shape; or they are classes, each as the only one that is possible.
+
+    >>> import forebay
+    >>> forebay.SoftCrossEntropy(label_smoothing=0.1).class_weights
+    ()
+    """
+
+    #: The class axis of the logits, from the end where negative; 1 where not given.
+    class_axis: Optional[int] = None
+    #: A factor for each class, which does not weigh the mean; all alike where there are none.
+    class_weights: Tuple[float, ...] = ()
+    #: What all classes share of each label's probability.
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
 class MeanSquaredError:
     """Mean of ``(prediction - target)**2``. Targets are of the prediction's type and shape."""
 
@@ -202,6 +220,7 @@ class OutputLoss:
 
 Loss: TypeAlias = Union[
     SoftmaxCrossEntropy,
+    SoftCrossEntropy,
     MeanSquaredError,
     MeanAbsoluteError,
     Huber,
@@ -219,6 +238,7 @@ Loss: TypeAlias = Union[
 #: All kinds of losses.
 KINDS = (
     SoftmaxCrossEntropy,
+    SoftCrossEntropy,
     MeanSquaredError,
     MeanAbsoluteError,
     Huber,
@@ -258,6 +278,7 @@ class LossTerm:
 _NAMED: Dict[str, Loss] = {
     "softmax_cross_entropy": SoftmaxCrossEntropy(),
     "cross_entropy": SoftmaxCrossEntropy(),
+    "soft_cross_entropy": SoftCrossEntropy(),
     "mse": MeanSquaredError(),
     "mean_squared_error": MeanSquaredError(),
     "l1": MeanAbsoluteError(),

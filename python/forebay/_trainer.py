@@ -36,8 +36,8 @@ class Trainer:
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
-        loss: ``"softmax_cross_entropy"``, ``"mse"``, ``"bce"``, ``"l1"``, ``"huber"``, ``"smooth_l1"``, ``"kl"``, ``"cosine"``, ``"focal"``,
-            ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or one of their classes such as
+        loss: ``"softmax_cross_entropy"``, ``"soft_cross_entropy"``, ``"mse"``, ``"bce"``, ``"l1"``, ``"huber"``, ``"smooth_l1"``, ``"kl"``, ``"cosine"``,
+            ``"focal"``, ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or one of their classes such as
             :class:`forebay.SoftmaxCrossEntropy` and :class:`forebay.Dice`, which take numbers.
         optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"adam8bit"``, ``"adamw8bit"``, ``"rmsprop"``, ``"adagrad"``, ``"lion"``, ``"lamb"``,
             ``"adafactor"``, or one of their classes such as :class:`forebay.SGD` and :class:`forebay.AdamW`.

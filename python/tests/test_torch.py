@@ -153,6 +153,19 @@ def test_losses_of_pytorch_become_ours(loss: Any) -> None:
     close(module.state_dict(), theirs.state_dict())
 
 
+def test_soft_labels_are_those_of_pytorch() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))
+    theirs = copy.deepcopy(module)
+    x, y = torch.randn(16, 8), torch.softmax(torch.randn(16, 5), 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with forebay.torch.Trainer(module, x, loss=forebay.SoftCrossEntropy(), optimizer=optimizer) as trainer:
+        ours = trainer.step(x, y).loss
+    expected = torch_step(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), x, y, nn.CrossEntropyLoss())
+    assert ours == pytest.approx(expected, rel=1e-5)
+    close(module.state_dict(), theirs.state_dict())
+
+
 def test_parts_that_do_not_train() -> None:
     torch.manual_seed(0)
     module = Net()

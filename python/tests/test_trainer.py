@@ -95,6 +95,7 @@ def test_formulas_of_optimizers(digits: str, batch: Any, optimizer: str) -> None
         "binary_focal",
         forebay.Dice(multi_label=True, activation="sigmoid"),
         forebay.KLDivergence(class_axis=1),
+        forebay.SoftCrossEntropy(label_smoothing=0.1),
         forebay.BinaryCrossEntropy((2.0,)),
     ],
     ids=str,
@@ -111,6 +112,7 @@ def test_losses_of_numbers(digits: str, batch: Any, loss: Any) -> None:
     "loss",
     [
         forebay.SoftmaxCrossEntropy(label_smoothing=0.1, class_weights=tuple(range(1, 11))),
+        forebay.SoftCrossEntropy(class_weights=tuple(range(1, 11))),
         forebay.Focal(gamma=1.0),
         forebay.Dice(),
         forebay.DiceCrossEntropy(include_background=False),

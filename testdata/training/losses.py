@@ -200,7 +200,24 @@ def sequences():
         CASES[-1]["lengths"] = lengths
 
 
-for make in [cross_entropies, focals, regressions, binaries, divergences, cosines, regions, sequences]:
+def soft_labels():
+    """Probabilities of classes; a class in the first place is impossible."""
+    for name, options in {
+        "plain": {},
+        "smoothing": {"label_smoothing": 0.1},
+        "all": {"weight": WEIGHTS, "label_smoothing": 0.2},
+    }.items():
+        shape = (2, 3, 2, 2)
+        probabilities = torch.softmax(numbers(*shape), 1)
+        probabilities[0, 0] = 0.0
+        case(f"soft_{name}", numbers(*shape), probabilities, nn.CrossEntropyLoss(**options))
+    shape = (2, 4, 3)
+    last = nn.CrossEntropyLoss(weight=WEIGHTS)
+    probabilities = torch.softmax(numbers(*shape), 2)
+    case("soft_last_axis", numbers(*shape), probabilities, lambda x, y: last(x.movedim(-1, 1), y.movedim(-1, 1)))
+
+
+for make in [cross_entropies, focals, regressions, binaries, divergences, cosines, regions, sequences, soft_labels]:
     make()
 made_with = f"PyTorch {torch.__version__.split('+')[0]} in float64, and MONAI for regions"
 lines = ",\n".join(json.dumps(each, separators=(",", ":")) for each in CASES)

@@ -59,7 +59,7 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
 
 /// Has samples changed as training would.
 fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> {
-    feeding::augment(set, &arguments.augment, arguments.shuffle);
+    feeding::augment(set, &arguments.augment, arguments.shuffle, None);
     match &arguments.normalize {
         Some(Normalize::Measured) => {
             let measured = set.measure()?;

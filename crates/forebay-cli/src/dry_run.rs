@@ -32,7 +32,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     let steps = opening::steps(arguments, per_epoch)?;
     arguments.schedule.schedule(steps)?;
     arguments.training.gradients.schedules(steps)?;
-    feeding::augment(&mut data, &arguments.reading.augment, shuffle);
+    feeding::augment(&mut data, &arguments.reading.augment, shuffle, Some(trainer));
     // The first samples are read as training would.
     let mut loader = feeding::loader(data, sampler, trainer, arguments)?;
     loader.end_at(trainer.step_count() + 1);

@@ -84,8 +84,11 @@ fn open_part(
     Ok(set)
 }
 
-/// Has samples changed as the flags say; the seed is that of their order.
-pub fn augment(set: &mut DataSet, transforms: &[Transform], shuffle: Option<u64>) {
+/// Has samples changed as the flags say; the seed is that of their order. Labels that are mixed are as the trainer takes them.
+pub fn augment(set: &mut DataSet, transforms: &[Transform], shuffle: Option<u64>, trainer: Option<&Trainer>) {
+    if let Some((classes, axis)) = trainer.and_then(Trainer::soft_label_classes) {
+        set.soften_labels(classes, axis);
+    }
     if !transforms.is_empty() {
         set.augment(Augmentation { transforms: transforms.to_vec(), seed: shuffle.unwrap_or(0) });
     }

@@ -1,6 +1,7 @@
 //! What training starts from: the model, its plan, and the data, as the flags and a checkpoint say. Nothing is written.
 
-use forebay::data::{DataSet, Sampler};
+use forebay::data::{DataSet, Sampler, Transform};
+use forebay::training::Loss;
 use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, PartsApart, Trainer, TrainerOptions};
 use serde_json::Value;
 
@@ -94,6 +95,11 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.sizes = feeding::sizes_of_data(arguments, &model)?;
     options.sizes.extend(arguments.training.size.iter().cloned());
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
+    if let Some(soft) = soft_loss(&trainer, &options.training.loss, &arguments.reading.augment)? {
+        drop(trainer);
+        options.training.loss = soft;
+        trainer = Trainer::new(model.clone(), options.clone())?;
+    }
     warn_of_unknown_costs(trainer.unknown_costs());
     if let Some(reason) = trainer.parts_apart() {
         let reason = match reason {
@@ -145,6 +151,27 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         position,
         budget_file,
     })
+}
+
+/// The loss of soft labels, where samples are mixed whose labels are classes: none where the labels can be mixed as they are.
+///
+/// # Errors
+/// A loss that has no such form.
+fn soft_loss(trainer: &Trainer, loss: &Loss, transforms: &[Transform]) -> Result<Option<Loss>, Failure> {
+    let is_map =
+        |transform: &Transform| matches!(transform, Transform::Cutmix { .. }) && trainer.labels().shape.len() > 1;
+    let mixes = transforms.iter().any(|transform| transform.is_mixing() && !is_map(transform));
+    if !mixes || trainer.class_axis().is_none() {
+        return Ok(None);
+    }
+    let refused = || {
+        Failure::Usage(
+            "--augment mixup and cutmix mix labels: classes become probabilities, which of the losses of classes only softmax-cross-entropy takes, \
+             without --ignore-index"
+                .to_owned(),
+        )
+    };
+    loss.soft().map(Some).ok_or_else(refused)
 }
 
 /// Steps to be done in the end, those before a checkpoint included.

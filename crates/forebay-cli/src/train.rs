@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
             digest = Some(data.digest()?);
         }
         let kept = |key: &str| position.get(key).cloned().unwrap_or_default();
-        feeding::augment(&mut data, &arguments.reading.augment, shuffle);
+        feeding::augment(&mut data, &arguments.reading.augment, shuffle, Some(&trainer));
         let normalization = normalization(arguments, &kept("normalization"), &mut data)?;
         for set in [&mut data].into_iter().chain(&mut validation) {
             normalization.iter().for_each(|normalization| set.normalize(normalization.clone()));
@@ -539,7 +539,7 @@ impl<'a> Run<'a> {
                 weight_sum += weight as f64;
             }
         }
-        let spatial = self.trainer.labels().shape.len() > 1;
+        let spatial = !self.trainer.data_requirements(1.0)?.label_shape.is_empty();
         Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial, metrics })
     }
 

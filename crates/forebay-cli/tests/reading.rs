@@ -129,11 +129,32 @@ fn patches_of_volumes_train_and_mixing_classes_is_refused() {
     let error = failure(1, &["train", &model, "--data", &data, "--patch", "8x8x4", "--steps", "1"]);
     assert_says(&error, &["patches of [8, 8, 4] were asked for, and the model takes [8, 8, 8]"]);
     let digits = digits_data();
-    let error = failure(
-        1,
-        &["train", &digits_model(), "--data", &digits, "--batch-size", "9", "--augment", "mixup:0.2", "--steps", "1"],
-    );
-    assert_says(&error, &["labels: they are int64; classes cannot be mixed"]);
+    let digits = ["train", &digits_model(), "--data", &digits, "--batch-size", "9", "--steps", "1"];
+    let error = failure(2, &[&digits[..], &["--augment", "mixup:0.2", "--ignore-index", "3"]].concat());
+    assert_says(&error, &["classes become probabilities", "--ignore-index"]);
+    assert_says(&failure(2, &[&digits[..], &["--augment", "cutmix:1", "--loss", "focal"]].concat()), &["--augment"]);
+}
+
+/// Classes of samples that are mixed become probabilities; validation has classes as they are.
+#[test]
+fn samples_with_classes_are_mixed() {
+    let (folder, digits) = (Folder::new(), digits_data());
+    let [train, validate] = ["#0..1500", "#1500..1797"].map(|rows| format!("{digits}{rows}"));
+    let flags = ["train", &digits_model(), "--data", &train, "--validate", &validate, "--batch-size", "50"];
+    let flags = [&flags[..], &["--input-scale", "0.0625", "--shuffle", "1", "--learning-rate", "0.1"]].concat();
+    for (number, augment) in ["mixup:0.4", "cutmix:1", "crop:1,mixup:0.4,cutmix:0.5"].into_iter().enumerate() {
+        let saved = ["whole", "resumed"].map(|name| folder.text(&format!("{name}{number}.onnx")));
+        let run =
+            |more: &[&str]| json(&[&flags[..], &["--augment", augment, "--label-smoothing", "0.05"], more].concat());
+        let whole = run(&["--steps", "60", "--save", &saved[0]]);
+        let accuracy = whole["validation"]["accuracy"].as_f64().unwrap();
+        assert!(accuracy > 0.6, "{augment}: {accuracy}");
+        let checkpoint = folder.text(&format!("checkpoint{number}"));
+        run(&["--steps", "20", "--checkpoint", &checkpoint]);
+        run(&["--steps", "60", "--resume", &checkpoint, "--simulate-device", "60%", "--save", &saved[1]]);
+        let [whole, resumed] = saved.map(|path| std::fs::read(path).unwrap());
+        assert!(whole == resumed, "{augment}");
+    }
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, 
 
 impl Transform {
     /// Whether it takes another sample.
-    pub(crate) fn is_mixing(self) -> bool {
+    pub fn is_mixing(self) -> bool {
         matches!(self, Transform::Mixup { .. } | Transform::Cutmix { .. })
     }
 }

@@ -15,6 +15,36 @@ pub fn each_f64(tensor: &Tensor) -> impl Iterator<Item = f64> + Clone + '_ {
     (0..tensor.count() as usize).map(|index| number(tensor, index).as_f64())
 }
 
+/// Labels that are numbers of classes, as probabilities along an axis of their own: 1 of the label, 0 of all others. `axis` counts among the axes of the
+/// result. None where they are no integers.
+///
+/// ```
+/// use forebay_base::Tensor;
+/// use forebay_data::convert::one_hot;
+///
+/// let labels = Tensor::from_i64(&[2], &[2, 0]);
+/// assert_eq!(one_hot(&labels, 3, 1).unwrap()?, Tensor::from_f32(&[2, 3], &[0.0, 0.0, 1.0, 1.0, 0.0, 0.0]));
+/// assert_eq!(one_hot(&labels, 2, 1).unwrap(), Err(2));
+/// # Ok::<(), i64>(())
+/// ```
+///
+/// # Errors
+/// The first label that is none of the classes.
+pub fn one_hot(labels: &Tensor, classes: u64, axis: usize) -> Option<Result<Tensor, i64>> {
+    let values = labels.to_i64()?;
+    let inner: usize = labels.shape().get(axis..).unwrap_or_default().iter().product::<u64>() as usize;
+    let mut probabilities = vec![0.0; values.len() * classes as usize];
+    for (position, &value) in values.iter().enumerate() {
+        let Some(class) = usize::try_from(value).ok().filter(|&class| (class as u64) < classes) else {
+            return Some(Err(value));
+        };
+        probabilities[(position / inner * classes as usize + class) * inner + position % inner] = 1.0;
+    }
+    let mut shape = labels.shape().to_vec();
+    shape.insert(axis.min(shape.len()), classes);
+    Some(Ok(Tensor::from_f32(&shape, &probabilities)))
+}
+
 /// A tensor with another element type, each element multiplied by `scale` first (in float64; 1 changes nothing).
 ///
 /// Integers and booleans become any type that can hold them; floating-point numbers become other floating-point

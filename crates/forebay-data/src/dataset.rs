@@ -8,6 +8,7 @@ use forebay_base::DataType;
 
 use crate::augment::Augmentation;
 pub use crate::batch::Batch;
+use crate::convert::one_hot;
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::mixing::Mixing;
@@ -204,6 +205,8 @@ pub struct DataSet {
     chosen: Option<Vec<u64>>,
     normalization: Option<Normalization>,
     augmentation: Option<Augmentation>,
+    /// How many classes labels choose from, and along which axis their probabilities would lie, where mixed samples have these.
+    label_classes: Option<(u64, usize)>,
     /// How many samples that cannot be read are left out.
     skip_max: u64,
     /// Such rows, and what is wrong with them.
@@ -260,6 +263,7 @@ impl DataSet {
             chosen: None,
             normalization: None,
             augmentation: None,
+            label_classes: None,
             skip_max: 0,
             bad: BTreeMap::new(),
         })
@@ -293,6 +297,12 @@ impl DataSet {
     /// From now on, batches of steps are augmented.
     pub fn augment(&mut self, augmentation: Augmentation) {
         self.augmentation = Some(augmentation);
+    }
+
+    /// From now on, labels that are classes become probabilities of so many classes, along this axis of a batch's labels, wherever samples are
+    /// mixed with others: what a loss of soft labels takes.
+    pub fn soften_labels(&mut self, classes: u64, axis: usize) {
+        self.label_classes = Some((classes, axis));
     }
 
     /// From now on, up to `most` samples that cannot be read are left out: the next one that can be read, and has the same sizes, takes the
@@ -366,16 +376,36 @@ impl DataSet {
         let mut batch = self.raw(&rows, epoch)?;
         if let Some(augmentation) = self.augmentation.clone() {
             batch = augmentation.apply(batch, &rows, epoch)?;
-            for mixing in Mixing::of(&augmentation, epoch) {
+            let mixings = Mixing::of(&augmentation, epoch);
+            if !mixings.is_empty() {
+                batch = self.softened(batch)?;
+            }
+            for mixing in mixings {
                 let count = self.sample_count();
                 let others: Vec<u64> = rows.iter().map(|&row| self.row(mixing.partner(row, count))).collect();
                 let other = augmentation.apply(self.raw(&others, epoch)?, &others, epoch)?;
+                let other = self.softened(other)?;
                 batch = mixing.apply(batch, &other, &rows)?;
             }
         }
         match &self.normalization {
             Some(normalization) => normalization.apply(batch),
             None => Ok(batch),
+        }
+    }
+
+    /// A batch whose labels can be mixed.
+    fn softened(&self, batch: Batch) -> Result<Batch, DataError> {
+        let soft =
+            self.label_classes.and_then(|(classes, axis)| Some((one_hot(&batch.labels, classes, axis)?, classes)));
+        match soft {
+            None => Ok(batch),
+            Some((Ok(labels), _)) => Ok(Batch { labels, ..batch }),
+            Some((Err(label), classes)) => {
+                let reason =
+                    format!("label {label} is none of the {classes} classes 0 to {}", classes.saturating_sub(1));
+                Err(DataError::malformed(&self.name, reason))
+            }
         }
     }
 

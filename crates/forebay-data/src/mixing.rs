@@ -1,7 +1,7 @@
 //! Samples that are mixed with others: mixup, which adds them, and cutmix, which puts a box of one into the other.
 //!
 //! Which sample another is mixed with, and how much of it there is, is a function of the seed, the epoch and the sample's number, as all of
-//! augmentation is. Labels are mixed alike: so they are numbers, or, for cutmix, maps of the input's sizes.
+//! augmentation is. Labels are mixed alike: so they are numbers, such as probabilities of classes, or, for cutmix, maps of the input's sizes.
 
 use forebay_base::random::{power, SplitMix64};
 use forebay_base::{DataType, Tensor};
@@ -110,8 +110,8 @@ fn added(tensor: &Tensor, other: &Tensor, shares: &[f64], origin: &str) -> Resul
     let data_type = tensor.data_type();
     if !data_type.is_float() {
         let way_out = match origin {
-            LABELS => "classes cannot be mixed: this needs a loss that takes numbers (kl, bce, mse), and labels that are a row of numbers for each \
-                       sample, such as 0,0,1,0",
+            LABELS => "classes cannot be mixed: this needs a loss of soft labels, or one that takes numbers (kl, bce, mse) and labels that are a row \
+                       of numbers for each sample, such as 0,0,1,0",
             _ => "whole numbers cannot be mixed",
         };
         return Err(DataError::unsupported(origin, format!("they are {data_type}; {way_out}")));

@@ -47,6 +47,11 @@ fn loss(name: &str) -> Loss {
         class_weights,
         label_smoothing,
     };
+    let soft = |class_axis, class_weights, label_smoothing| Loss::SoftCrossEntropy {
+        class_axis,
+        class_weights,
+        label_smoothing,
+    };
     let focal =
         |gamma, class_weights, ignore_index| Loss::Focal { class_axis: None, ignore_index, class_weights, gamma };
     let binary = |positive_weights| Loss::BinaryCrossEntropy { class_axis: None, positive_weights };
@@ -72,6 +77,10 @@ fn loss(name: &str) -> Loss {
         "focal_2" => focal(2.0, vec![], None),
         "focal_weighted" => focal(1.5, weights(), Some(-1)),
         "focal_0" => focal(0.0, weights(), None),
+        "soft_plain" => soft(None, vec![], 0.0),
+        "soft_smoothing" => soft(None, vec![], 0.1),
+        "soft_all" => soft(None, weights(), 0.2),
+        "soft_last_axis" => soft(Some(-1), weights(), 0.0),
         "binary_focal_usual" => Loss::BinaryFocal { alpha: Some(0.25), gamma: 2.0 },
         "binary_focal_no_alpha" => Loss::BinaryFocal { alpha: None, gamma: 1.5 },
         "binary_focal_gamma_0" => Loss::BinaryFocal { alpha: Some(0.75), gamma: 0.0 },

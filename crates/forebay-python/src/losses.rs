@@ -100,6 +100,7 @@ pub fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
         "SoftmaxCrossEntropy" => {
             Loss::WeightedCrossEntropy { class_axis, ignore_index, class_weights, label_smoothing }
         }
+        "SoftCrossEntropy" => Loss::SoftCrossEntropy { class_axis, class_weights, label_smoothing },
         "MeanSquaredError" => Loss::MeanSquaredError,
         "MeanAbsoluteError" => Loss::MeanAbsoluteError,
         "Huber" => Loss::Huber { delta: given.delta },

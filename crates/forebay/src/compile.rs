@@ -128,7 +128,9 @@ pub(crate) fn compile(
     }
     if parts > 1 {
         if let Some(accumulated) = accumulate(&program, &samples, parts) {
-            debug_assert_eq!(check_parts(&program, &accumulated).map_err(|error| error.to_string()), Ok(()));
+            if cfg!(debug_assertions) || machine.options.planning.check {
+                check_parts(&program, &accumulated)?;
+            }
             program = accumulated.program;
         }
     }

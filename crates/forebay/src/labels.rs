@@ -1,6 +1,7 @@
 //! Labels: what they must be, and the check before a step that they are.
 
 use forebay_base::DataType;
+use forebay_data::convert::one_hot;
 use forebay_model::Tensor;
 
 use crate::error::Error;
@@ -11,15 +12,24 @@ use crate::tensor_info::{self, TensorInfo};
 pub(crate) struct Classes {
     /// Number of classes.
     pub(crate) count: u64,
+    /// The axis along which they lie.
+    pub(crate) axis: usize,
     /// A label value that does not count.
     pub(crate) ignore_index: Option<i64>,
 }
 
-/// The labels as the plan wants them: integers of any width become the plan's.
+/// The labels as the plan wants them: integers of any width become the plan's, and classes probabilities, where it takes these.
 ///
 /// # Errors
 /// Another type or shape, or a label that is neither a class nor ignored.
 pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes>) -> Result<Tensor, Error> {
+    if let Some(classes) = classes.filter(|_| info.data_type.is_float()) {
+        check_classes(&labels, classes)?;
+        let probabilities = one_hot(&labels, classes.count, classes.axis).and_then(Result::ok);
+        let labels = probabilities.unwrap_or(labels);
+        tensor_info::check_tensor(info, &labels)?;
+        return Ok(labels);
+    }
     let is_narrow = info.data_type == DataType::Int64 && labels.data_type() != DataType::Int64;
     let labels = match is_narrow.then(|| labels.to_i64()).flatten() {
         Some(values) => Tensor::from_i64(labels.shape(), &values),
@@ -59,20 +69,34 @@ mod tests {
     #[test]
     fn narrow_integers_are_widened() {
         let narrow = Tensor::new(DataType::UInt8, &[2, 2], vec![0, 1, 2, 1]).unwrap();
-        let classes = Some(Classes { count: 3, ignore_index: None });
+        let classes = Some(Classes { count: 3, axis: 1, ignore_index: None });
         assert_eq!(prepare(narrow, &info(), classes).unwrap(), Tensor::from_i64(&[2, 2], &[0, 1, 2, 1]));
     }
 
     #[test]
     fn a_label_out_of_range_is_named_with_its_place() {
         let labels = Tensor::from_i64(&[2, 2], &[0, 1, 3, 1]);
-        let classes = Classes { count: 3, ignore_index: None };
+        let classes = Classes { count: 3, axis: 1, ignore_index: None };
         let error = prepare(labels.clone(), &info(), Some(classes)).unwrap_err();
         assert_eq!(error, Error::Label { value: 3, position: vec![1, 0], classes: 3 });
         assert_eq!(error.to_string(), "label 3 at [1, 0] is none of the 3 classes 0 to 2");
         assert!(prepare(labels, &info(), Some(Classes { ignore_index: Some(3), ..classes })).is_ok());
         let negative = Tensor::from_i64(&[2, 2], &[0, -1, 0, 1]);
         assert!(matches!(prepare(negative, &info(), Some(classes)), Err(Error::Label { value: -1, .. })));
+    }
+
+    #[test]
+    fn classes_become_probabilities_where_these_are_taken() {
+        let info = TensorInfo { name: "labels".to_string(), data_type: DataType::Float32, shape: vec![2, 3] };
+        let classes = Some(Classes { count: 3, axis: 1, ignore_index: None });
+        let soft = Tensor::from_f32(&[2, 3], &[0.0, 1.0, 0.0, 0.25, 0.0, 0.75]);
+        assert_eq!(prepare(soft.clone(), &info, classes).unwrap(), soft);
+        let hard = Tensor::new(DataType::UInt8, &[2], vec![1, 2]).unwrap();
+        let expected = Tensor::from_f32(&[2, 3], &[0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(prepare(hard, &info, classes).unwrap(), expected);
+        let wrong = Tensor::from_i64(&[2], &[0, 3]);
+        assert!(matches!(prepare(wrong, &info, classes), Err(Error::Label { value: 3, .. })));
+        assert!(matches!(prepare(Tensor::from_i64(&[1], &[0]), &info, classes), Err(Error::Input { .. })));
     }
 
     #[test]

@@ -317,11 +317,11 @@ fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Si
 /// The class axis of the logits, from the front, and the classes along it.
 fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>) {
     if let (Loss::Ctc(_), Some(&count)) = (loss, logits.shape.last()) {
-        return (None, Some(Classes { count, ignore_index: Some(-1) }));
+        return (None, Some(Classes { count, axis: logits.shape.len() - 1, ignore_index: Some(-1) }));
     }
     let Some(axis) = loss.class_axis() else { return (None, None) };
     let ignore_index = loss.ignore_index();
     let axis = if axis < 0 { axis + logits.shape.len() as i64 } else { axis };
     let axis = usize::try_from(axis).ok().filter(|&axis| axis < logits.shape.len());
-    (axis, axis.map(|axis| Classes { count: logits.shape[axis], ignore_index }))
+    (axis, axis.map(|axis| Classes { count: logits.shape[axis], axis, ignore_index }))
 }

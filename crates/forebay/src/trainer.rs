@@ -187,6 +187,13 @@ impl Trainer {
         self.main().class_axis
     }
 
+    /// Where the loss takes soft labels: how many classes there are, and along which axis of the labels their probabilities lie.
+    /// [`DataSet::soften_labels`](crate::data::DataSet::soften_labels) takes both.
+    pub fn soft_label_classes(&self) -> Option<(u64, usize)> {
+        let axis = self.class_axis().filter(|_| self.options.loss.takes_soft_labels())?;
+        Some((*self.labels().shape.get(axis)?, axis))
+    }
+
     /// What a data set has to hold to be trained on: [`data::open`](crate::data::open()) takes it. Inputs that become floating-point
     /// numbers are multiplied by `input_scale`.
     ///
@@ -207,7 +214,11 @@ impl Trainer {
             None => LabelKind::Values(labels.data_type),
         };
         let inputs = self.inputs().iter().map(describe).collect::<Result<_, _>>()?;
-        let label_shape = labels.shape.get(1..).unwrap_or_default().to_vec();
+        let mut label_shape = labels.shape.clone();
+        if let Some((_, axis)) = self.soft_label_classes() {
+            label_shape.remove(axis);
+        }
+        label_shape.drain(..1.min(label_shape.len()));
         Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
     }
 

@@ -305,6 +305,7 @@ fn losses_are_those_of_pytorch() {
         "binary_focal_no_alpha",
         "huber_delta",
         "kl",
+        "soft_all",
         "cosine_pairs",
         "dice_ce_3d",
     ];

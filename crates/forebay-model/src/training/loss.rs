@@ -35,6 +35,16 @@ pub enum Loss {
         /// What all classes share of each label's probability, from 0 to 1.
         label_smoothing: f32,
     },
+    /// The same of soft labels: the mean over positions of -sum of target log softmax(logits). Labels are targets: the probabilities of the classes at a
+    /// position, as PyTorch's `CrossEntropyLoss` takes them; a trainer also takes classes, each as the only one that is possible.
+    SoftCrossEntropy {
+        /// The class axis of the logits.
+        class_axis: Option<i64>,
+        /// A factor for each class; empty: 1 for each. They do not weigh the mean.
+        class_weights: Vec<f32>,
+        /// What all classes share of each label's probability, from 0 to 1.
+        label_smoothing: f32,
+    },
     /// Mean of (prediction - target)^2. Targets are of the prediction's type.
     MeanSquaredError,
     /// Mean of |prediction - target|.
@@ -135,12 +145,13 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// The axis of the prediction along which the classes lie that labels choose from, from the end where negative; none where labels
-    /// are no classes.
+    /// The axis of the prediction along which the classes lie that labels are of, from the end where negative; none where labels are not of
+    /// classes.
     pub fn class_axis(&self) -> Option<i64> {
         match self {
             Loss::SoftmaxCrossEntropy { class_axis, .. }
             | Loss::WeightedCrossEntropy { class_axis, .. }
+            | Loss::SoftCrossEntropy { class_axis, .. }
             | Loss::Focal { class_axis, .. } => Some(class_axis.unwrap_or(1)),
             Loss::Dice(region) | Loss::DiceCrossEntropy { region, .. } | Loss::Tversky { region, .. } => {
                 (!region.has_targets).then_some(1)
@@ -159,6 +170,25 @@ impl Loss {
                 region.ignore_index
             }
             Loss::Ctc(_) => Some(-1),
+            _ => None,
+        }
+    }
+
+    /// Whether labels of classes are their probabilities instead of one class.
+    pub fn takes_soft_labels(&self) -> bool {
+        matches!(self, Loss::SoftCrossEntropy { .. })
+    }
+
+    /// The same loss of soft labels, for samples that are mixed; none where it has none.
+    pub fn soft(&self) -> Option<Loss> {
+        match self.clone() {
+            Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None } => {
+                Some(Loss::SoftCrossEntropy { class_axis, class_weights: Vec::new(), label_smoothing: 0.0 })
+            }
+            Loss::WeightedCrossEntropy { class_axis, ignore_index: None, class_weights, label_smoothing } => {
+                Some(Loss::SoftCrossEntropy { class_axis, class_weights, label_smoothing })
+            }
+            loss if loss.takes_soft_labels() => Some(loss),
             _ => None,
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn append(
     let mut formula = Formula::new(graph, "loss");
     let ty = formula.ty(prediction);
     let labels_type = match (loss.class_axis(), other, loss) {
-        (Some(axis), ..) => classes_type(&ty, axis_of(Some(axis), &ty, &name)?),
+        (Some(axis), ..) if !loss.takes_soft_labels() => classes_type(&ty, axis_of(Some(axis), &ty, &name)?),
         (None, Some(_), Loss::CosineEmbedding { axis, .. }) => classes_type(&ty, axis_of(*axis, &ty, &name)?),
         (None, None, Loss::Ctc(options)) => ctc::labels_type(&ty, options, &name)?,
         _ => ty.clone(),
@@ -34,6 +34,10 @@ pub(super) fn append(
         Loss::WeightedCrossEntropy { class_axis, ignore_index, class_weights, label_smoothing } => {
             let axis = axis_of(*class_axis, &ty, &name)?;
             term.cross_entropy(labels, axis, *ignore_index, class_weights, *label_smoothing)?
+        }
+        Loss::SoftCrossEntropy { class_axis, class_weights, label_smoothing } => {
+            let axis = axis_of(*class_axis, &ty, &name)?;
+            term.soft_cross_entropy(labels, axis, class_weights, *label_smoothing)?
         }
         Loss::Focal { class_axis, ignore_index, class_weights, gamma } => {
             let axis = axis_of(*class_axis, &ty, &name)?;

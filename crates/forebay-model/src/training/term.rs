@@ -178,6 +178,36 @@ impl Term<'_, '_> {
         Ok(self.by_weights(sum, places, hot, ignored, weights))
     }
 
+    /// The mean cross-entropy of positions whose labels are probabilities of classes. A class that is impossible counts only where it may be
+    /// the label.
+    pub(super) fn soft_cross_entropy(
+        &mut self,
+        probabilities: ValueId,
+        axis: usize,
+        class_weights: &[f32],
+        smoothing: f32,
+    ) -> Result<ValueId, ModelError> {
+        let classes = self.ty().shape[axis];
+        require_weights(class_weights, classes, "--class-weights")?;
+        require((0.0..=1.0).contains(&smoothing), "label smoothing", smoothing, "from 0 to 1")?;
+        let logarithms = self.log_softmax(axis);
+        let mut targets = probabilities;
+        if smoothing > 0.0 {
+            targets = self.f.affine(targets, 1.0 - smoothing, smoothing / classes as f32);
+        }
+        if !class_weights.is_empty() {
+            let weights = self.along(axis, class_weights);
+            targets = self.f.multiply(targets, weights);
+        }
+        let zero = self.f.number(0.0);
+        let is_possible = self.f.binary(BinaryOp::Greater, targets, zero);
+        let losses = self.f.multiply(targets, logarithms);
+        let losses = self.f.select(is_possible, losses, zero);
+        let sum = self.f.total(losses);
+        let positions = (self.ty().count() / classes).max(1);
+        Ok(self.f.scaled(sum, (-1.0 / positions as f64) as f32))
+    }
+
     /// The binary cross-entropy of each element: (1 - t) x + (1 + (w - 1) t) softplus(-x), which is right for large logits, too.
     pub(super) fn binary_cross_entropy(
         &mut self,

@@ -40,9 +40,9 @@ pub(crate) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
     (stride == 0 || span < stride).then(|| stride * desc.data_type().size_bytes())
 }
 
-/// Rows are cut at multiples of this number, if their parts' bases are to be aligned.
+/// Rows are cut at multiples of this number, if their parts' bases are to be aligned; also rows that lie entangled with others.
 pub(crate) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
-    let bytes = row_bytes(desc, axis)?;
+    let bytes = desc.effective_strides().get(axis)? * desc.data_type().size_bytes();
     Some((0..).map(|power| 1 << power).find(|rows| (bytes * rows) % BASE_OFFSET_ALIGNMENT_BYTES == 0).unwrap_or(1))
 }
 

@@ -154,7 +154,7 @@ fn cuts() -> Vec<(TensorDesc, usize, Vec<Vec<u64>>)> {
     vec![
         (packed(data_type, &[70, 3, 8, 8]), 0, vec![vec![0, 16, 64, 70], vec![0, 48, 70]]),
         (packed(data_type, &[5, 3, 40, 60]), 0, vec![vec![0, 1, 4, 5], vec![0, 3, 5]]),
-        (packed(data_type, &[300, 130, 3, 5]), 0, vec![vec![0, 136, 300]]),
+        (packed(data_type, &[300, 130, 3, 5]), 0, vec![vec![0, 128, 300]]),
         (row_by_row(data_type, &[3, 4, 30, 70]), 0, vec![vec![0, 1, 2, 3]]),
         (row_by_row(data_type, &[1, 3, 100, 700]), 2, vec![vec![0, 2, 10, 100], vec![0, 50, 98, 100]]),
         (row_by_row(data_type, &[1, 2, 9, 3000]), 2, vec![vec![0, 1, 9], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]]),
@@ -208,7 +208,7 @@ fn squared_errors_in_parts_have_the_bits_of_the_whole() {
 #[test]
 fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
-    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 163, 326, 500]), (2000, 40, vec![0, 409, 2000])];
+    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 128, 384, 500]), (2000, 40, vec![0, 256, 2000])];
     for (seed, (rows, length, lines)) in (500..).zip(cuts) {
         let mut random = Random::new(seed);
         let x = random.tensor(&packed(DataType::Float32, &[rows, length]));
@@ -231,7 +231,7 @@ fn sums_of_rows_in_parts_have_the_bits_of_the_whole() {
 #[test]
 fn layer_normalization_in_parts_has_the_bits_of_the_whole() {
     let Some(machine) = vulkan() else { return };
-    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 163, 326, 500]), (2000, 20, vec![0, 819, 2000])];
+    let cuts = [(300, 700, vec![0, 32, 160, 300]), (500, 100, vec![0, 128, 384, 500]), (2000, 20, vec![0, 512, 2000])];
     for (seed, (rows, length, lines)) in (400..).zip(cuts) {
         let mut random = Random::new(seed);
         let desc = packed(DataType::Float32, &[rows, length]);
@@ -348,10 +348,10 @@ fn logits_cuts() -> Vec<(TensorDesc, usize, usize, Vec<u64>)> {
     vec![
         (packed(data_type, &[5000, 3]), 1, 0, vec![0, 2048, 5000]),
         (packed(data_type, &[4200, 40]), 1, 0, vec![0, 4096, 4200]),
-        (packed(data_type, &[800, 3000]), 1, 0, vec![0, 341, 682, 800]),
+        (packed(data_type, &[800, 3000]), 1, 0, vec![0, 256, 512, 800]),
         (packed(data_type, &[70, 3, 8, 8]), 1, 0, vec![0, 32, 64, 70]),
         (packed(data_type, &[4, 33, 30, 90]), 1, 0, vec![0, 1, 4]),
-        (packed(data_type, &[40, 60, 5]), 2, 0, vec![0, 34, 40]),
+        (packed(data_type, &[40, 60, 5]), 2, 0, vec![0, 32, 40]),
         (row_by_row(data_type, &[1, 3, 100, 700]), 1, 2, vec![0, 2, 10, 100]),
         (row_by_row(data_type, &[1, 36, 7, 2500]), 1, 2, vec![0, 1, 6, 7]),
     ]
