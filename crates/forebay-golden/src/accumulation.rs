@@ -13,7 +13,7 @@ use crate::trainer_options;
 const LEARNING_RATE: f32 = 1e6;
 
 /// Samples of a batch as planned, its parts, and samples of a step.
-type Parts = (u64, u64, u64);
+pub type Parts = (u64, u64, u64);
 
 /// A trainer whose step takes `batch` samples in this many parts.
 pub fn trainer(
@@ -175,36 +175,34 @@ fn with_norm(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
     options
 }
 
-/// Images of several sizes, parts of one image among them.
-pub fn images_have_the_bits_of_the_batch(engine: &EngineOptions, sizes: &[&str]) {
+/// Images of several sizes.
+pub fn images_have_the_bits_of_the_batch(engine: &EngineOptions, sizes: &[&str], cases: &[Parts]) {
     let classes = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None };
-    let cases = [(6, 2, 6), (6, 3, 6), (8, 8, 8), (9, 3, 9), (8, 4, 7), (6, 2, 1)];
     for size in sizes {
         let options = with_norm(classes.clone(), Optimizer::sgd(LEARNING_RATE));
-        check(engine, &format!("images of {size}"), &convolutions(size), &options, Some(5), &cases);
+        check(engine, &format!("images of {size}"), &convolutions(size), &options, Some(5), cases);
     }
 }
 
 /// Rows, with losses of several kinds.
-pub fn rows_have_the_bits_of_the_batch(engine: &EngineOptions) {
-    let cases = [(12, 3, 12), (1024, 4, 1024), (700, 7, 650), (64, 2, 33), (5, 5, 5)];
+pub fn rows_have_the_bits_of_the_batch(engine: &EngineOptions, cases: &[Parts]) {
     let squares = with_norm(Loss::MeanSquaredError, Optimizer::sgd(LEARNING_RATE));
-    check(engine, "squared errors", &dense(19, 7), &squares, None, &cases);
+    check(engine, "squared errors", &dense(19, 7), &squares, None, cases);
     // Labels that do not count: parts have different numbers of positions.
     let ignoring = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: Some(2) };
     let ignoring = with_norm(ignoring, Optimizer::adamw(1e-2));
-    check(engine, "ignored labels", &dense(10, 4), &ignoring, Some(4), &cases);
+    check(engine, "ignored labels", &dense(10, 4), &ignoring, Some(4), cases);
     let of_operators = with_norm(Loss::Huber { delta: 0.7 }, Optimizer::sgd(LEARNING_RATE));
-    check(engine, "a loss of operators", &dense(6, 3), &of_operators, None, &cases[..3]);
+    check(engine, "a loss of operators", &dense(6, 3), &of_operators, None, cases);
 }
 
 /// Products of 16 bits; float16 with scaled gradients.
-pub fn sixteen_bits_have_the_bits_of_the_batch(engine: &EngineOptions) {
+pub fn sixteen_bits_have_the_bits_of_the_batch(engine: &EngineOptions, cases: &[Parts]) {
     let classes = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None };
     for precision in [Precision::bfloat16(), Precision::float16()] {
         let mut options = with_norm(classes.clone(), Optimizer::sgd(0.1));
         options.precision = Some(precision);
-        check(engine, "16 bits", &dense(24, 5), &options, Some(5), &[(1024, 2, 1024), (48, 3, 48)]);
+        check(engine, "16 bits", &dense(24, 5), &options, Some(5), cases);
         check(engine, "16 bits, images", &convolutions("16"), &options, Some(5), &[(6, 3, 6)]);
     }
 }

@@ -11,17 +11,21 @@ use forebay_golden::{host, trainer_options};
 
 #[test]
 fn images_in_parts_have_the_bits_of_the_batch() {
-    images_have_the_bits_of_the_batch(&host(2), &["8", "13", "32"]);
+    images_have_the_bits_of_the_batch(
+        &host(2),
+        &["8", "13", "32"],
+        &[(6, 2, 6), (6, 3, 6), (8, 8, 8), (9, 3, 9), (8, 4, 7), (6, 2, 1)],
+    );
 }
 
 #[test]
 fn rows_in_parts_have_the_bits_of_the_batch() {
-    rows_have_the_bits_of_the_batch(&host(2));
+    rows_have_the_bits_of_the_batch(&host(2), &[(12, 3, 12), (1024, 4, 1024), (700, 7, 650), (64, 2, 33), (5, 5, 5)]);
 }
 
 #[test]
 fn sixteen_bits_in_parts_have_the_bits_of_the_batch() {
-    sixteen_bits_have_the_bits_of_the_batch(&host(2));
+    sixteen_bits_have_the_bits_of_the_batch(&host(2), &[(1024, 2, 1024), (48, 3, 48)]);
 }
 
 /// Batches that are more than their samples stay apart, and so do those of a model with a batch size of its own.

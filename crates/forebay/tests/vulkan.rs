@@ -201,9 +201,9 @@ fn matrices_larger_than_the_budget() {
 #[test]
 fn steps_in_parts_have_the_bits_of_their_batch() {
     if present() {
-        forebay_golden::accumulation::images_have_the_bits_of_the_batch(&vulkan(), &["13"]);
-        forebay_golden::accumulation::rows_have_the_bits_of_the_batch(&vulkan());
-        forebay_golden::accumulation::sixteen_bits_have_the_bits_of_the_batch(&vulkan());
+        forebay_golden::accumulation::images_have_the_bits_of_the_batch(&vulkan(), &["13"], &[(6, 3, 6)]);
+        forebay_golden::accumulation::rows_have_the_bits_of_the_batch(&vulkan(), &[(64, 2, 33)]);
+        forebay_golden::accumulation::sixteen_bits_have_the_bits_of_the_batch(&vulkan(), &[(48, 3, 48)]);
     }
 }
 
