@@ -43,7 +43,12 @@ pub(crate) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
 /// Rows are cut at multiples of this number, if their parts' bases are to be aligned; also rows that lie entangled with others.
 pub(crate) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let bytes = desc.effective_strides().get(axis)? * desc.data_type().size_bytes();
-    Some((0..).map(|power| 1 << power).find(|rows| (bytes * rows) % BASE_OFFSET_ALIGNMENT_BYTES == 0).unwrap_or(1))
+    Some(
+        (0..)
+            .map(|power| 1 << power)
+            .find(|rows| (bytes * rows).is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES))
+            .unwrap_or(1),
+    )
 }
 
 /// The rows of an operand along an axis. None where they are no tensor of their own: they lie entangled with others, are
