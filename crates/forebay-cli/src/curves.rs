@@ -1,4 +1,4 @@
-//! Curves over steps that fit any width of a window: the lines stretch with it, the words beside them do not.
+//! Curves over steps, for windows of any width: lines stretch with the window, text does not.
 
 use std::fmt::Write;
 
@@ -84,7 +84,7 @@ pub fn curves(curves: &[(&str, Vec<(f64, f64)>)]) -> String {
     )
 }
 
-/// The distance between ticks of a range: 1, 2 or 5 times a power of ten, at least `least`, so that the range has no more than `most` intervals.
+/// The distance between ticks of a range: 1, 2 or 5 times a power of ten, at least `least`, and so large that there are at most `most` intervals.
 fn distance(low: f64, high: f64, most: f64, least: f64) -> f64 {
     let rough = ((high - low) / most).max(least);
     let power = 10f64.powf(rough.log10().floor());

@@ -94,11 +94,20 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     // What flags say counts before what the data has.
     options.sizes = feeding::sizes_of_data(arguments, &model)?;
     options.sizes.extend(arguments.training.size.iter().cloned());
+    let augment = &arguments.reading.augment;
+    if augment.iter().any(|transform| matches!(transform, Transform::Mixup { .. })) {
+        options.training.loss = soft_loss(&options.training.loss)?;
+    }
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
-    if let Some(soft) = soft_loss(&trainer, &options.training.loss, &arguments.reading.augment)? {
-        drop(trainer);
-        options.training.loss = soft;
-        trainer = Trainer::new(model.clone(), options.clone())?;
+    // Maps of classes are cut as they are; whether there are any, the plan knows.
+    let has_maps = trainer.labels().shape.len() > 1;
+    if !has_maps && augment.iter().any(|transform| matches!(transform, Transform::Cutmix { .. })) {
+        let soft = soft_loss(&options.training.loss)?;
+        if soft != options.training.loss {
+            drop(trainer);
+            options.training.loss = soft;
+            trainer = Trainer::new(model.clone(), options.clone())?;
+        }
     }
     warn_of_unknown_costs(trainer.unknown_costs());
     if let Some(reason) = trainer.parts_apart() {
@@ -153,25 +162,17 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     })
 }
 
-/// The loss of soft labels, where samples are mixed whose labels are classes: none where the labels can be mixed as they are.
+/// A loss for labels that are mixed: of classes, that of their probabilities.
 ///
 /// # Errors
-/// A loss that has no such form.
-fn soft_loss(trainer: &Trainer, loss: &Loss, transforms: &[Transform]) -> Result<Option<Loss>, Failure> {
-    let is_map =
-        |transform: &Transform| matches!(transform, Transform::Cutmix { .. }) && trainer.labels().shape.len() > 1;
-    let mixes = transforms.iter().any(|transform| transform.is_mixing() && !is_map(transform));
-    if !mixes || trainer.class_axis().is_none() {
-        return Ok(None);
+/// A loss of classes that has no such form.
+fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
+    if loss.class_axis().is_none() {
+        return Ok(loss.clone());
     }
-    let refused = || {
-        Failure::Usage(
-            "--augment mixup and cutmix mix labels: classes become probabilities, which of the losses of classes only softmax-cross-entropy takes, \
-             without --ignore-index"
-                .to_owned(),
-        )
-    };
-    loss.soft().map(Some).ok_or_else(refused)
+    let reason = "--augment mixup and cutmix mix labels: classes become probabilities. Of the losses of classes, only softmax-cross-entropy takes \
+                  these, and only without --ignore-index";
+    loss.soft().ok_or_else(|| Failure::Usage(reason.to_owned()))
 }
 
 /// Steps to be done in the end, those before a checkpoint included.

@@ -106,7 +106,7 @@ fn classes_are_drawn_alike_and_a_run_that_goes_on_draws_the_same() {
 }
 
 #[test]
-fn patches_of_volumes_train_and_mixing_classes_is_refused() {
+fn patches_of_volumes_train_and_labels_that_cannot_be_mixed_are_refused() {
     let folder = Folder::new();
     let weights = [0.5, -0.5, 0.25, 1.0];
     let node = onnx::node("Conv", &["x", "w"], "y", &[("kernel_shape", &[1, 1, 1], true)]);

@@ -299,8 +299,8 @@ impl DataSet {
         self.augmentation = Some(augmentation);
     }
 
-    /// From now on, labels that are classes become probabilities of so many classes, along this axis of a batch's labels, wherever samples are
-    /// mixed with others: what a loss of soft labels takes.
+    /// From now on, labels that are numbers of classes become probabilities of this many classes, along this axis of a batch's labels, before
+    /// samples are mixed with others. A loss of soft labels takes them.
     pub fn soften_labels(&mut self, classes: u64, axis: usize) {
         self.label_classes = Some((classes, axis));
     }

@@ -14,18 +14,17 @@ mod order;
 mod positions;
 
 use std::collections::BTreeSet;
-use std::iter;
 
-use forebay_base::kernel::facts::{AxisRole, Rest, SumsInParts};
-use forebay_base::kernel::{Activation, BinaryOp};
+use forebay_base::kernel::facts::{AxisRole, SumsInParts};
+use forebay_base::kernel::Activation;
 use forebay_base::sum_tree::{nodes_of, PartialSums};
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
 use crate::divided::Partition;
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
-use crate::partition::uncounted_loss;
+use crate::partition::{sums, uncounted_loss};
 use images::{Images, Sharing};
 
 pub use positions::count_positions;
@@ -44,7 +43,11 @@ struct Placed {
 pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Option<Partition> {
     let of_batch = || program.inputs.iter().filter(|input| batch.contains(&input.name));
     let images = of_batch().find_map(|input| input.operand.desc.sizes().first().copied())?;
-    let lines: Vec<u64> = (0..=parts.min(images)).map(|part| images * part / parts.min(images)).collect();
+    let parts = parts.min(images);
+    if parts < 2 {
+        return None;
+    }
+    let lines: Vec<u64> = (0..=parts).map(|part| images * part / parts).collect();
     let mut building = Building {
         images: Images::new(program, images),
         lines,
@@ -152,9 +155,7 @@ impl Building<'_> {
         }
         let result = match &summed {
             Some(SumsInParts { of, .. }) => {
-                let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
-                let desc = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok()?;
-                Operand { buffer: BufferId(u32::MAX), offset_bytes: 0, desc }
+                Operand { buffer: BufferId(u32::MAX), offset_bytes: 0, desc: sums::table(*of, launch)? }
             }
             None => launch.writes[0].clone(),
         };
@@ -216,24 +217,9 @@ impl Building<'_> {
 
     /// Appends what becomes of sums, and what the launch computes besides.
     fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
-        let SumsInParts { of, finish_reads, first_finished, rest, .. } = summed;
-        let finished = &launch.writes[first_finished..];
-        let reads = finish_reads.iter().map(|&read| launch.reads[read].clone());
-        let finish = ProgramLaunch {
-            name: format!("{} from sums", launch.name),
-            kernel: Kernel::FromSums { of },
-            reads: iter::once(sums.clone()).chain(reads).collect(),
-            writes: finished.to_vec(),
-            ..launch.clone()
-        };
-        self.push(finish, 0);
-        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return Some(()) };
-        let mut reads = launch.reads[..reads].to_vec();
-        if reads_finished {
-            reads.extend_from_slice(finished);
-        }
-        reads.extend(reads_sums.then_some(sums));
-        self.add(&ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() });
+        let (finishing, rest) = sums::finish(launch, summed, &sums);
+        self.push(finishing, 0);
+        rest.iter().for_each(|rest| self.add(rest));
         Some(())
     }
 
@@ -259,12 +245,8 @@ struct Slots<'a> {
 impl Slots<'_> {
     /// What adds two sums, the later one to the earlier one. The last addition applies what the launch applies to its result.
     fn addition(&self, part: &Kernel, is_last: bool, earlier: usize, later: usize) -> ProgramLaunch {
-        let completed = || self.launch.kernel.clone().activation_mut().map_or(Activation::None, |own| *own);
-        let kernel = match part {
-            Kernel::Sums { of } => Kernel::AddSums { of: *of },
-            _ if is_last => Kernel::Binary { op: BinaryOp::Add, activation: completed() },
-            _ => Kernel::Binary { op: BinaryOp::Add, activation: Activation::None },
-        };
+        let activation = if is_last { sums::activation(self.launch) } else { Activation::None };
+        let kernel = sums::addition(part, activation);
         let [earlier, later] = [earlier, later].map(|place| self.slots[place].clone());
         ProgramLaunch { kernel, reads: vec![earlier.clone(), later], writes: vec![earlier], ..self.launch.clone() }
     }

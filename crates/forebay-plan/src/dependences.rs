@@ -1,5 +1,8 @@
 //! Dependences: which launches must come after which, from what they read and write; and the chains that they form.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use forebay_model::program::Program;
 
 use crate::liveness::{liveness, Access, Liveness};
@@ -70,6 +73,24 @@ impl Dependences {
         }
         chains
     }
+}
+
+/// An order of launches of which `before` says how many each waits for, and `after` which wait for it: of those that wait for none, the one with the
+/// lowest key comes first.
+pub(crate) fn ordered_by<K: Ord>(mut before: Vec<usize>, after: &[Vec<usize>], key: impl Fn(usize) -> K) -> Vec<usize> {
+    let key = |launch: usize| Reverse((key(launch), launch));
+    let mut ready: BinaryHeap<_> = (0..before.len()).filter(|&launch| before[launch] == 0).map(key).collect();
+    let mut order = Vec::with_capacity(before.len());
+    while let Some(Reverse((_, launch))) = ready.pop() {
+        order.push(launch);
+        for &next in &after[launch] {
+            before[next] -= 1;
+            if before[next] == 0 {
+                ready.push(key(next));
+            }
+        }
+    }
+    order
 }
 
 /// The fewest barriers that any order of a program's launches in one stream can do with: one between each two launches of

@@ -13,17 +13,16 @@ mod interleave;
 mod layout;
 mod merge;
 pub(crate) mod rows;
+pub(crate) mod sums;
 #[cfg(test)]
 mod tests;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 
-use forebay_base::kernel::facts::{Rest, SumsInParts};
-use forebay_base::kernel::{Activation, BinaryOp, Summing};
+use forebay_base::kernel::{Activation, Summing};
 use forebay_base::tensor::WORKSPACE_ALIGNMENT_BYTES;
-use forebay_base::{ByteRange, DataType, Kernel, SumTree, TensorDesc};
+use forebay_base::{ByteRange, DataType, SumTree, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
 pub use crate::divided::Partition;
@@ -199,7 +198,7 @@ impl Building {
     /// Appends a launch in parts, with what its sums need.
     fn cut(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) {
         let summed = Cutting::new(launch, cut).and_then(Cutting::summed);
-        let Some(SumsInParts { of, finish_reads, first_finished, rest, .. }) = summed else {
+        let Some(summed) = summed else {
             let mut launch = launch.clone();
             if let Some(loss) = uncounted_loss(&launch) {
                 // Their axes may have been merged.
@@ -213,31 +212,15 @@ impl Building {
             }
             return self.append_parts(&launch, cut, limit_bytes, None);
         };
-        let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
-        let sums = TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok();
-        let Some(sums) = sums.and_then(|desc| self.buffer(format!("sums of {}", launch.name), desc)) else {
+        let table = sums::table(summed.of, launch);
+        let Some(sums) = table.and_then(|desc| self.buffer(format!("sums of {}", launch.name), desc)) else {
             return self.append(launch.clone());
         };
         self.append_parts(launch, cut, limit_bytes, Some(&sums));
-        self.losses.push((of, launch.reads.clone(), sums.clone()));
-        let finished = &launch.writes[first_finished..];
-        let of_launch = finish_reads.iter().map(|&read| launch.reads[read].clone());
-        self.append(ProgramLaunch {
-            name: format!("{} from sums", launch.name),
-            kernel: Kernel::FromSums { of },
-            reads: iter::once(sums.clone()).chain(of_launch).collect(),
-            writes: finished.to_vec(),
-            workspace_bytes: 0,
-            on_host: launch.on_host,
-            in_host_memory: launch.in_host_memory,
-        });
-        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return };
-        let mut reads = launch.reads[..reads].to_vec();
-        if reads_finished {
-            reads.extend_from_slice(finished);
-        }
-        reads.extend(reads_sums.then_some(sums));
-        let rest = ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() };
+        self.losses.push((summed.of, launch.reads.clone(), sums.clone()));
+        let (finishing, rest) = sums::finish(launch, summed, &sums);
+        self.append(finishing);
+        let Some(rest) = rest else { return };
         match cut.axis.and_then(|axis| cut::cut(&rest, axis)) {
             Some(cut) => self.append_parts(&rest, &cut, limit_bytes, None),
             None => self.append(rest),
@@ -279,7 +262,7 @@ impl Building {
         let (count, source) = (parts.len() as u64, self.source);
         let part_bytes = parts.iter().map(touched_bytes).max().unwrap_or(0);
         let mut slots: Vec<Operand> = parts.iter().take(1).map(|part| part.writes[0].clone()).collect();
-        let completed = launch.kernel.clone().activation_mut().map_or(Activation::None, |activation| *activation);
+        let completed = sums::activation(launch);
         let mut waiting = 0;
         for (number, mut part) in (0..).zip(parts) {
             if waiting == slots.len() {
@@ -289,10 +272,7 @@ impl Building {
             }
             let done = (number + 1, count);
             part.writes[0] = slots[waiting].clone();
-            let addition = |activation: Activation| match part.kernel {
-                Kernel::Sums { of } => Kernel::AddSums { of },
-                _ => Kernel::Binary { op: BinaryOp::Add, activation },
-            };
+            let addition = |activation: Activation| sums::addition(&part.kernel, activation);
             let (kernel, last_kernel) = (addition(Activation::None), addition(completed));
             self.launches.push(Placed { launch: part, source, done });
             for _ in 0..SumTree::flat(count).merges_after(number) {

@@ -290,9 +290,9 @@ fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result
     }
 }
 
-/// The samples of a batch of the given size, or of the model's own.
-pub(crate) fn batch_size_of(model: &Model, batch_size: Option<u64>) -> Option<u64> {
-    first_size(&model.open_graph(&Sizes::of_batch(batch_size)).ok()?)
+/// The samples of a batch where none is asked for.
+pub(crate) fn own_batch_size(model: &Model) -> Option<u64> {
+    first_size(&model.open_graph(&Sizes::default()).ok()?)
 }
 
 /// The size of the first axis of a graph's first input that has one.

@@ -28,7 +28,7 @@ use serde_json::Value;
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::explain::{explain, Explanation};
-use crate::loss_plan::{batch_size_of, LossPlan, PartsApart, StepNumbers};
+use crate::loss_plan::{own_batch_size, LossPlan, PartsApart, StepNumbers};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
@@ -126,7 +126,10 @@ impl Trainer {
         let first = model.clone().with_sizes(&sizes)?;
         let sizes = match options.accumulate {
             0 | 1 => Sizes::of_batch(batch_size),
-            parts => Sizes::of_batch(batch_size_of(&first, batch_size).map(|size| size.saturating_mul(parts))),
+            parts => {
+                let of_part = batch_size.or_else(|| own_batch_size(&first));
+                Sizes::of_batch(of_part.map(|size| size.saturating_mul(parts)))
+            }
         };
         let plan = LossPlan::training(&first, &options, &sizes, &machine, engine.planning.costs.as_ref())?;
         machine.options.memory.fix_budgets(plan.compiled.step.plan().statistics.in_core_peak_bytes);

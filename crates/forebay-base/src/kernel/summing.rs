@@ -67,8 +67,8 @@ pub fn reduction_block_rows(length: u64) -> u64 {
     power_of_two((BLOCK_ELEMENTS / length.max(1)).max(BLOCK_ROWS_MIN))
 }
 
-/// The largest power of two that is no larger. Parts of a batch mostly begin at multiples of some power of two of images, which lie between
-/// reduction blocks then.
+/// The largest power of two up to a number. Parts of a batch mostly have a power of two of images or rows: so they begin where reduction blocks
+/// do.
 fn power_of_two(number: u64) -> u64 {
     1 << number.max(1).ilog2()
 }

@@ -1,5 +1,5 @@
-//! A step in several parts of its batch: forward and backward pass of one part after the other, whose gradients add up to those of the
-//! update. What a part keeps for its backward pass is given up before the next one begins, so a step needs the memory of one part, and that
+//! A step in several parts of its batch, each a batch of its own, with its own statistics: forward and backward pass of one part after the other,
+//! whose gradients add up to those of the update. What a part keeps for its backward pass is given up before the next one begins, so a step needs the memory of one part, and that
 //! of the gradients, which live until the last part.
 
 use std::collections::BTreeMap;

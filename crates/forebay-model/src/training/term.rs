@@ -135,6 +135,19 @@ impl Term<'_, '_> {
         self.f.divide(sum, weight)
     }
 
+    /// The number of classes and the logarithms of their probabilities, if the weights and the smoothing are right for them.
+    fn log_probabilities(
+        &mut self,
+        axis: usize,
+        class_weights: &[f32],
+        smoothing: f32,
+    ) -> Result<(u64, ValueId), ModelError> {
+        let classes = self.ty().shape[axis];
+        require_weights(class_weights, classes, "--class-weights")?;
+        require((0.0..=1.0).contains(&smoothing), "label smoothing", smoothing, "from 0 to 1")?;
+        Ok((classes, self.log_softmax(axis)))
+    }
+
     /// With smoothing s and C classes, labels have the probability 1 - s + s / C of their class and s / C of each other.
     pub(super) fn cross_entropy(
         &mut self,
@@ -144,10 +157,7 @@ impl Term<'_, '_> {
         class_weights: &[f32],
         smoothing: f32,
     ) -> Result<ValueId, ModelError> {
-        let classes = self.ty().shape[axis];
-        require_weights(class_weights, classes, "--class-weights")?;
-        require((0.0..=1.0).contains(&smoothing), "label smoothing", smoothing, "from 0 to 1")?;
-        let logarithms = self.log_softmax(axis);
+        let (classes, logarithms) = self.log_probabilities(axis, class_weights, smoothing)?;
         let places = self.places(labels, axis);
         let hot = self.hot(places, axis);
         let ignored = self.ignored(places, ignore_index);
@@ -187,10 +197,7 @@ impl Term<'_, '_> {
         class_weights: &[f32],
         smoothing: f32,
     ) -> Result<ValueId, ModelError> {
-        let classes = self.ty().shape[axis];
-        require_weights(class_weights, classes, "--class-weights")?;
-        require((0.0..=1.0).contains(&smoothing), "label smoothing", smoothing, "from 0 to 1")?;
-        let logarithms = self.log_softmax(axis);
+        let (classes, logarithms) = self.log_probabilities(axis, class_weights, smoothing)?;
         let mut targets = probabilities;
         if smoothing > 0.0 {
             targets = self.f.affine(targets, 1.0 - smoothing, smoothing / classes as f32);

@@ -1,12 +1,11 @@
 //! The order of launches in parts: part by part.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use forebay_model::program::{Buffer, BufferId, Program, ProgramLaunch};
 
 use super::{positions, Placed};
-use crate::dependences::Dependences;
+use crate::dependences::{ordered_by, Dependences};
 use crate::liveness::liveness;
 
 /// The launches in the order of their parts, as far as what they need allows. The counts that gradients of losses need come first.
@@ -18,19 +17,8 @@ pub(super) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Place
         placed[launch].part = 0;
     }
     let Dependences { predecessors, successors } = Dependences::all(&live);
-    let mut before: Vec<usize> = predecessors.iter().map(Vec::len).collect();
-    let key = |index: usize| Reverse((placed[index].part, index));
-    let mut ready: BinaryHeap<_> = (0..placed.len()).filter(|&index| before[index] == 0).map(key).collect();
-    let mut order = Vec::with_capacity(placed.len());
-    while let Some(Reverse((_, index))) = ready.pop() {
-        order.push(index);
-        for &next in &successors[index] {
-            before[next] -= 1;
-            if before[next] == 0 {
-                ready.push(key(next));
-            }
-        }
-    }
+    let before = predecessors.iter().map(Vec::len).collect();
+    let order = ordered_by(before, &successors, |index| placed[index].part);
     let mut placed: Vec<Option<Placed>> = placed.into_iter().map(Some).collect();
     order.into_iter().filter_map(|index| placed[index].take()).collect()
 }

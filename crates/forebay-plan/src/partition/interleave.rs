@@ -4,12 +4,13 @@
 //! there. Halos make a chain run ahead by a part, sums make it wait for the last part. Only launches that follow each other
 //! and are cut take part, a few at a time: each part needs its own weights again.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 use forebay_base::kernel::KernelKind;
 use forebay_base::ByteRange;
 use forebay_model::program::{BufferId, ProgramLaunch};
+
+use crate::dependences::ordered_by;
 
 /// How many launches are interleaved.
 const CHAIN_MAX: usize = 12;
@@ -77,19 +78,7 @@ fn ordered(chain: Vec<Placed>) -> Vec<Placed> {
             of_buffer.push((index, range, writes));
         }
     }
-    let mut ready: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    let key = |index: usize| Reverse((chain[index].fraction(), index));
-    ready.extend((0..chain.len()).filter(|&index| before[index] == 0).map(key));
-    let mut order = Vec::with_capacity(chain.len());
-    while let Some(Reverse((_, index))) = ready.pop() {
-        order.push(index);
-        for &next in &after[index] {
-            before[next] -= 1;
-            if before[next] == 0 {
-                ready.push(key(next));
-            }
-        }
-    }
+    let order = ordered_by(before, &after, |index| chain[index].fraction());
     let mut chain: Vec<Option<Placed>> = chain.into_iter().map(Some).collect();
     order.into_iter().filter_map(|index| chain[index].take()).collect()
 }

@@ -1,4 +1,5 @@
 use forebay_base::kernel::ReduceOp;
+use forebay_base::Kernel;
 
 use super::*;
 use crate::check::check_parts;

@@ -238,8 +238,8 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
     if vulkan().is_none() {
         return;
     }
-    // The first has so many chunks that the whole takes wide tiles and its parts take narrow ones. The others have few weights, so that
-    // chunks are summed apart, and many, so that they are not.
+    // In the first case, the whole takes wide tiles and its parts take narrow ones. Of the others, some have few weights, whose chunks different
+    // workgroups sum, and some have many.
     let cases: [Even; 5] = [
         ([2, 1, 3, 1], &[560, 1000], [3, 1, 1, 1]),
         ([2, 2, 5, 1], &[70, 60], [3, 1, 1, 1]),

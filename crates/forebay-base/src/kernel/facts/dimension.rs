@@ -84,7 +84,7 @@ pub struct Dimension {
     /// Whether launches are cut along it; then parts begin at multiples of this number of indices of the operand that they are counted
     /// along, if their results are to have the bits of the whole.
     pub cut: Option<u64>,
-    /// How many of these indices devices compute at once, a power of two: parts that begin at multiples of it take no longer than the whole.
+    /// How many of these indices devices compute at once, a power of two: parts that begin elsewhere waste some of their work.
     pub at_once: u64,
     /// Where results are sums over it that are added in a tree: the leaves, in indices of the operand that parts are counted along.
     /// Parts are nodes of the tree then.

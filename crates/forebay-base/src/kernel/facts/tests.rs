@@ -150,7 +150,7 @@ fn cuts_keep_to_lines() {
     let sum = Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2] };
     let (x, y) = (packed(&[64, 3, 100]), packed(&[3]));
     let found = sum.facts().dimensions(&[&x], &[&y]).unwrap();
-    // Five images of a hundred positions are no more than 512, but not a power of two.
+    // 512 positions hold five images of a hundred; a block has a power of two of images.
     assert_eq!((found[0].role, found[0].cut), (AxisRole::Reduced, Some(4)));
     assert_eq!((found[1].role, found[1].cut), (AxisRole::Free, Some(1)));
     let largest = Kernel::Reduce { op: ReduceOp::Max, axes: vec![0, 2] };

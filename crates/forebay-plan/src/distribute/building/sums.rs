@@ -1,10 +1,9 @@
 //! Sums over images: each process makes nodes of the tree that the whole sums by, and all of them are added in its order.
 
-use std::iter;
 use std::ops::Range;
 
-use forebay_base::kernel::facts::{Rest, SumsInParts};
-use forebay_base::kernel::{Activation, BinaryOp, Exchange};
+use forebay_base::kernel::facts::SumsInParts;
+use forebay_base::kernel::{Activation, Exchange};
 use forebay_base::sum_tree::{nodes_of, PartialSums};
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
@@ -15,6 +14,7 @@ use super::{largest_share, Building, ALL_LOOKED_AT};
 use crate::distribute::sharing::{Sharing, Sliced, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
+use crate::partition::sums;
 
 /// The slices of a process's nodes begin at multiples of this many bytes.
 const SLICE_ALIGNMENT_BYTES: u64 = 64;
@@ -48,10 +48,7 @@ impl Building<'_> {
         let nodes: Vec<Vec<Range<u64>>> = nodes.collect();
         let (is_tree, summed) = (cutting.is_tree(), Cutting::new(launch, cut)?.summed());
         let desc = match &summed {
-            Some(SumsInParts { of, .. }) => {
-                let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
-                TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok()?
-            }
+            Some(SumsInParts { of, .. }) => sums::table(*of, launch)?,
             None => launch.writes.first().filter(|write| is_tree && write.desc.is_packed())?.desc.clone(),
         };
         if summed.is_none() && launch.writes.len() > 1 {
@@ -141,8 +138,7 @@ impl Building<'_> {
         slot: impl Fn(usize) -> Operand,
         result: Operand,
     ) {
-        let mut kernel = launch.kernel.clone();
-        let completed = kernel.activation_mut().map_or(Activation::None, |activation| *activation);
+        let completed = sums::activation(launch);
         let additions = additions(nodes);
         let last = additions.len();
         for (number, (earlier, later)) in (1..).zip(additions) {
@@ -152,11 +148,7 @@ impl Building<'_> {
                 false => (Activation::None, earlier.clone()),
             };
             let name = format!("{} sum {number} of {last}", launch.name);
-            let kernel = match launch.kernel {
-                Kernel::Sums { of } => Kernel::AddSums { of },
-                _ => Kernel::Binary { op: BinaryOp::Add, activation },
-            };
-            self.push(name, kernel, vec![earlier, later], vec![target]);
+            self.push(name, sums::addition(&launch.kernel, activation), vec![earlier, later], vec![target]);
         }
     }
 
@@ -214,19 +206,10 @@ impl Building<'_> {
 
     /// Adds what becomes of sums, and what the launch computes besides.
     fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
-        let SumsInParts { of, finish_reads, first_finished, rest, .. } = summed;
-        self.losses.push((of, launch.reads.clone(), sums.clone()));
-        let finished = launch.writes[first_finished..].to_vec();
-        let reads = finish_reads.iter().map(|&read| launch.reads[read].clone());
-        let reads = iter::once(sums.clone()).chain(reads).collect();
-        finished.iter().for_each(|write| self.states[write.buffer.0 as usize] = State::Whole);
-        self.push(format!("{} from sums", launch.name), Kernel::FromSums { of }, reads, finished.clone());
-        let Some(Rest { kernel, reads, reads_finished, reads_sums }) = rest else { return Some(()) };
-        let mut reads = launch.reads[..reads].to_vec();
-        if reads_finished {
-            reads.extend(finished);
-        }
-        reads.extend(reads_sums.then_some(sums));
-        self.add(ProgramLaunch { kernel, reads, writes: launch.writes[..first_finished].to_vec(), ..launch.clone() })
+        self.losses.push((summed.of, launch.reads.clone(), sums.clone()));
+        let (finishing, rest) = sums::finish(launch, summed, &sums);
+        finishing.writes.iter().for_each(|write| self.states[write.buffer.0 as usize] = State::Whole);
+        self.launches.push(finishing);
+        rest.map_or(Some(()), |rest| self.add(rest))
     }
 }
