@@ -6,18 +6,32 @@ use forebay_base::{Kernel, SumTree, TensorDesc};
 use super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::operands::broadcast_strides;
 use super::shaders::{
-    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_F16,
-    MATMUL_128X128_F16_COOPERATIVE, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
-    MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
+    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_BF16_COOPERATIVE_WIDE,
+    MATMUL_128X128_F16, MATMUL_128X128_F16_COOPERATIVE, MATMUL_128X128_F16_COOPERATIVE_WIDE, MATMUL_128X128_WIDE,
+    MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16, MATMUL_64X64_BF16_COOPERATIVE,
+    MATMUL_64X64_BF16_COOPERATIVE_WIDE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
+    MATMUL_64X64_F16_COOPERATIVE_WIDE,
 };
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Tiles of 32, 64 and 128 rows and columns.
 const SMALL: Builds = [&MATMUL_32X32, &MATMUL_32X32_F16, &MATMUL_32X32_BF16];
 const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
-const LARGE: Builds = [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16];
-const MEDIUM_COOPERATIVE: CooperativeBuilds = [&MATMUL_64X64_F16_COOPERATIVE, &MATMUL_64X64_BF16_COOPERATIVE];
-const LARGE_COOPERATIVE: CooperativeBuilds = [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE];
+/// For rows that may begin anywhere, and for those that begin at multiples of 16 bytes, which are loaded 16 bytes at a time.
+const LARGE: [Builds; 2] = [
+    [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
+    [&MATMUL_128X128_WIDE, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
+];
+const MEDIUM_COOPERATIVE: [CooperativeBuilds; 2] = [
+    [&MATMUL_64X64_F16_COOPERATIVE, &MATMUL_64X64_BF16_COOPERATIVE],
+    [&MATMUL_64X64_F16_COOPERATIVE_WIDE, &MATMUL_64X64_BF16_COOPERATIVE_WIDE],
+];
+const LARGE_COOPERATIVE: [CooperativeBuilds; 2] = [
+    [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE],
+    [&MATMUL_128X128_F16_COOPERATIVE_WIDE, &MATMUL_128X128_BF16_COOPERATIVE_WIDE],
+];
+/// Elements at whose multiples rows have to begin for that: of the smallest type, they take 16 bytes.
+const PIECE: u64 = 8;
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// Levels of the sum tree above a product's blocks at most, by tile (`LEVELS_MAX` of `kernels/matmul.slang`): of the largest ones, of
@@ -72,12 +86,13 @@ pub(super) fn lower(
     let blocks = product.depth.div_ceil(PRODUCT_TERMS).max(1);
     let fits = |levels: u32| SumTree::flat(blocks).depth() <= levels;
     let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES && fits(LARGE_LEVELS);
+    let wide = usize::from(product.is_in_pieces());
     let (shader, side) = match operand_type.cooperative(gpu) {
-        Some(number) if is_large => (LARGE_COOPERATIVE[number], 128),
-        Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[number], 64),
+        Some(number) if is_large => (LARGE_COOPERATIVE[wide][number], 128),
+        Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[wide][number], 64),
         // With more blocks than 32 bits count, operands are too large for the device.
         _ if !fits(LEVELS) => return Err(refuse(format!("sums of {} terms are too long", product.depth))),
-        _ if is_large => (operand_type.build(LARGE), 128),
+        _ if is_large => (operand_type.build(LARGE[wide]), 128),
         _ if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
         _ => (operand_type.build(SMALL), 32),
     };
@@ -163,6 +178,13 @@ impl Product {
             pitches: [row_pitch(a)?, row_pitch(b)?, row_pitch(y)?],
         })
     }
+
+    /// Whether rows and columns of both factors begin at multiples of [`PIECE`] elements and end there.
+    fn is_in_pieces(&self) -> bool {
+        let strides = self.outer.iter().flat_map(|[_, a, b, _]| [*a, *b]);
+        let sizes = [self.rows, self.columns, self.depth, self.pitches[0], self.pitches[1]];
+        sizes.into_iter().chain(strides).all(|size| size.is_multiple_of(PIECE))
+    }
 }
 
 /// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
@@ -203,6 +225,22 @@ mod tests {
         assert_eq!(shader(1000, &Target::LEAST), &MATMUL_64X64);
         assert_eq!(shader(2000, &much), &MATMUL_128X128);
         assert_eq!(shader(2000, &Target::LEAST), &MATMUL_64X64);
+    }
+
+    #[test]
+    fn rows_of_sixteen_bytes_are_loaded_at_once() {
+        let target = Target { shared_bytes: 48 << 10, ..Target::COOPERATIVE };
+        let shader = |data_type: DataType, rows: u64, depth: u64, columns: u64| {
+            let sizes: [&[u64]; 3] = [&[rows, depth], &[depth, columns], &[rows, columns]];
+            lowered_in(data_type, sizes, &target).unwrap().dispatches[0].shader
+        };
+        assert_eq!(shader(DataType::Float16, 2000, 72, 1600), &MATMUL_128X128_F16_COOPERATIVE_WIDE);
+        assert_eq!(shader(DataType::Float16, 80, 72, 160), &MATMUL_64X64_F16_COOPERATIVE_WIDE);
+        assert_eq!(shader(DataType::Float32, 2000, 72, 1600), &MATMUL_128X128_WIDE);
+        for (rows, depth, columns) in [(2001, 72, 1600), (2000, 70, 1600), (2000, 72, 1604)] {
+            assert_eq!(shader(DataType::Float16, rows, depth, columns), &MATMUL_128X128_F16_COOPERATIVE);
+            assert_eq!(shader(DataType::Float32, rows, depth, columns), &MATMUL_128X128);
+        }
     }
 
     #[test]

@@ -161,18 +161,23 @@ shaders! {
     ATTENTION_KEY_GRADIENT_128 = "attention_key_gradient_128",
     ATTENTION_KEY_GRADIENT_256 = "attention_key_gradient_256",
     MATMUL_128X128 = "matmul_128x128" portable,
+    MATMUL_128X128_WIDE = "matmul_128x128_wide" portable,
     MATMUL_128X128_BF16 = "matmul_128x128_bf16" portable,
     MATMUL_128X128_BF16_COOPERATIVE = "matmul_128x128_bf16_cooperative",
+    MATMUL_128X128_BF16_COOPERATIVE_WIDE = "matmul_128x128_bf16_cooperative_wide",
     MATMUL_128X128_F16 = "matmul_128x128_f16" portable,
     MATMUL_128X128_F16_COOPERATIVE = "matmul_128x128_f16_cooperative",
+    MATMUL_128X128_F16_COOPERATIVE_WIDE = "matmul_128x128_f16_cooperative_wide",
     MATMUL_32X32 = "matmul_32x32" portable,
     MATMUL_32X32_BF16 = "matmul_32x32_bf16" portable,
     MATMUL_32X32_F16 = "matmul_32x32_f16" portable,
     MATMUL_64X64 = "matmul_64x64" portable,
     MATMUL_64X64_BF16 = "matmul_64x64_bf16" portable,
     MATMUL_64X64_BF16_COOPERATIVE = "matmul_64x64_bf16_cooperative",
+    MATMUL_64X64_BF16_COOPERATIVE_WIDE = "matmul_64x64_bf16_cooperative_wide",
     MATMUL_64X64_F16 = "matmul_64x64_f16" portable,
     MATMUL_64X64_F16_COOPERATIVE = "matmul_64x64_f16_cooperative",
+    MATMUL_64X64_F16_COOPERATIVE_WIDE = "matmul_64x64_f16_cooperative_wide",
     POOLING = "pooling",
     POOLING_INDICES = "pooling_indices",
     RECURRENT = "recurrent",
@@ -186,12 +191,19 @@ shaders! {
     WEIGHT_GRADIENT_32X128 = "weight_gradient_32x128" portable,
     WEIGHT_GRADIENT_32X128_BF16 = "weight_gradient_32x128_bf16" portable,
     WEIGHT_GRADIENT_32X128_F16 = "weight_gradient_32x128_f16" portable,
+    WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE = "weight_gradient_128x128_bf16_cooperative",
+    WEIGHT_GRADIENT_128X128_F16_COOPERATIVE = "weight_gradient_128x128_f16_cooperative",
     WEIGHT_GRADIENT_64X64 = "weight_gradient_64x64" portable,
     WEIGHT_GRADIENT_64X64_BF16 = "weight_gradient_64x64_bf16" portable,
+    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE = "weight_gradient_64x64_bf16_cooperative",
     WEIGHT_GRADIENT_64X64_F16 = "weight_gradient_64x64_f16" portable,
+    WEIGHT_GRADIENT_64X64_F16_COOPERATIVE = "weight_gradient_64x64_f16_cooperative",
     WEIGHT_GRADIENT_DIRECT = "weight_gradient_direct",
     WEIGHT_GRADIENT_DIRECT_BF16 = "weight_gradient_direct_bf16" portable,
     WEIGHT_GRADIENT_DIRECT_F16 = "weight_gradient_direct_f16" portable,
+    WEIGHT_GRADIENT_SUMS = "weight_gradient_sums",
+    WEIGHT_GRADIENT_SUMS_BF16 = "weight_gradient_sums_bf16" portable,
+    WEIGHT_GRADIENT_SUMS_F16 = "weight_gradient_sums_f16" portable,
     // Reductions, losses, normalizations, sums.
     REDUCE_F32 = "reduce_f32",
     REDUCE_F64 = "reduce_f64",
@@ -311,11 +323,12 @@ mod tests {
             }
             assert!(!shader.name.ends_with("_f64") || shader.needs_float64(), "{}", shader.name);
             // Only tensors of float64 and matrix units have nothing in their place.
-            let is_wide = shader.name.contains("_f64") || shader.name.contains("_double");
-            let needs = !is_wide && !shader.needs_cooperative() && (shader.needs_float64() || shader.needs_storage16());
+            let is_double = shader.name.contains("_f64") || shader.name.contains("_double");
+            let needs =
+                !is_double && !shader.needs_cooperative() && (shader.needs_float64() || shader.needs_storage16());
             let is_tiled =
                 ["matmul_", "correlation_", "weight_gradient_"].iter().any(|name| shader.name.starts_with(name))
-                    && !shader.name.contains("_direct");
+                    && !["_direct", "_sums"].iter().any(|part| shader.name.contains(part));
             let is_long = is_tiled && !shader.needs_cooperative();
             assert_eq!(shader.portable.is_some(), needs || is_long, "{}", shader.name);
             for form in shader.portable.into_iter().flat_map(|portable| [portable, portable.by_address.unwrap()]) {

@@ -105,6 +105,11 @@ impl Sliding {
     pub fn taps(&self) -> u32 {
         self.kernel.iter().product()
     }
+
+    /// Whether a mask has bits for the taps of each dimension (`MASK_TAPS` of `kernels/spatial.slang`).
+    pub fn is_maskable(&self) -> bool {
+        self.kernel.iter().all(|&taps| taps <= 10)
+    }
 }
 
 /// Spatial values as three, the missing ones in front.

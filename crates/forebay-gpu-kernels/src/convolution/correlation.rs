@@ -230,7 +230,7 @@ impl Direction<'_> {
         let bias_operand = if bias { Operand::Read(2) } else { Operand::Read(1) };
         Dispatch {
             shader,
-            constants: Vec::new(),
+            constants: vec![u32::from(self.geometry.window.is_maskable())],
             bindings: [Operand::Read(0), Operand::Read(1), bias_operand, Operand::Write(0)].map(Into::into).to_vec(),
             parameters,
             groups,

@@ -3,8 +3,9 @@ use forebay_base::DataType;
 
 use super::super::shaders::{
     CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_F16_COOPERATIVE, CORRELATION_64X64,
-    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_F16, WEIGHT_GRADIENT_16X128,
-    WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_64X64_F16,
+    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_F16,
+    WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_F16,
+    WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
 };
 use super::super::{lower, Dispatch};
 use super::*;
@@ -58,10 +59,19 @@ fn matrices_are_multiplied_together_where_a_device_offers_it() {
     for (outputs, side, expected) in expected {
         assert_eq!(shader(outputs, side), expected, "{outputs} channels, {side} x {side}");
     }
-    let x = half(&[2, 40, 20, 20]);
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution(1) };
-    let lowered = lower(&kernel, &[x.clone(), x], &[half(&[40, 40, 3, 3])], &Target::COOPERATIVE).unwrap();
-    assert_eq!(lowered.dispatches[0].shader, &WEIGHT_GRADIENT_64X64_F16, "not in weight gradients");
+    let expected = [
+        (1, 16, &WEIGHT_GRADIENT_16X128_F16),
+        (2, 40, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE),
+        (2, 100, &WEIGHT_GRADIENT_64X64_F16_COOPERATIVE),
+        (64, 400, &WEIGHT_GRADIENT_128X128_F16_COOPERATIVE),
+    ];
+    for (images, channels, expected) in expected {
+        let x = half(&[images, channels, 20, 20]);
+        let w = half(&[channels, channels, 3, 3]);
+        let lowered = lower(&kernel, &[x.clone(), x], &[w], &Target::COOPERATIVE).unwrap();
+        assert_eq!(lowered.dispatches[0].shader, expected, "{images} images, {channels} channels");
+    }
 }
 
 #[test]
@@ -115,8 +125,8 @@ fn an_image_that_no_binding_holds_is_reached_by_its_address() {
     let gpu = Target { binding_bytes_max: 3 * 6400 * 4, ..Target::LEAST };
     assert_eq!(by_address(&forward(3, 4, 4, 40, &gpu).unwrap()), [false]);
     assert_eq!(by_address(&forward(4, 4, 4, 40, &gpu).unwrap()), [false; 2]);
-    assert_eq!(by_address(&weight_gradient(3, 4, 40, &gpu).unwrap().dispatches), [false]);
-    assert_eq!(by_address(&weight_gradient(4, 4, 40, &gpu).unwrap().dispatches), [true]);
+    assert_eq!(by_address(&weight_gradient(3, 4, 40, &gpu).unwrap().dispatches), [false; 2]);
+    assert_eq!(by_address(&weight_gradient(4, 4, 40, &gpu).unwrap().dispatches), [true, false]);
 }
 
 #[test]

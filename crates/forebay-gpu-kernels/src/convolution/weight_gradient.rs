@@ -1,20 +1,21 @@
 //! The gradient by the weights: `kernels/weight_gradient.slang`.
 //!
 //! A weight is a sum over chunks of positions ([`reduction_block`]) of one image, which are the leaves of the sum tree. Where there are
-//! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, and
-//! their sums wait in the workspace until all are there. Both give the same bits. Weights of 16 bits are rounded once, at the end. Subgroups
-//! multiply no matrices together here: on an NVIDIA H200 that gave wrong sums, for a reason that was not found, and took as long, since loading elements
-//! takes the time.
+//! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, whose
+//! sums a second dispatch adds. Both give the same bits. Weights of 16 bits are rounded once, at the end.
 
 use forebay_base::kernel::reduction_block;
 use forebay_base::SumTree;
 
-use super::super::operand_type::{Builds, OperandType};
+use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
-    WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X64_NARROW,
-    WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_32X64_NARROW,
-    WEIGHT_GRADIENT_64X32_NARROW, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16, WEIGHT_GRADIENT_64X64_F16,
-    WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16,
+    WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE, WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, WEIGHT_GRADIENT_16X128,
+    WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_32X128,
+    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_32X64_NARROW,
+    WEIGHT_GRADIENT_64X32_NARROW, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
+    WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE, WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
+    WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16, WEIGHT_GRADIENT_SUMS,
+    WEIGHT_GRADIENT_SUMS_BF16, WEIGHT_GRADIENT_SUMS_F16,
 };
 use super::super::{groups, Dispatch, Lowered, Operand, Shader, Target};
 use super::Geometry;
@@ -23,27 +24,41 @@ use super::Geometry;
 const OF_16X128: Builds = [&WEIGHT_GRADIENT_16X128, &WEIGHT_GRADIENT_16X128_F16, &WEIGHT_GRADIENT_16X128_BF16];
 const OF_32X128: Builds = [&WEIGHT_GRADIENT_32X128, &WEIGHT_GRADIENT_32X128_F16, &WEIGHT_GRADIENT_32X128_BF16];
 const OF_64X64: Builds = [&WEIGHT_GRADIENT_64X64, &WEIGHT_GRADIENT_64X64_F16, &WEIGHT_GRADIENT_64X64_BF16];
+const COOPERATIVE_64X64: CooperativeBuilds =
+    [&WEIGHT_GRADIENT_64X64_F16_COOPERATIVE, &WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE];
+const COOPERATIVE_128X128: CooperativeBuilds =
+    [&WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE];
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
+/// What adds the sums of subtrees, and how many weights a workgroup of it has.
+const SUMS: Builds = [&WEIGHT_GRADIENT_SUMS, &WEIGHT_GRADIENT_SUMS_F16, &WEIGHT_GRADIENT_SUMS_BF16];
+const SUMS_WEIGHTS: u64 = 256;
 /// Workgroups up to which tiles are narrow, and their invocations have fewer weights each: a device that is not busy waits for the
 /// longest sum, and its invocations get to the end sooner. Bits stay the same.
 const NARROW_GROUPS_MAX: u64 = 512;
-/// Tiles that keep a device busy.
-const TILES_MIN: u64 = 128;
+/// Workgroups that keep a large device busy to the end: with fewer tiles, a tile has a workgroup for each of several subtrees.
+const GROUPS_BUSY: u64 = 1536;
+/// Tiles of 128 rows and columns are taken where there are as many workgroups of them.
+const LARGE_GROUPS_MIN: u64 = 128;
 /// The most workspace for subtrees that are summed apart.
 const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
-/// Levels of a subtree above its chunks at most (`LEVELS_MAX` of `kernels/weights.slang`).
+/// Levels of a subtree above its chunks at most (`LEVELS_MAX` of `kernels/weights.slang`): in tiles of 128 rows and columns, and in others.
+const LARGE_LEVELS_MAX: u32 = 8;
 const LEVELS_MAX: u32 = 16;
 
 /// A tile of the weights, output channels by input channels and taps; and the narrow one that float32 may have instead.
-type Tiles = (Builds, [u64; 2], Option<(&'static Shader, [u64; 2])>);
+type Tiles = (&'static Shader, [u64; 2], Option<(&'static Shader, [u64; 2])>);
 
-fn tiles(outputs: u32) -> Tiles {
+fn tiles(outputs: u32, operand_type: OperandType, gpu: &Target) -> Tiles {
+    let build = |builds: Builds| operand_type.build(builds);
     match outputs {
         // A tile would be nearly empty.
-        0..=2 => (DIRECT, [1, 1], None),
-        3..=16 => (OF_16X128, [16, 128], Some((&WEIGHT_GRADIENT_16X64_NARROW, [16, 64]))),
-        17..=32 => (OF_32X128, [32, 128], Some((&WEIGHT_GRADIENT_32X64_NARROW, [32, 64]))),
-        _ => (OF_64X64, [64, 64], Some((&WEIGHT_GRADIENT_64X32_NARROW, [64, 32]))),
+        0..=2 => (build(DIRECT), [1, 1], None),
+        3..=16 => (build(OF_16X128), [16, 128], Some((&WEIGHT_GRADIENT_16X64_NARROW, [16, 64]))),
+        17..=32 => (build(OF_32X128), [32, 128], Some((&WEIGHT_GRADIENT_32X64_NARROW, [32, 64]))),
+        _ => {
+            let narrow = (&WEIGHT_GRADIENT_64X32_NARROW, [64, 32]);
+            (operand_type.best(OF_64X64, COOPERATIVE_64X64, gpu), [64, 64], Some(narrow))
+        }
     }
 }
 
@@ -55,8 +70,6 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let count_of = |[rows, columns]: [u64; 2]| {
         [u64::from(geometry.outputs).div_ceil(rows), weights_per_output.div_ceil(columns), u64::from(geometry.groups)]
     };
-    let (builds, wide, narrow) = tiles(geometry.outputs);
-    let wide_tiles: u64 = count_of(wide).iter().product();
 
     let row_positions: u64 = y.sizes[geometry.first + 1..].iter().map(|&size| u64::from(size)).product();
     let image_rows = u64::from(y.sizes[geometry.first]);
@@ -65,13 +78,25 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let tree = SumTree::new(u64::from(y.images), image_chunks);
     let weight_bytes = weights * 4;
     let room = WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max) / weight_bytes.max(1);
-    let most = if wide_tiles < TILES_MIN { room.clamp(1, tree.leaves()) } else { 1 };
-    // As few as that, unless a subtree would have too many levels.
-    let doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
-    let subtrees = doubled.into_iter().find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
+    let subtrees_of = |size: [u64; 2]| {
+        let tiles: u64 = count_of(size).iter().product();
+        let most = room.min(GROUPS_BUSY / tiles).clamp(1, tree.leaves());
+        // As few as that, unless a subtree would have too many levels.
+        let mut doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
+        let subtrees = doubled.find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
+        (subtrees, tiles * subtrees.count())
+    };
+    let (mut shader, mut size, narrow) = tiles(geometry.outputs, geometry.operand_type, gpu);
+    let (mut subtrees, wide_groups) = subtrees_of(size);
+    if let (Some(number), 65.., 65..) = (geometry.operand_type.cooperative(gpu), geometry.outputs, weights_per_output) {
+        let (large, large_groups) = subtrees_of([128, 128]);
+        if large_groups >= LARGE_GROUPS_MIN && large.depth() <= LARGE_LEVELS_MAX {
+            (shader, size, subtrees) = (COOPERATIVE_128X128[number], [128, 128], large);
+        }
+    }
     let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
-    let is_idle = geometry.operand_type == OperandType::Float32 && wide_tiles * count <= NARROW_GROUPS_MAX;
-    let (shader, size) = narrow.filter(|_| is_idle).unwrap_or((geometry.operand_type.build(builds), wide));
+    let is_idle = geometry.operand_type == OperandType::Float32 && wide_groups <= NARROW_GROUPS_MAX;
+    let (shader, size) = narrow.filter(|_| is_idle).unwrap_or((shader, size));
     let [row_tiles, column_tiles, _] = count_of(size);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
     let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
@@ -96,18 +121,28 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     }
     parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
     let (own_chunks, own_images) = if are_images { (0, own) } else { (own, 0) };
-    let above = subtrees.above();
-    let of_tree = [u64::from(y.images), own_chunks, own_images, above.groups(), above.group_leaves()];
-    parameters.extend([weights].into_iter().chain(of_tree).map(|word| word as u32));
+    parameters.extend([weights, u64::from(y.images), own_chunks, own_images].map(|word| word as u32));
     // A shader has all of its bindings bound, even those that it does not use here.
-    let workspace = if workspace_bytes > 0 { Operand::Workspace } else { Operand::Counter };
-    let operands = [Operand::Read(0), Operand::Read(1), Operand::Write(0), workspace, Operand::Counter];
+    let of_subtrees = if count > 1 { Operand::Between } else { Operand::Write(0) };
     let dispatch = Dispatch {
         shader,
         constants: vec![u32::from(count > 1)],
-        bindings: operands.map(Into::into).to_vec(),
+        bindings: [Operand::Read(0), Operand::Read(1), Operand::Write(0), of_subtrees].map(Into::into).to_vec(),
         parameters,
         groups,
     };
-    Lowered { workspace_bytes, ..Lowered::from(dispatch) }
+    if count == 1 {
+        return dispatch.into();
+    }
+    let above = subtrees.above();
+    let groups = super::super::groups(weights.div_ceil(SUMS_WEIGHTS), gpu);
+    let counts = [u64::from(groups[0]), weights, count, above.groups(), above.group_leaves()];
+    let sums = Dispatch {
+        shader: geometry.operand_type.build(SUMS),
+        constants: Vec::new(),
+        bindings: [Operand::Between, Operand::Write(0)].map(Into::into).to_vec(),
+        parameters: counts.map(|word| word as u32).to_vec(),
+        groups,
+    };
+    Lowered { dispatches: vec![dispatch, sums], ordered: true, workspace_bytes }
 }

@@ -80,6 +80,28 @@ fn products_at_the_lines_of_tiles_agree_with_the_host() {
     }
 }
 
+/// Enough tiles of 128 rows and columns for the device to take them, with rows that begin at multiples of 16 bytes, and without. Drivers
+/// that run on a processor take many seconds to compile each of these.
+#[test]
+fn products_of_many_tiles_agree_with_the_host() {
+    let cases = [
+        (DataType::Float32, [136, 144, 264], (false, false)),
+        (DataType::Float32, [136, 144, 264], (true, true)),
+        (DataType::Float32, [135, 144, 263], (false, true)),
+        (DataType::BFloat16, [136, 144, 264], (false, true)),
+    ];
+    for (seed, (data_type, [m, n, k], (transpose_a, transpose_b))) in (180..).zip(cases) {
+        let mut random = Random::new(seed);
+        let mut operand = |rows: u64, columns: u64, transpose: bool| {
+            let sizes = if transpose { [33, columns, rows] } else { [33, rows, columns] };
+            random.tensor(&packed(data_type, &sizes))
+        };
+        let reads = [operand(m, k, transpose_a), operand(k, n, transpose_b)];
+        let kernel = Kernel::product(transpose_a, transpose_b);
+        compare(seed, &kernel, &reads, &[packed(data_type, &[33, m, n])], tolerance(k) + rounding(data_type));
+    }
+}
+
 #[test]
 fn products_of_16_bits_at_the_lines_of_tiles_agree_with_the_host() {
     let sizes = [[65, 63, 17], [128, 128, 32], [1, 300, 70], [300, 1, 70], [100, 130, 5]];
