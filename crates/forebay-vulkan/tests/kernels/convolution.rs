@@ -150,6 +150,8 @@ fn several_tiles_and_chunks_of_few_channels_agree_with_the_host() {
             ([2, 6, 9, 1], &[6, 11, 17], [3, 1, 1, 1]),
             ([2, 1, 1, 12], &[20, 21], [3, 1, 1, 1]),
             ([1, 2, 3, 1], &[3000], [3, 2, 700, 0]),
+            // More taps in a dimension than a mask has bits for.
+            ([2, 3, 5, 1], &[40, 13], [11, 1, 1, 5]),
         ],
     );
 }
