@@ -6,6 +6,7 @@ Needs PyTorch (``pip install forebay[torch]``); ``import forebay.torch`` imports
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import mmap
 import os
@@ -299,7 +300,13 @@ class Trainer(_Trainer):
         self._steps_before = steps
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """A ``torch.optim`` optimizer over the parameters that trained, with the state as it is now: PyTorch goes on with it."""
+        """An optimizer of PyTorch over the parameters that trained, with the state as it is now: PyTorch goes on with it.
+
+        It is from ``torch.optim``; of :class:`forebay.Adam8bit` and :class:`forebay.AdamW8bit`, from bitsandbytes.
+
+        Raises:
+            forebay.InvalidArgument: PyTorch and bitsandbytes have no such optimizer, or bitsandbytes is not installed.
+        """
         parameters, ours = list(self._parameters.values()), self.optimizer
         made: torch.optim.Optimizer
         if isinstance(ours, SGD):
@@ -320,7 +327,9 @@ class Trainer(_Trainer):
             made = torch.optim.Adagrad(
                 parameters, ours.learning_rate, ours.rate_decay, ours.weight_decay, 0, ours.epsilon
             )
-        elif isinstance(ours, (Adam, AdamW)) and not isinstance(ours, (Adam8bit, AdamW8bit)):
+        elif isinstance(ours, (Adam8bit, AdamW8bit)):
+            made = _to_bitsandbytes(ours, parameters)
+        elif isinstance(ours, (Adam, AdamW)):
             kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
             made = kind(
                 parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
@@ -489,6 +498,21 @@ def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
         raise InvalidArgument(f"Forebay has no {type(optimizer).__name__} with {refused}")
     beta1, beta2 = (float(beta) for beta in group["betas"][:2])
     return AdamW8bit(float(group["lr"]), beta1, beta2, float(group["eps"]), float(group["weight_decay"]))
+
+
+def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of bitsandbytes that makes the same steps: both of its kinds decay parameters themselves."""
+    if isinstance(ours, Adam8bit) and ours.weight_decay != 0:
+        raise InvalidArgument("bitsandbytes has no Adam8bit that adds the decay to gradients; its Adam8bit is forebay.AdamW8bit")
+    try:
+        optim: Any = importlib.import_module("bitsandbytes.optim")
+    except ImportError as error:
+        raise InvalidArgument(f"the optimizer with the state of {type(ours).__name__} is in bitsandbytes: pip install bitsandbytes") from error
+    kind = optim.AdamW8bit if isinstance(ours, AdamW8bit) else optim.Adam8bit
+    made: torch.optim.Optimizer = kind(
+        parameters, ours.learning_rate, (ours.beta1, ours.beta2), ours.epsilon, ours.weight_decay
+    )
+    return made
 
 
 class _ByName(nn.Module):

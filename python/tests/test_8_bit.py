@@ -119,3 +119,34 @@ def test_bitsandbytes_makes_the_same_steps(kind: str) -> None:
     refused = getattr(bitsandbytes.optim, kind)(module.parameters(), min_8bit_size=1024)
     with pytest.raises(forebay.InvalidArgument, match="min_8bit_size"):
         forebay.torch.Trainer(module, data(0)[0], optimizer=refused)
+
+
+@pytest.mark.parametrize("kind", ["Adam8bit", "AdamW8bit"])
+def test_bitsandbytes_goes_on_with_an_optimizer_of_ours(kind: str) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes", reason="there is no bitsandbytes")
+    torch.manual_seed(0)
+    module = Net()
+    theirs = copy.deepcopy(module)
+    decay = 0.01 if kind == "AdamW8bit" else 0.0
+    trainer = forebay.torch.Trainer(
+        module, data(0)[0], loss=nn.CrossEntropyLoss(), optimizer=getattr(forebay, kind)(1e-3, weight_decay=decay)
+    )
+    other = getattr(bitsandbytes.optim, kind)(theirs.parameters(), lr=1e-3, weight_decay=decay)
+    for step in range(2):
+        trainer.step(*data(step))
+        bitsandbytes_step(theirs, other, step)
+    trainer.write_back()
+    made = trainer.make_optimizer()
+    assert type(made) is type(other)
+    for step in range(2, 4):
+        assert bitsandbytes_step(module, made, step) == pytest.approx(bitsandbytes_step(theirs, other, step), rel=1e-3)
+    for own, their in zip(module.parameters(), theirs.parameters()):
+        assert made.state[own]["step"] == other.state[their]["step"] == 4
+        assert float((own - their).abs().mean().detach()) < 1e-5
+
+
+def test_bitsandbytes_has_no_decay_in_gradients() -> None:
+    trainer = forebay.torch.Trainer(Net(), data(0)[0], optimizer=forebay.Adam8bit(1e-3, weight_decay=0.01))
+    trainer.step(*data(0))
+    with pytest.raises(forebay.InvalidArgument, match="AdamW8bit"):
+        trainer.make_optimizer()
