@@ -215,6 +215,17 @@ class Trainer:
             return self._native.evaluate(batch, labels)
         return self._native.evaluate_windows(batch, labels, windows._given())
 
+    def plan_windows(self, sample: Sequence[int], windows: Windows) -> None:
+        """Makes the plans of :meth:`evaluate` with ``windows`` for samples of these sizes along their last axes, one at a time, so that budgets
+        which are too small for them are found before any training. Where labels have a shape of their own, plans are made when they are
+        needed.
+
+        Raises:
+            forebay.OutOfBudget: The plans need more.
+            forebay.InvalidArgument: The model does not take such windows, or samples have other axes than they.
+        """
+        self._native.plan_windows([int(size) for size in sample], windows._given())
+
     def observe(self, loss: float) -> None:
         """Tells a schedule ``"plateau"`` of a loss. :meth:`fit` does, after each epoch: of that of the validation data, else of the mean."""
         self._native.observe(loss)

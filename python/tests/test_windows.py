@@ -42,8 +42,8 @@ def model() -> bytes:
     return _field(1, 8) + _field(8, _field(1, "") + _field(2, 17)) + _field(7, graph)
 
 
-def trainer() -> forebay.Trainer:
-    return forebay.Trainer(model(), batch_size=2, sizes=dict(zip("dhw", WINDOW)))
+def trainer(**options: Any) -> forebay.Trainer:
+    return forebay.Trainer(model(), batch_size=2, sizes=dict(zip("dhw", WINDOW)), **options)
 
 
 def volumes(sizes: Tuple[int, ...]) -> Tuple[Any, Any]:
@@ -94,6 +94,16 @@ def test_the_whole_sample_is_one_window_and_training_validates_on_it() -> None:
         own.fit(patches, windows=forebay.Windows(WINDOW), progress=False)
     with pytest.raises(forebay.InvalidArgument, match="round"):
         own.evaluate(x, labels, windows=forebay.Windows(WINDOW, blend="round"))
+
+
+def test_windows_are_planned_before_training() -> None:
+    own = trainer(simulate_device="64MiB")
+    own.plan_windows((50, 60, 70), forebay.Windows(WINDOW))
+    with pytest.raises(forebay.OutOfBudget) as refused:
+        own.plan_windows((500, 600, 700), forebay.Windows([0, 0, 0]))
+    assert refused.value.least is not None and refused.value.least > 64 << 20
+    with pytest.raises(forebay.InvalidArgument, match="axes"):
+        own.plan_windows((50, 60), forebay.Windows(WINDOW))
 
 
 @pytest.mark.parametrize("mode", ["constant", "gaussian"])

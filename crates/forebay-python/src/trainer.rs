@@ -23,6 +23,13 @@ type Step = (u64, f32, f64, f64, usize, f64, bool, f32, Option<f32>, bool);
 /// Windows as Python gives them: sizes, overlap, blend, what own sizes are rounded up to, and windows at a time.
 type WindowsGiven = (Vec<u64>, f64, String, u64, Option<u64>);
 
+fn windows_of(py: Python<'_>, (sizes, overlap, blend, multiple, batch_size): WindowsGiven) -> PyResult<Windows> {
+    let mut windows = Windows::new(&sizes);
+    let blend = blend.parse().map_err(|reason| exception(py, &Error::Option { reason }))?;
+    (windows.overlap, windows.blend, windows.multiple, windows.batch_size) = (overlap, blend, multiple, batch_size);
+    Ok(windows)
+}
+
 /// A trainer.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Trainer {
@@ -213,14 +220,17 @@ impl Trainer {
         labels: Given<'py>,
         windows: WindowsGiven,
     ) -> PyResult<(f32, Taken<'py>)> {
-        let (sizes, overlap, blend, multiple, batch_size) = windows;
-        let mut windows = Windows::new(&sizes);
-        let blend = blend.parse().map_err(|reason| exception(py, &Error::Option { reason }))?;
-        (windows.overlap, windows.blend, windows.multiple, windows.batch_size) = (overlap, blend, multiple, batch_size);
+        let windows = windows_of(py, windows)?;
         let evaluate =
             move |trainer: &mut forebay::Trainer, batch, labels| trainer.evaluate_windows(batch, labels, &windows);
         let evaluation = self.on_batch(py, &self.evaluations, batch, labels, evaluate)?;
         Ok((evaluation.loss, array(py, evaluation.logits)))
+    }
+
+    /// Makes the plans of that for samples of these sizes.
+    fn plan_windows(&self, py: Python<'_>, sample: Vec<u64>, windows: WindowsGiven) -> PyResult<()> {
+        let windows = windows_of(py, windows)?;
+        self.long(py, move |trainer| trainer.plan_windows(&sample, &windows))
     }
 
     fn parameters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
