@@ -222,7 +222,7 @@ class Trainer:
 
         Raises:
             forebay.OutOfBudget: The plans need more.
-            forebay.InvalidArgument: The model does not take such windows, or samples have other axes than they.
+            forebay.InvalidArgument: The model does not take such windows, or ``sample`` has another number of axes than a window.
         """
         self._native.plan_windows([int(size) for size in sample], windows._given())
 

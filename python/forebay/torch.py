@@ -300,9 +300,9 @@ class Trainer(_Trainer):
         self._steps_before = steps
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """An optimizer of PyTorch over the parameters that trained, with the state as it is now: PyTorch goes on with it.
+        """A PyTorch optimizer over the parameters that trained, with the state as it is now, so that PyTorch can go on.
 
-        It is from ``torch.optim``; of :class:`forebay.Adam8bit` and :class:`forebay.AdamW8bit`, from bitsandbytes.
+        It is one of ``torch.optim``, or, for :class:`forebay.Adam8bit` and :class:`forebay.AdamW8bit`, of bitsandbytes.
 
         Raises:
             forebay.InvalidArgument: PyTorch and bitsandbytes have no such optimizer, or bitsandbytes is not installed.
@@ -501,9 +501,11 @@ def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
 
 
 def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of bitsandbytes that makes the same steps: both of its kinds decay parameters themselves."""
+    """The bitsandbytes optimizer that makes the same steps. Both ``Adam8bit`` and ``AdamW8bit`` of bitsandbytes decay the parameters."""
     if isinstance(ours, Adam8bit) and ours.weight_decay != 0:
-        raise InvalidArgument("bitsandbytes has no Adam8bit that adds the decay to gradients; its Adam8bit is forebay.AdamW8bit")
+        raise InvalidArgument(
+            "bitsandbytes has no Adam8bit that adds the weight decay to the gradients: train with forebay.AdamW8bit, or without decay"
+        )
     try:
         optim: Any = importlib.import_module("bitsandbytes.optim")
     except ImportError as error:

@@ -83,12 +83,20 @@ def bitsandbytes_step(module: Any, optimizer: Any, seed: int) -> float:
     return float(loss.detach())
 
 
-@pytest.mark.parametrize("kind", ["Adam8bit", "AdamW8bit"])
-def test_bitsandbytes_makes_the_same_steps(kind: str) -> None:
-    bitsandbytes = pytest.importorskip("bitsandbytes", reason="there is no bitsandbytes")
+@pytest.fixture
+def bitsandbytes() -> Any:
+    return pytest.importorskip("bitsandbytes", reason="there is no bitsandbytes")
+
+
+def two_alike() -> Tuple[Net, Net]:
     torch.manual_seed(0)
     module = Net()
-    theirs = copy.deepcopy(module)
+    return module, copy.deepcopy(module)
+
+
+@pytest.mark.parametrize("kind", ["Adam8bit", "AdamW8bit"])
+def test_bitsandbytes_makes_the_same_steps(bitsandbytes: Any, kind: str) -> None:
+    module, theirs = two_alike()
 
     def optimizer(of: Any) -> Any:
         return getattr(bitsandbytes.optim, kind)(of.parameters(), lr=1e-3, weight_decay=0.01)
@@ -122,11 +130,8 @@ def test_bitsandbytes_makes_the_same_steps(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Adam8bit", "AdamW8bit"])
-def test_bitsandbytes_goes_on_with_an_optimizer_of_ours(kind: str) -> None:
-    bitsandbytes = pytest.importorskip("bitsandbytes", reason="there is no bitsandbytes")
-    torch.manual_seed(0)
-    module = Net()
-    theirs = copy.deepcopy(module)
+def test_bitsandbytes_goes_on_with_an_optimizer_of_ours(bitsandbytes: Any, kind: str) -> None:
+    module, theirs = two_alike()
     decay = 0.01 if kind == "AdamW8bit" else 0.0
     trainer = forebay.torch.Trainer(
         module, data(0)[0], loss=nn.CrossEntropyLoss(), optimizer=getattr(forebay, kind)(1e-3, weight_decay=decay)

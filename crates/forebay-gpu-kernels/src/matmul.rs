@@ -6,11 +6,11 @@ use forebay_base::{Kernel, SumTree, TensorDesc};
 use super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::operands::broadcast_strides;
 use super::shaders::{
-    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_BF16_COOPERATIVE_WIDE,
-    MATMUL_128X128_F16, MATMUL_128X128_F16_COOPERATIVE, MATMUL_128X128_F16_COOPERATIVE_WIDE, MATMUL_128X128_WIDE,
-    MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16, MATMUL_64X64_BF16_COOPERATIVE,
-    MATMUL_64X64_BF16_COOPERATIVE_WIDE, MATMUL_64X64_F16, MATMUL_64X64_F16_COOPERATIVE,
-    MATMUL_64X64_F16_COOPERATIVE_WIDE,
+    MATMUL_128X128, MATMUL_128X128_BF16, MATMUL_128X128_BF16_COOPERATIVE, MATMUL_128X128_BF16_COOPERATIVE_VECTORIZED,
+    MATMUL_128X128_F16, MATMUL_128X128_F16_COOPERATIVE, MATMUL_128X128_F16_COOPERATIVE_VECTORIZED,
+    MATMUL_128X128_VECTORIZED, MATMUL_32X32, MATMUL_32X32_BF16, MATMUL_32X32_F16, MATMUL_64X64, MATMUL_64X64_BF16,
+    MATMUL_64X64_BF16_COOPERATIVE, MATMUL_64X64_BF16_COOPERATIVE_VECTORIZED, MATMUL_64X64_F16,
+    MATMUL_64X64_F16_COOPERATIVE, MATMUL_64X64_F16_COOPERATIVE_VECTORIZED,
 };
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
@@ -20,18 +20,18 @@ const MEDIUM: Builds = [&MATMUL_64X64, &MATMUL_64X64_F16, &MATMUL_64X64_BF16];
 /// For rows that may begin anywhere, and for those that begin at multiples of 16 bytes, which are loaded 16 bytes at a time.
 const LARGE: [Builds; 2] = [
     [&MATMUL_128X128, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
-    [&MATMUL_128X128_WIDE, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
+    [&MATMUL_128X128_VECTORIZED, &MATMUL_128X128_F16, &MATMUL_128X128_BF16],
 ];
 const MEDIUM_COOPERATIVE: [CooperativeBuilds; 2] = [
     [&MATMUL_64X64_F16_COOPERATIVE, &MATMUL_64X64_BF16_COOPERATIVE],
-    [&MATMUL_64X64_F16_COOPERATIVE_WIDE, &MATMUL_64X64_BF16_COOPERATIVE_WIDE],
+    [&MATMUL_64X64_F16_COOPERATIVE_VECTORIZED, &MATMUL_64X64_BF16_COOPERATIVE_VECTORIZED],
 ];
 const LARGE_COOPERATIVE: [CooperativeBuilds; 2] = [
     [&MATMUL_128X128_F16_COOPERATIVE, &MATMUL_128X128_BF16_COOPERATIVE],
-    [&MATMUL_128X128_F16_COOPERATIVE_WIDE, &MATMUL_128X128_BF16_COOPERATIVE_WIDE],
+    [&MATMUL_128X128_F16_COOPERATIVE_VECTORIZED, &MATMUL_128X128_BF16_COOPERATIVE_VECTORIZED],
 ];
-/// Elements at whose multiples rows have to begin for that: of the smallest type, they take 16 bytes.
-const PIECE: u64 = 8;
+/// Rows have to begin at multiples of this number of elements for that: 16 bytes of the smallest type.
+const VECTOR_ELEMENTS: u64 = 8;
 /// Shared memory that the largest tile needs.
 const LARGE_TILE_BYTES: u32 = 32 << 10;
 /// Levels of the sum tree above a product's blocks at most, by tile (`LEVELS_MAX` of `kernels/matmul.slang`): of the largest ones, of
@@ -86,13 +86,13 @@ pub(super) fn lower(
     let blocks = product.depth.div_ceil(PRODUCT_TERMS).max(1);
     let fits = |levels: u32| SumTree::flat(blocks).depth() <= levels;
     let is_large = count(128) >= GROUPS_MIN && gpu.shared_bytes >= LARGE_TILE_BYTES && fits(LARGE_LEVELS);
-    let wide = usize::from(product.is_in_pieces());
+    let vectorized = usize::from(product.is_vectorizable());
     let (shader, side) = match operand_type.cooperative(gpu) {
-        Some(number) if is_large => (LARGE_COOPERATIVE[wide][number], 128),
-        Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[wide][number], 64),
+        Some(number) if is_large => (LARGE_COOPERATIVE[vectorized][number], 128),
+        Some(number) if fits(COOPERATIVE_LEVELS) => (MEDIUM_COOPERATIVE[vectorized][number], 64),
         // With more blocks than 32 bits count, operands are too large for the device.
         _ if !fits(LEVELS) => return Err(refuse(format!("sums of {} terms are too long", product.depth))),
-        _ if is_large => (operand_type.build(LARGE[wide]), 128),
+        _ if is_large => (operand_type.build(LARGE[vectorized]), 128),
         _ if count(64) >= GROUPS_MIN && product.rows.min(product.columns) > 32 => (operand_type.build(MEDIUM), 64),
         _ => (operand_type.build(SMALL), 32),
     };
@@ -179,11 +179,11 @@ impl Product {
         })
     }
 
-    /// Whether rows and columns of both factors begin at multiples of [`PIECE`] elements and end there.
-    fn is_in_pieces(&self) -> bool {
+    /// Whether rows of both factors, and of these transposed, begin and end at multiples of [`VECTOR_ELEMENTS`].
+    fn is_vectorizable(&self) -> bool {
         let strides = self.outer.iter().flat_map(|[_, a, b, _]| [*a, *b]);
         let sizes = [self.rows, self.columns, self.depth, self.pitches[0], self.pitches[1]];
-        sizes.into_iter().chain(strides).all(|size| size.is_multiple_of(PIECE))
+        sizes.into_iter().chain(strides).all(|size| size.is_multiple_of(VECTOR_ELEMENTS))
     }
 }
 
@@ -234,9 +234,9 @@ mod tests {
             let sizes: [&[u64]; 3] = [&[rows, depth], &[depth, columns], &[rows, columns]];
             lowered_in(data_type, sizes, &target).unwrap().dispatches[0].shader
         };
-        assert_eq!(shader(DataType::Float16, 2000, 72, 1600), &MATMUL_128X128_F16_COOPERATIVE_WIDE);
-        assert_eq!(shader(DataType::Float16, 80, 72, 160), &MATMUL_64X64_F16_COOPERATIVE_WIDE);
-        assert_eq!(shader(DataType::Float32, 2000, 72, 1600), &MATMUL_128X128_WIDE);
+        assert_eq!(shader(DataType::Float16, 2000, 72, 1600), &MATMUL_128X128_F16_COOPERATIVE_VECTORIZED);
+        assert_eq!(shader(DataType::Float16, 80, 72, 160), &MATMUL_64X64_F16_COOPERATIVE_VECTORIZED);
+        assert_eq!(shader(DataType::Float32, 2000, 72, 1600), &MATMUL_128X128_VECTORIZED);
         for (rows, depth, columns) in [(2001, 72, 1600), (2000, 70, 1600), (2000, 72, 1604)] {
             assert_eq!(shader(DataType::Float16, rows, depth, columns), &MATMUL_128X128_F16_COOPERATIVE);
             assert_eq!(shader(DataType::Float32, rows, depth, columns), &MATMUL_128X128);

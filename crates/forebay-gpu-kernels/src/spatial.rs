@@ -9,8 +9,11 @@ use super::operands::require_type;
 use super::parts::{parts, Beginning, Rows};
 use super::{Dispatch, Lowered, Operand, Target};
 
-/// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and the double
-/// of this stands for nowhere.
+/// Taps of a dimension that a mask has bits for (`MASK_TAPS` of `kernels/spatial.slang`).
+const MASK_TAPS: u32 = 10;
+
+/// No index, with whatever distances are added to it, reaches this: shaders calculate in 32 bits with a sign, and four
+/// times this stands for nowhere.
 const REACH_MAX: u64 = 1 << 28;
 
 /// Elements that an image, or all weights, span at most: shaders calculate distances in 32 bits with a sign.
@@ -106,9 +109,9 @@ impl Sliding {
         self.kernel.iter().product()
     }
 
-    /// Whether a mask has bits for the taps of each dimension (`MASK_TAPS` of `kernels/spatial.slang`).
+    /// Whether a mask has bits for all taps of each dimension.
     pub fn is_maskable(&self) -> bool {
-        self.kernel.iter().all(|&taps| taps <= 10)
+        self.kernel.iter().all(|&taps| taps <= MASK_TAPS)
     }
 }
 

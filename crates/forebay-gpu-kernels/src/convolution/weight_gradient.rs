@@ -29,15 +29,15 @@ const COOPERATIVE_64X64: CooperativeBuilds =
 const COOPERATIVE_128X128: CooperativeBuilds =
     [&WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, &WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE];
 const DIRECT: Builds = [&WEIGHT_GRADIENT_DIRECT, &WEIGHT_GRADIENT_DIRECT_F16, &WEIGHT_GRADIENT_DIRECT_BF16];
-/// What adds the sums of subtrees, and how many weights a workgroup of it has.
+/// What adds the sums of subtrees, and the weights of one of its workgroups.
 const SUMS: Builds = [&WEIGHT_GRADIENT_SUMS, &WEIGHT_GRADIENT_SUMS_F16, &WEIGHT_GRADIENT_SUMS_BF16];
 const SUMS_WEIGHTS: u64 = 256;
 /// Workgroups up to which tiles are narrow, and their invocations have fewer weights each: a device that is not busy waits for the
 /// longest sum, and its invocations get to the end sooner. Bits stay the same.
 const NARROW_GROUPS_MAX: u64 = 512;
-/// Workgroups that keep a large device busy to the end: with fewer tiles, a tile has a workgroup for each of several subtrees.
+/// Workgroups that keep a large device busy to the end: where there are fewer tiles, several workgroups share a tile, each with a subtree.
 const GROUPS_BUSY: u64 = 1536;
-/// Tiles of 128 rows and columns are taken where there are as many workgroups of them.
+/// Workgroups below which tiles of 128 rows and columns are too large.
 const LARGE_GROUPS_MIN: u64 = 128;
 /// The most workspace for subtrees that are summed apart.
 const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
@@ -45,19 +45,20 @@ const WORKSPACE_MAX_BYTES: u64 = 32 << 20;
 const LARGE_LEVELS_MAX: u32 = 8;
 const LEVELS_MAX: u32 = 16;
 
-/// A tile of the weights, output channels by input channels and taps; and the narrow one that float32 may have instead.
+/// A tile of the weights, output channels by input channels and taps, and the narrow one that float32 may have instead.
 type Tiles = (&'static Shader, [u64; 2], Option<(&'static Shader, [u64; 2])>);
 
 fn tiles(outputs: u32, operand_type: OperandType, gpu: &Target) -> Tiles {
     let build = |builds: Builds| operand_type.build(builds);
+    let narrow = |shader, size| (operand_type == OperandType::Float32).then_some((shader, size));
     match outputs {
         // A tile would be nearly empty.
         0..=2 => (build(DIRECT), [1, 1], None),
-        3..=16 => (build(OF_16X128), [16, 128], Some((&WEIGHT_GRADIENT_16X64_NARROW, [16, 64]))),
-        17..=32 => (build(OF_32X128), [32, 128], Some((&WEIGHT_GRADIENT_32X64_NARROW, [32, 64]))),
+        3..=16 => (build(OF_16X128), [16, 128], narrow(&WEIGHT_GRADIENT_16X64_NARROW, [16, 64])),
+        17..=32 => (build(OF_32X128), [32, 128], narrow(&WEIGHT_GRADIENT_32X64_NARROW, [32, 64])),
         _ => {
-            let narrow = (&WEIGHT_GRADIENT_64X32_NARROW, [64, 32]);
-            (operand_type.best(OF_64X64, COOPERATIVE_64X64, gpu), [64, 64], Some(narrow))
+            let shader = operand_type.best(OF_64X64, COOPERATIVE_64X64, gpu);
+            (shader, [64, 64], narrow(&WEIGHT_GRADIENT_64X32_NARROW, [64, 32]))
         }
     }
 }
@@ -78,25 +79,29 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let tree = SumTree::new(u64::from(y.images), image_chunks);
     let weight_bytes = weights * 4;
     let room = WORKSPACE_MAX_BYTES.min(gpu.workspace_bytes_max) / weight_bytes.max(1);
+    // The subtrees that are summed apart for a size of tiles, and the workgroups.
     let subtrees_of = |size: [u64; 2]| {
         let tiles: u64 = count_of(size).iter().product();
-        let most = room.min(GROUPS_BUSY / tiles).clamp(1, tree.leaves());
+        let most = room.min(GROUPS_BUSY / tiles.max(1)).min(tree.leaves()).max(1);
         // As few as that, unless a subtree would have too many levels.
         let mut doubled = (0..u64::BITS).map(|doublings| tree.subtrees(most << doublings));
         let subtrees = doubled.find(|subtrees| subtrees.depth() <= LEVELS_MAX).unwrap_or(tree.subtrees(most));
         (subtrees, tiles * subtrees.count())
     };
-    let (mut shader, mut size, narrow) = tiles(geometry.outputs, geometry.operand_type, gpu);
-    let (mut subtrees, wide_groups) = subtrees_of(size);
-    if let (Some(number), 65.., 65..) = (geometry.operand_type.cooperative(gpu), geometry.outputs, weights_per_output) {
-        let (large, large_groups) = subtrees_of([128, 128]);
-        if large_groups >= LARGE_GROUPS_MIN && large.depth() <= LARGE_LEVELS_MAX {
-            (shader, size, subtrees) = (COOPERATIVE_128X128[number], [128, 128], large);
+    let large = geometry.operand_type.cooperative(gpu).filter(|_| geometry.outputs > 64 && weights_per_output > 64);
+    let large = large.map(|number| (COOPERATIVE_128X128[number], [128, 128], subtrees_of([128, 128])));
+    let large =
+        large.filter(|(.., (subtrees, groups))| *groups >= LARGE_GROUPS_MIN && subtrees.depth() <= LARGE_LEVELS_MAX);
+    let (shader, size, subtrees) = match large {
+        Some((shader, size, (subtrees, _))) => (shader, size, subtrees),
+        None => {
+            let (shader, size, narrow) = tiles(geometry.outputs, geometry.operand_type, gpu);
+            let (subtrees, groups) = subtrees_of(size);
+            let (shader, size) = narrow.filter(|_| groups <= NARROW_GROUPS_MAX).unwrap_or((shader, size));
+            (shader, size, subtrees)
         }
-    }
+    };
     let (count, (own, are_images)) = (subtrees.count(), subtrees.own());
-    let is_idle = geometry.operand_type == OperandType::Float32 && wide_groups <= NARROW_GROUPS_MAX;
-    let (shader, size) = narrow.filter(|_| is_idle).unwrap_or((shader, size));
     let [row_tiles, column_tiles, _] = count_of(size);
     let tiles = row_tiles * column_tiles * u64::from(geometry.groups);
     let workspace_bytes = if count > 1 { (count * weight_bytes).next_multiple_of(256) } else { 0 };
