@@ -6,10 +6,10 @@ Writes FOLDER/unet3d.onnx, which has the same weights, and the 2 mm volumes with
 depends on sizes, and these are real ones. Needs nothing but Python.
 """
 
+import argparse
 import gzip
 import os
 import struct
-import sys
 
 BRAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "examples", "brain")
 # The way from an ONNX model to its inputs' and outputs' dimensions, by the numbers of fields: graph, input or output, type, tensor
@@ -79,9 +79,9 @@ def doubled(name):
 
 
 def main():
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    folder = sys.argv[1]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", metavar="FOLDER")
+    folder = parser.parse_args().folder
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(BRAIN, "unet3d.onnx"), "rb") as file:
         files = {"unet3d.onnx": enlarged(file.read(), DIMENSIONS)}
