@@ -2,7 +2,7 @@
 
 use forebay::data::{DataSet, Sampler, Transform};
 use forebay::training::Loss;
-use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, PartsApart, Trainer, TrainerOptions};
+use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, PartsApart, PlanSearch, Trainer, TrainerOptions};
 use serde_json::Value;
 
 use crate::arguments::{OnNanKind, TrainArguments};
@@ -71,6 +71,10 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     processes.enter(&mut options.engine.device);
     options.engine.device.shard = ShardKind::shard(shard);
     options.engine.planning.updates = arguments.updates.updates();
+    if arguments.dry_run {
+        // What it tells of is the plan that most steps run by.
+        options.engine.planning.search = PlanSearch::Whole;
+    }
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let budget_file = match arguments.device_memory_file.clone().map(BudgetFile::open).transpose()? {
         Some((file, size)) => {

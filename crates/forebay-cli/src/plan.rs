@@ -6,7 +6,8 @@ use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
     check_plans, command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit,
-    Model, Network, Plan, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions,
+    Model, Network, Plan, PlanSearch, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer,
+    TrainerOptions,
 };
 use serde_json::{self, Value};
 
@@ -39,6 +40,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let mut engine = arguments.device.options(false);
     // A plan does not depend on what is free at the moment.
     engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
+    engine.planning.search = PlanSearch::Whole;
     engine.device.machine = arguments.machine.as_deref().map(documents::machine).transpose()?;
     engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
     let machine = engine.device.machine.clone();

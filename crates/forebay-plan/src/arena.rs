@@ -100,23 +100,38 @@ pub fn arena_behind(
     Some(components.arena(live, residency, &placement))
 }
 
+/// Passes of placement before those that improve what they found.
+const FIRST_PASSES: u32 = 5;
+
+/// How placement was looked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Looks {
+    /// How often what nearly fits may be looked at for longer.
+    pub long: u32,
+    /// How often anything was given an address so far, at most.
+    pub placed: u64,
+}
+
 /// Places every interval within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
-/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as `long_looks`
-/// are left.
+/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as there are `looks` left.
 pub fn arena_or_lack(
     live: &Liveness,
     residency: &Residency,
     capacity_bytes: u64,
-    long_looks: &mut u32,
+    looks: &mut Looks,
 ) -> Result<Arena, Vec<u64>> {
     let components = Components::new(live, residency, None);
     let effort = effort(components.items.len());
     let quick = Effort { passes: effort.passes / QUICK, ..effort };
-    let place = |effort| place(&components.items, Some(capacity_bytes), effort);
+    let count = components.items.len() as u64;
+    let mut place = |effort: Effort| {
+        looks.placed += count * u64::from(FIRST_PASSES + effort.passes);
+        place(&components.items, Some(capacity_bytes), effort)
+    };
     let is_close = |lowest: &Placement| lowest.height_bytes - capacity_bytes <= capacity_bytes / CLOSE;
     let mut placement = place(quick);
-    if *long_looks > 0 && matches!(&placement, Err(PlacementError::Search { lowest, .. }) if is_close(lowest)) {
-        *long_looks -= 1;
+    if looks.long > 0 && matches!(&placement, Err(PlacementError::Search { lowest, .. }) if is_close(lowest)) {
+        looks.long -= 1;
         placement = place(effort);
     }
     match placement {

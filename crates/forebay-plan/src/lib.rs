@@ -93,5 +93,5 @@ pub use order::LaunchOrder;
 pub use paging::{page, Paging};
 pub use parts::costs_of_parts;
 pub use plan::{BackingLocation, Plan};
-pub use planner::{choose_groups, plan, plan_in_groups, PlanOptions};
+pub use planner::{choose_groups, plan, plan_in_groups, plan_unless_stopped, PlanOptions};
 pub use saved_costs::SavedCosts;

@@ -69,6 +69,8 @@ pub struct Statistics {
     pub minimum_budget_bytes: u64,
     /// The launch that sets the smallest budget.
     pub minimum_launch: String,
+    /// Whether the search for the plan ended before it had tried everything: a longer one might have found a faster plan.
+    pub search_ended_early: bool,
     /// Host block bytes.
     pub host_bytes: u64,
     /// Bytes of inputs and outputs that launches read and write where the caller has them.

@@ -9,8 +9,10 @@ mod large_tests;
 mod one_pool;
 mod together;
 mod within;
+mod work;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
@@ -37,6 +39,7 @@ use crate::split::split_barriers;
 use crate::widen::{widen, Route};
 use candidate::{check_sizes, minimum_budget, Candidate};
 use cutting::Cutting;
+use work::Work;
 
 /// Everything is kept on the device.
 const UNLIMITED: OccupancyLimit =
@@ -63,6 +66,11 @@ pub struct PlanOptions {
     /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
     /// plans. Without, what the largest launch needs is named.
     pub names_least: bool,
+    /// Whether the first plan that is found will do ([`Statistics::search_ended_early`] says whether it had to), where the whole search
+    /// takes longer than a second or two: for more than 500 launches.
+    ///
+    /// [`Statistics::search_ended_early`]: crate::plan::Statistics::search_ended_early
+    pub brief: bool,
     /// What lies in memory that other plans use, too. A plan that does not keep everything on the device leaves it alone.
     pub shared: Option<SharedLayout>,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
@@ -95,7 +103,9 @@ pub fn choose_groups(
         LaunchOrder::Barriers => {
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
             check_sizes(&file, limits)?;
-            let planner = Planner::new(program, limits, costs);
+            let (never, launches) = (AtomicBool::new(false), program.launches.len());
+            let work = Work::new(launches, false, &never);
+            let planner = Planner::new(program, limits, costs, &work);
             planner.fewest_barriers(&planner.in_core(&file)?)
         }
     }
@@ -112,11 +122,28 @@ pub fn plan_in_groups(
     limits: &Limits,
     costs: &Costs,
 ) -> Result<Plan, PlanError> {
+    plan_unless_stopped(program, groups, options, limits, costs, &AtomicBool::new(false))
+}
+
+/// The same on a thread whose search may end before its time: soon after `stop` is set it has a plan, of which nothing but its budgets can
+/// be said.
+///
+/// # Errors
+/// As for [`plan`].
+pub fn plan_unless_stopped(
+    program: &Program,
+    groups: Option<&[Vec<usize>]>,
+    options: &PlanOptions,
+    limits: &Limits,
+    costs: &Costs,
+    stop: &AtomicBool,
+) -> Result<Plan, PlanError> {
     let file = Candidate::new(Ordered::as_it_comes(program.clone()), costs);
     let (minimum_budget_bytes, minimum_launch) = check_sizes(&file, limits)?;
     let shared = options.shared.as_ref();
     let lends = options.lends && options.device_budget_bytes.is_none() && options.host_budget_bytes.is_none();
-    let planner = Planner { shared, lends, ..Planner::new(program, limits, costs) };
+    let work = Work::new(program.launches.len(), options.brief, stop);
+    let planner = Planner { shared, lends, ..Planner::new(program, limits, costs, &work) };
     let in_file_order = planner.in_core(&file)?;
     let reordered = groups.map(|groups| Candidate::new(Ordered::by_groups(program, groups), costs));
     let in_core = match &reordered {
@@ -141,7 +168,8 @@ pub fn plan_in_groups(
     let spills = options.spill && exceeds_host && updates_on_host(program);
     let within = within.or(spills.then(|| options.device_budget_bytes.unwrap_or(in_core_peak_bytes)));
     if within.is_some() && shared.is_some() {
-        return plan_in_groups(program, groups, &PlanOptions { shared: None, ..options.clone() }, limits, costs);
+        let unshared = PlanOptions { shared: None, ..options.clone() };
+        return plan_unless_stopped(program, groups, &unshared, limits, costs, stop);
     }
     // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and without a
     // budget nothing is cut.
@@ -177,6 +205,7 @@ pub fn plan_in_groups(
     statistics.minimum_budget_bytes = minimum_budget_bytes;
     statistics.minimum_launch = minimum_launch;
     statistics.fewest_barriers = fewest_barriers(program);
+    statistics.search_ended_early = work.ended_early();
     if let Some(layout) = shared {
         separate(&mut plan, layout, limits)?;
         plan.statistics.in_core_peak_bytes = plan.statistics.device_peak_bytes;
@@ -248,6 +277,10 @@ struct Planner<'a> {
     program: &'a Program,
     limits: &'a Limits,
     costs: &'a Costs,
+    /// What the search has taken so far.
+    work: &'a Work<'a>,
+    /// The share of the work that attempts may take.
+    work_share: f64,
     /// How long a step takes without a budget, once that is known.
     in_core_ns: u64,
     /// Whether launches are cut into parts.
@@ -267,12 +300,14 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(program: &'a Program, limits: &'a Limits, costs: &'a Costs) -> Planner<'a> {
+    fn new(program: &'a Program, limits: &'a Limits, costs: &'a Costs, work: &'a Work<'a>) -> Planner<'a> {
         let (host_limit, shared, origins) = (None, None, None);
         Planner {
             program,
             limits,
             costs,
+            work,
+            work_share: 1.0,
             in_core_ns: 0,
             cut: false,
             host_limit,
@@ -286,6 +321,11 @@ impl<'a> Planner<'a> {
 }
 
 impl Planner<'_> {
+    /// Whether attempts have taken their share of the work.
+    fn work_is_spent(&self) -> bool {
+        self.work.is_spent(self.work_share)
+    }
+
     fn predicted(&self, plan: &Plan) -> u64 {
         simulate(plan, self.costs).step_ns
     }

@@ -42,6 +42,17 @@ pub const QUICK: u32 = 8;
 /// planning the same took 1.8 times as long, and plans were 0.01 faster to 0.05 slower.
 pub const CLOSE: u64 = 32;
 
+/// Units of work ([`crate::planner`]) after which the search for a plan ends, if there is one; and those for each launch, where that
+/// is more.
+pub const SEARCH_WORK_MAX: u64 = 7_000_000;
+/// See [`SEARCH_WORK_MAX`].
+pub const SEARCH_WORK_OF_LAUNCH: u64 = 850;
+/// Where a plan is wanted soon, the first one will do if there are more launches than this. The whole search takes a second or two for
+/// fewer.
+pub const SEARCH_BRIEF_LAUNCHES: usize = 500;
+/// The share of the work that moving launches' tensors gap by gap may take; the rest is for deciding all together.
+pub const SEARCH_WORK_BY_GAP: f64 = 0.5;
+
 /// How often the host's room is made smaller where more is on the host than it has, because what steps change may not go to disk.
 /// With 1, tiny-gpt at 50 % with 8 MiB on the host of cpu-2core-nvme is 1.17 times as slow; 12 gain another 2 % in three times the time.
 pub const HOST_ROUNDS: usize = 4;

@@ -2,6 +2,7 @@
 
 use forebay::{
     documents, format_bytes, memory_picture, Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Plan,
+    PlanSearch,
 };
 use pyo3::prelude::*;
 
@@ -48,6 +49,7 @@ pub fn plan(
     let Some(training) = training else {
         let mut options = session_options(py, engine, sizes)?;
         options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
+        options.engine.planning.search = PlanSearch::Whole;
         return obeying_signals(py, f64::INFINITY, move || {
             let session = forebay::Session::new(&model, &options)?;
             match (session.plan(), session.explain()) {
@@ -64,6 +66,7 @@ pub fn plan(
     let mut options = trainer_options(py, &model, engine, sizes, training)?;
     // A plan does not depend on what is free at the moment.
     options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
+    options.engine.planning.search = PlanSearch::Whole;
     obeying_signals(py, f64::INFINITY, move || {
         let trainer = forebay::Trainer::new(model, options)?;
         Ok(planned(trainer.plan(), &trainer.explain(), &title))

@@ -22,6 +22,7 @@ use forebay_plan::{
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
+use crate::continued_search::{ContinuedSearch, Found, Planned};
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
@@ -42,9 +43,11 @@ pub(crate) struct Compiled {
     /// The plan, or what managed memory runs.
     pub(crate) step: Step,
     /// What was planned, without the contents of its buffers.
-    program: Program,
+    program: Arc<Program>,
     /// The order in which its launches are planned, now and again.
-    groups: Option<Vec<Vec<usize>>>,
+    groups: Option<Arc<[Vec<usize>]>>,
+    /// The search for a better plan that goes on meanwhile.
+    search: Option<ContinuedSearch>,
     /// What the plan expects of the machine.
     forecast: Forecast,
     /// Launches of which the given costs say nothing.
@@ -145,9 +148,10 @@ pub(crate) fn compile(
         .collect();
     let (costs, unknown) = machine.costs(&program, given_costs)?;
     let groups = choose_groups(&program, machine.options.planning.order, machine.device.limits(), &costs)?;
+    let groups: Option<Arc<[Vec<usize>]>> = groups.map(Arc::from);
     let proposal = weights.as_ref().and_then(|weights| weights.propose(&program, machine));
     let layout = proposal.as_ref().map(|proposal| &proposal.layout);
-    let step = step_within(&program, groups.as_deref(), machine, &costs, layout)?;
+    let step = step_within(&program, groups.as_deref(), machine, &costs, layout, machine.searches_on())?;
     let is_shared = |kind: MemoryKind| matches!(kind, MemoryKind::Shared(_));
     let shares = step.plan().memories.iter().any(|memory| is_shared(memory.kind));
     let shared = proposal.filter(|_| shares).map(|proposal| proposal.blocks).unwrap_or_default();
@@ -169,8 +173,9 @@ pub(crate) fn compile(
         shards,
         rank: machine.options.device.processes.as_ref().map_or(0, |group| group.rank()),
         shared_work,
-        program,
+        program: Arc::new(program),
         groups,
+        search: None,
     })
 }
 
@@ -186,15 +191,51 @@ impl Compiled {
         times: StepTimes,
         machine: &LimitedDevice,
     ) -> Result<Option<Replan>, Error> {
-        let (Runner::Planned(executor), Step::Planned(plan, _)) = (runner, &mut self.step) else { return Ok(None) };
-        let Some(reason) = self.forecast.watch(plan, executor, times) else { return Ok(None) };
+        let (Runner::Planned(executor), Step::Planned(plan, spill_dir)) = (runner, &mut self.step) else {
+            return Ok(None);
+        };
+        let reason = self.forecast.watch(plan, executor, times);
+        if let Some(search) = &self.search {
+            let (reason, found) = (search.reason, search.poll()?);
+            let mut new = match found {
+                Found::NotYet => return Ok(None),
+                Found::Nothing => None,
+                Found::Plan(new) => Some(new),
+            };
+            self.search = None;
+            let replan = new.as_mut().and_then(|new| {
+                process_memory::count_reserved(new, machine.reserved_host_bytes());
+                // More may have been measured meanwhile.
+                self.forecast.predict(new);
+                self.forecast.compare(plan, new, reason, times)
+            });
+            if let Some(new) = new.filter(|_| replan.is_some()) {
+                self.step = Step::Planned(*new, spill_dir.clone());
+            }
+            return Ok(replan);
+        }
+        let Some(reason) = reason else { return Ok(None) };
         if plan.statistics.device_peak_bytes >= plan.statistics.in_core_peak_bytes {
             return Ok(None);
         }
         if !process_memory::has_room_to_plan(machine) {
             return Ok(None);
         }
-        let new = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs(), None)?;
+        if machine.searches_on() && plan.statistics.search_ended_early {
+            let planned = Planned {
+                program: self.program.clone(),
+                groups: self.groups.clone(),
+                options: plan_options(machine, plan.statistics.in_core_peak_bytes, None, false),
+                limits: machine.device.limits().clone(),
+                costs: self.forecast.costs().clone(),
+            };
+            if let Ok(search) = ContinuedSearch::start(planned, reason) {
+                self.search = Some(search);
+                return Ok(None);
+            }
+        }
+        let costs = self.forecast.costs();
+        let new = step_within(&self.program, self.groups.as_deref(), machine, costs, None, false)?;
         if machine.process_limit().is_some() {
             // The plan that runs, and the next one, want the limit for themselves.
             forebay_device::process::give_back();
@@ -302,7 +343,9 @@ impl Compiled {
     /// # Errors
     /// Budgets that are too small; the plan is then as before.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
-        self.step = step_within(&self.program, self.groups.as_deref(), machine, self.forecast.costs(), None)?;
+        let (costs, brief) = (self.forecast.costs(), machine.searches_on());
+        self.step = step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief)?;
+        self.search = None;
         Ok(())
     }
 }
@@ -338,13 +381,35 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
     Ok(())
 }
 
-/// Plans within the budgets. A share of the peak needs the unlimited plan first.
+/// How a step is planned within the budgets, of which shares are of a peak.
+fn plan_options(
+    machine: &LimitedDevice,
+    in_core_peak_bytes: u64,
+    shared: Option<&SharedLayout>,
+    brief: bool,
+) -> PlanOptions {
+    let options = &machine.options.memory;
+    let resolve = |size: Option<MemorySize>| size.map(|size| size.resolve(in_core_peak_bytes));
+    let reserved_bytes = machine.reserved_host_bytes();
+    PlanOptions {
+        device_budget_bytes: resolve(options.device_memory),
+        host_budget_bytes: resolve(options.host_memory).map(|bytes| bytes.saturating_sub(reserved_bytes)),
+        spill: machine.spills(),
+        check: machine.options.planning.check || cfg!(debug_assertions),
+        shared: shared.cloned(),
+        brief,
+        ..PlanOptions::default()
+    }
+}
+
+/// Plans within the budgets, after a brief search or a whole one. A share of the peak needs the unlimited plan first.
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
     machine: &LimitedDevice,
     costs: &Costs,
     shared: Option<&SharedLayout>,
+    brief: bool,
 ) -> Result<Step, Error> {
     let (options, limits) = (&machine.options.memory, machine.device.limits());
     if machine.limits_process() {
@@ -389,14 +454,7 @@ fn step_within(
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
-    let plan_options = PlanOptions {
-        device_budget_bytes: resolve(options.device_memory),
-        host_budget_bytes: host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes)),
-        spill: machine.spills(),
-        check: machine.options.planning.check || cfg!(debug_assertions),
-        shared: shared.cloned(),
-        ..PlanOptions::default()
-    };
+    let plan_options = plan_options(machine, in_core_peak_bytes, shared, brief);
     let mut plan =
         plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
             (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {

@@ -125,6 +125,11 @@ impl Forecast {
         simulate(plan, &costs_of_parts(&self.measured_costs(), &plan.shares)).step_ns as f64 / 1e9
     }
 
+    /// Predicts a plan's step with the costs that plans are made with.
+    pub(crate) fn predict(&self, plan: &mut Plan) {
+        plan.statistics.predicted_ns = simulate(plan, &costs_of_parts(&self.costs, &plan.shares)).step_ns;
+    }
+
     /// The costs, with the durations that the latest steps measured.
     pub(crate) fn measured_costs(&self) -> Costs {
         let mut costs = self.costs.clone();
@@ -149,7 +154,7 @@ impl Forecast {
     pub(crate) fn compare(&self, old: &mut Plan, new: &Plan, reason: ReplanReason, times: StepTimes) -> Option<Replan> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let predicted_seconds = seconds(old.statistics.predicted_ns);
-        old.statistics.predicted_ns = simulate(old, &costs_of_parts(&self.costs, &old.shares)).step_ns;
+        self.predict(old);
         old.statistics.in_core_predicted_ns = new.statistics.in_core_predicted_ns;
         // The bound of another order, or of other barriers, may be a little higher.
         old.statistics.lower_bound_ns = new.statistics.lower_bound_ns.min(old.statistics.predicted_ns);

@@ -91,6 +91,7 @@ mod between;
 pub mod builder;
 pub mod checkpoint;
 mod compile;
+mod continued_search;
 pub mod data;
 pub mod documents;
 pub mod eager;
@@ -267,7 +268,7 @@ pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
     DeviceName, DeviceOptions, EngineOptions, HostOperators, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions,
-    OnNan, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions, Updates,
+    OnNan, PlanSearch, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions, Updates,
 };
 pub use probe::{probe, Finding, ProbeOptions};
 pub use process_group::{check_plans, Exchanged, ProcessGroup};

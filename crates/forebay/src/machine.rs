@@ -16,7 +16,8 @@ use forebay_runtime::backing::STAGING_BYTES;
 
 use crate::error::Error;
 use crate::options::{
-    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanningOptions, ProcessLimit, Updates,
+    DeviceOptions, EngineOptions, HostOperators, MemoryLimit, MemoryMode, PlanSearch, PlanningOptions, ProcessLimit,
+    Updates,
 };
 
 /// A device with the limits that its user set.
@@ -112,6 +113,12 @@ impl LimitedDevice {
             process_limit: Mutex::new(self.process_limit()),
             simulates: AtomicBool::new(self.simulates()),
         })
+    }
+
+    /// Whether the search for a plan goes on while steps run.
+    pub(crate) fn searches_on(&self) -> bool {
+        let runs = self.options.device.machine.is_none();
+        self.options.planning.search == PlanSearch::Continued && runs && !self.limits_process()
     }
 
     /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.

@@ -15,7 +15,7 @@ pub use device::{DeviceName, DeviceOptions};
 pub(crate) use engine::engine_setters;
 pub use engine::EngineOptions;
 pub use memory::{MemoryLimit, MemoryMode, MemoryOptions, ProcessLimit};
-pub use planning::{HostOperators, MeasuringOptions, PlanningOptions, Updates};
+pub use planning::{HostOperators, MeasuringOptions, PlanSearch, PlanningOptions, Updates};
 
 /// How a [`Session`](crate::Session) runs.
 ///

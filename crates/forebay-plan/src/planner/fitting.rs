@@ -4,7 +4,7 @@
 //! Room is given away a little smaller then, at the launches where something found no place and nowhere else, until all have
 //! one.
 
-use crate::arena::{arena_or_lack, boundless};
+use crate::arena::{arena_or_lack, boundless, Looks};
 use crate::backing_stores::BackingStores;
 use crate::error::PlanError;
 use crate::liveness::Liveness;
@@ -17,6 +17,7 @@ use forebay_offload::parallel;
 use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate};
+use super::work::WORK_OF_LAUNCH;
 use super::{Filled, Planner};
 
 impl Planner<'_> {
@@ -56,6 +57,9 @@ impl Planner<'_> {
             &TRANSFER_SHARES[..if self.cut { TRANSFER_SHARES_OF_PARTS } else { TRANSFER_SHARES.len() }];
         let mut tried = Vec::new();
         let attempt = |share: f64, before: Option<&Filled>| {
+            if before.or(other).is_some() && self.work_is_spent() {
+                return Ok(None);
+            }
             let keep_bytes = bytes_of_share(capacity_bytes, share).max(needed);
             let limits = transfer_shares.iter().map(|&transfer_share| {
                 let transfer_bytes = keep_bytes + bytes_of_share(capacity_bytes - keep_bytes, transfer_share);
@@ -101,8 +105,9 @@ impl Planner<'_> {
     ) -> Result<Option<Filled>, PlanError> {
         let mut lost_bytes = vec![0; candidate.ordered.program.launches.len()];
         let mut before: Option<(Residency, Vec<u64>)> = None;
-        let mut long_looks = LONG_LOOKS;
+        let mut looks = Looks { long: LONG_LOOKS, placed: 0 };
         for round in 1..=ROUNDS {
+            self.work.add(WORK_OF_LAUNCH * lost_bytes.len() as u64);
             let Some((live, residency, backing_stores)) = find(&lost_bytes) else { return Ok(None) };
             let is_better = |filled: &Filled| other.is_none_or(|other| filled.is_better(other));
             let intervals = (live, residency, backing_stores);
@@ -112,14 +117,17 @@ impl Planner<'_> {
             let (live, residency, backing_stores) = intervals;
             let lack_bytes = match before {
                 Some((same, lack_bytes)) if same == residency => lack_bytes,
-                _ => match arena_or_lack(&live, &residency, capacity_bytes, &mut long_looks) {
-                    Ok(arena) => {
-                        let filled =
-                            self.filled(self.emit(candidate, &live, (&residency, &backing_stores), &arena)?, share);
-                        return Ok(Some(filled).filter(is_better));
+                _ => {
+                    let found = arena_or_lack(&live, &residency, capacity_bytes, &mut looks);
+                    self.work.add(std::mem::take(&mut looks.placed));
+                    match found {
+                        Ok(arena) => {
+                            let plan = self.emit(candidate, &live, (&residency, &backing_stores), &arena)?;
+                            return Ok(Some(self.filled(plan, share)).filter(is_better));
+                        }
+                        Err(lack_bytes) => lack_bytes,
                     }
-                    Err(lack_bytes) => lack_bytes,
-                },
+                }
             };
             for (lost, &lack) in lost_bytes.iter_mut().zip(&lack_bytes).filter(|(_, lack)| **lack > 0) {
                 *lost += lack.max(capacity_bytes / LACK_PARTS) / LACK_FRACTIONS * round.pow(2);
@@ -148,19 +156,24 @@ pub(super) fn bytes_of_share(bytes: u64, share: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
     use crate::cost::estimate;
     use crate::order::Ordered;
+    use crate::planner::work::Work;
     use crate::testing::{limits, random_training_program, Random};
 
     #[test]
     fn memory_is_taken_away_until_all_intervals_have_a_place() {
+        let never = AtomicBool::new(false);
         let (mut lacking, mut fitted) = (0, 0);
         for seed in 1..60 {
             let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 10));
             let (limits, costs) = (limits(), estimate(&program, &limits()));
             let file = Candidate::new(Ordered::as_it_comes(program.clone()), &costs);
-            let planner = Planner::new(&program, &limits, &costs);
+            let work = Work::new(program.launches.len(), false, &never);
+            let planner = Planner::new(&program, &limits, &costs, &work);
             let live = split(&file);
             let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
             let capacity_bytes = needed_bytes * [8, 9, 10, 12][seed as usize % 4] / 8;
@@ -171,7 +184,9 @@ mod tests {
                 joined_bytes: u64::MAX,
             };
             let (residency, _) = planner.intervals(&file, &live, limit, &[]);
-            let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut 0) else { continue };
+            let Err(lack_bytes) = arena_or_lack(&live, &residency, capacity_bytes, &mut Looks::default()) else {
+                continue;
+            };
             lacking += 1;
             assert!(lack_bytes.iter().any(|&bytes| bytes > 0), "seed {seed}");
             let Some(found) = planner.fastest(&file, ShareSearch::only(1.0), capacity_bytes, None).unwrap() else {

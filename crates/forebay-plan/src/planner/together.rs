@@ -52,6 +52,9 @@ impl Planner<'_> {
         promising.sort_by_key(|(estimate, ..)| (estimate.excess_bytes, estimate.step_ns));
         let (mut best, mut worse) = (None, [0; 2]);
         for (estimate, candidate, strategy) in promising {
+            if best.as_ref().or(other).is_some() && self.work_is_spent() {
+                break;
+            }
             let (other, worse) = (best.as_ref().or(other), &mut worse[strategy as usize]);
             let estimate = Filled { step_ns: estimate.step_ns + estimate.step_ns / WORTHWHILE, ..estimate };
             if *worse == FUTILE_MAX || other.is_some_and(|other| !estimate.is_better(other)) {
@@ -149,7 +152,10 @@ impl Planner<'_> {
         other: Option<&Filled>,
     ) -> Result<Option<Filled>, PlanError> {
         let live = split(candidate);
-        let found = FILL_SHARES.try_best(|share, before| {
+        let found = FILL_SHARES.try_best(|share, before: Option<&Filled>| {
+            if before.or(other).is_some() && self.work_is_spent() {
+                return Ok(None);
+            }
             let find = self.find_together(candidate, &live, share, capacity_bytes);
             self.fitted(candidate, share, capacity_bytes, before.or(other), find)
         })?;

@@ -7,7 +7,7 @@ use crate::error::PlanError;
 use crate::plan::Plan;
 use crate::residency::OccupancyLimit;
 use crate::split::split_barriers;
-use crate::tuning::{SLOW, SLOW_ENOUGH_TO_CUT};
+use crate::tuning::{SEARCH_WORK_BY_GAP, SLOW, SLOW_ENOUGH_TO_CUT};
 use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate, Orders};
@@ -42,12 +42,15 @@ impl Planner<'_> {
         }
         let is_slow =
             |(plan, _): &(Plan, _)| plan.statistics.predicted_ns as f64 > self.in_core_ns as f64 * SLOW_ENOUGH_TO_CUT;
-        let worth = best.as_ref().is_none_or(is_slow);
+        let worth = best.as_ref().is_none_or(|best| is_slow(best) && !self.work_is_spent());
         cuttings = if worth { self.cuttings(capacity_bytes, finest) } else { Vec::new() };
         let early_of =
             |Cutting { parts, costs, .. }: &Cutting| Candidate::early(&parts.partition.program, options.order, costs);
         early_parts = cuttings.iter().map(early_of).collect();
         for (Cutting { parts, file, costs }, early) in cuttings.iter().zip(&early_parts) {
+            if best.is_some() && self.work_is_spent() {
+                break;
+            }
             let planner = Planner { costs, cut: true, ..*self };
             let orders = Orders { file, early: early.as_ref(), reordered: None };
             let (plan, candidate) = match planner.within(orders, capacity_bytes, spill_beyond_bytes) {
@@ -105,15 +108,16 @@ impl Planner<'_> {
         reordered: Option<&'v Candidate>,
         capacity_bytes: u64,
     ) -> Result<(Plan, &'v Candidate), PlanError> {
-        let mut best = self.fastest(file, self.keep_shares(), capacity_bytes, None)?.map(|best| (best, file));
+        let by_gap = Planner { work_share: SEARCH_WORK_BY_GAP, ..*self };
+        let mut best = by_gap.fastest(file, self.keep_shares(), capacity_bytes, None)?.map(|best| (best, file));
         if let Some(candidate) = reordered {
             // The slack that is best for one order is about the best for the other.
             let shares = best.as_ref().map_or(self.keep_shares(), |(best, _)| ShareSearch::only(best.share));
-            let other = self.fastest(candidate, shares, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
+            let other = by_gap.fastest(candidate, shares, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
             best = other.map(|other| (other, candidate)).or(best);
         }
         let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;
-        if !self.cut && best.as_ref().is_none_or(is_slow) {
+        if !self.cut && best.as_ref().is_none_or(|best| is_slow(best) && !self.work_is_spent()) {
             let other = self.together(file, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
             best = other.map(|other| (other, file)).or(best);
         }

@@ -66,6 +66,25 @@ impl Updates {
     }
 }
 
+/// How long to look for the fastest plan within a budget.
+///
+/// ```
+/// use forebay::PlanSearch;
+///
+/// assert_eq!(PlanSearch::default(), PlanSearch::Continued);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlanSearch {
+    /// A program of more than 500 launches begins with the first plan that is found. The search goes on while steps run, and a better plan
+    /// takes over between two of them ([`Replan`](crate::Replan)); which step that is depends on how fast the machine is, results do
+    /// not. Within a limit on the process, and for a machine that is only described, all of the search comes first.
+    #[default]
+    Continued,
+    /// All of it before the first step: up to about half a minute, or two for ten thousand operators.
+    Whole,
+}
+
 /// How a step is planned.
 ///
 /// ```
@@ -88,6 +107,8 @@ pub struct PlanningOptions {
     pub host_operators: HostOperators,
     /// Where training steps update parameters and the optimizer's state.
     pub updates: Updates,
+    /// How long to look for the fastest plan within a budget.
+    pub search: PlanSearch,
     /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
     pub check: bool,
 }
@@ -100,6 +121,7 @@ impl Default for PlanningOptions {
             order: LaunchOrder::default(),
             host_operators: HostOperators::default(),
             updates: Updates::default(),
+            search: PlanSearch::default(),
             check: false,
         }
     }

@@ -1,0 +1,83 @@
+//! How much work the search for a plan takes, and where it ends early.
+//!
+//! Work is counted, never timed: the same program has the same plan on every machine. It is counted where attempts are made, and asked
+//! for between them, never by attempts that run at the same time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::tuning::{SEARCH_BRIEF_LAUNCHES, SEARCH_WORK_MAX, SEARCH_WORK_OF_LAUNCH};
+
+/// Units of work for each launch when it is decided what lies where. One is about what it takes to give a buffer an address.
+pub(super) const WORK_OF_LAUNCH: u64 = 3;
+
+/// The work of one search.
+#[derive(Debug)]
+pub(super) struct Work<'a> {
+    spent: AtomicU64,
+    limit: u64,
+    /// Whether somebody wants it to end.
+    stop: &'a AtomicBool,
+    ended_early: AtomicBool,
+}
+
+impl Work<'_> {
+    /// No work yet, of a search for a plan of so many launches that ends soon or not.
+    pub(super) fn new(launches: usize, brief: bool, stop: &AtomicBool) -> Work<'_> {
+        let limit = match brief && launches > SEARCH_BRIEF_LAUNCHES {
+            true => 0,
+            false => SEARCH_WORK_MAX.max(launches as u64 * SEARCH_WORK_OF_LAUNCH),
+        };
+        Work { spent: AtomicU64::new(0), limit, stop, ended_early: AtomicBool::new(false) }
+    }
+
+    /// Counts some.
+    pub(super) fn add(&self, units: u64) {
+        self.spent.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Whether a share of the work is spent, so that another attempt is left out.
+    pub(super) fn is_spent(&self, share: f64) -> bool {
+        let is_spent = self.spent.load(Ordering::Relaxed) as f64 > self.limit as f64 * share;
+        let is_spent = is_spent || self.stop.load(Ordering::Relaxed);
+        if is_spent {
+            self.ended_early.store(true, Ordering::Relaxed);
+        }
+        is_spent
+    }
+
+    /// Whether an attempt was left out.
+    pub(super) fn ended_early(&self) -> bool {
+        self.ended_early.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::estimate;
+    use crate::planner::{plan, plan_unless_stopped, PlanOptions};
+    use crate::testing::{limits, random_training_program, Random};
+
+    #[test]
+    fn a_search_that_is_stopped_has_a_checked_plan_within_the_budget() {
+        let mut slower = 0;
+        for seed in 1..5 {
+            let program = crate::fuse::fuse(random_training_program(&mut Random::new(seed), 5));
+            let (limits, mut costs) = (limits(), estimate(&program, &limits()));
+            for way in [&mut costs.link.to_device, &mut costs.link.from_device] {
+                way.bytes_per_second /= 20.0;
+            }
+            let whole = plan(&program, &PlanOptions::default(), &limits, &costs).unwrap().statistics;
+            let budget_bytes = (whole.minimum_budget_bytes + whole.in_core_peak_bytes) / 2;
+            let options =
+                PlanOptions { device_budget_bytes: Some(budget_bytes), check: true, ..PlanOptions::default() };
+            let found = |stop| plan_unless_stopped(&program, None, &options, &limits, &costs, &AtomicBool::new(stop));
+            let (stopped, searched) = (found(true).unwrap().statistics, found(false).unwrap().statistics);
+            assert!(stopped.search_ended_early && !searched.search_ended_early, "seed {seed}");
+            assert!(stopped.device_peak_bytes <= budget_bytes, "seed {seed}");
+            assert!(stopped.predicted_ns >= searched.predicted_ns, "seed {seed}");
+            slower += usize::from(stopped.predicted_ns > searched.predicted_ns);
+        }
+        assert!(slower > 0, "a search is worth something");
+    }
+}

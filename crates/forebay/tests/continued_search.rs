@@ -1,0 +1,82 @@
+//! Plans of large programs: the first one comes soon, and a better one takes over while steps run.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use forebay::training::{Loss, Optimizer, TrainingOptions};
+use forebay::{EngineOptions, Model, PlanSearch, ReplanReason, Tensor, Trainer};
+use forebay_golden::host;
+use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+
+const LAYERS: usize = 110;
+const WIDTH: u64 = 16;
+const SAMPLES: u64 = 512;
+
+/// Many small layers, each added to what it reads: activations take most of the memory, and are computed again sooner than copied.
+fn deep() -> Model {
+    let mut graph = GraphBuilder::new().input("x", FLOAT, &["512", "16"]);
+    let mut last = "x".to_string();
+    for layer in 0..LAYERS {
+        let [weight, product, hidden, sum] = ["w", "p", "h", "s"].map(|kind| format!("{kind}{layer}"));
+        let values: Vec<f32> = (0..WIDTH * WIDTH).map(|i| ((i * 7 + layer as u64) % 13) as f32 * 0.02 - 0.12).collect();
+        graph = graph
+            .floats(&weight, &[WIDTH as usize, WIDTH as usize], &values)
+            .node("MatMul", &[&last, &weight], &[&product])
+            .node("Tanh", &[&product], &[&hidden])
+            .node("Add", &[&last, &hidden], &[&sum]);
+        last = sum;
+    }
+    Model::from_bytes(&graph.output(&last, FLOAT, &["512", "16"]).build()).unwrap()
+}
+
+fn trainer(engine: EngineOptions) -> Trainer {
+    forebay_golden::trainer(deep(), TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.001)), engine)
+}
+
+fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
+    let values = |seed: u64| (0..SAMPLES * WIDTH).map(|i| ((i * 5 + seed) % 11) as f32 * 0.1 - 0.5).collect::<Vec<f32>>();
+    let shape = [SAMPLES, WIDTH];
+    ([("x".to_string(), Tensor::from_f32(&shape, &values(step)))].into(), Tensor::from_f32(&shape, &values(step + 3)))
+}
+
+/// A quarter of the memory behind a link that is worth a search.
+fn within_a_quarter(search: PlanSearch) -> EngineOptions {
+    let mut engine = host(2);
+    engine.memory.simulate_device = Some("25%".parse().unwrap());
+    engine.device.link_bytes_per_second = Some(200 << 20);
+    engine.planning.search = search;
+    engine
+}
+
+#[test]
+fn a_better_plan_takes_over_while_steps_run_and_changes_no_bit() {
+    let mut unlimited = trainer(host(2));
+    let mut whole = trainer(within_a_quarter(PlanSearch::Whole));
+    let mut continued = trainer(within_a_quarter(PlanSearch::Continued));
+    assert!(continued.statistics().search_ended_early, "{:?}", continued.statistics());
+    let budget_bytes = continued.statistics().device_budget_bytes.unwrap();
+    let patience = Instant::now() + Duration::from_secs(120);
+    let mut taken_over = None;
+    for step in 0.. {
+        let (inputs, labels) = batch(step);
+        let report = continued.step(inputs.clone(), labels.clone()).unwrap();
+        let expected = unlimited.step(inputs.clone(), labels.clone()).unwrap().loss;
+        assert_eq!(report.loss.to_bits(), expected.to_bits(), "step {step}");
+        if step < 2 {
+            assert_eq!(whole.step(inputs, labels).unwrap().loss.to_bits(), expected.to_bits(), "step {step}");
+        }
+        assert!(continued.statistics().device_peak_bytes <= budget_bytes);
+        if let Some(until) = taken_over {
+            if step == until {
+                break;
+            }
+        } else if let Some(replan) = report.replan {
+            assert_eq!(replan.reason, ReplanReason::FirstStep);
+            assert!(step > 0, "the first step was over before the search was");
+            assert!(replan.new_seconds < replan.old_seconds, "{replan:?}");
+            taken_over = Some(step + 2);
+        }
+        assert!(Instant::now() < patience, "no better plan after {step} steps");
+    }
+    assert_eq!(continued.parameters().unwrap(), unlimited.parameters().unwrap());
+}
