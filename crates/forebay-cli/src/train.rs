@@ -687,7 +687,7 @@ fn warn_of_numbers(report: &StepReport, progress: &Progress) {
 fn replanned(step: u64, replan: &Replan) -> String {
     let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds, .. } = *replan;
     let why = match reason {
-        ReplanReason::FirstStep => "the first step was measured",
+        ReplanReason::FirstStep => "a step was measured",
         _ => "steps no longer take the time that was predicted",
     };
     format!(

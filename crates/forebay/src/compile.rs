@@ -194,7 +194,8 @@ impl Compiled {
         let (Runner::Planned(executor), Step::Planned(plan, spill_dir)) = (runner, &mut self.step) else {
             return Ok(None);
         };
-        let reason = self.forecast.watch(plan, executor, times);
+        let searches_on = machine.searches_on() && plan.statistics.search_ended_early;
+        let reason = self.forecast.watch(plan, executor, times, searches_on);
         if let Some(search) = &self.search {
             let (reason, found) = (search.reason, search.poll()?);
             let mut new = match found {
@@ -221,7 +222,7 @@ impl Compiled {
         if !process_memory::has_room_to_plan(machine) {
             return Ok(None);
         }
-        if machine.searches_on() && plan.statistics.search_ended_early {
+        if searches_on {
             let planned = Planned {
                 program: self.program.clone(),
                 groups: self.groups.clone(),

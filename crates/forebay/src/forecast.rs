@@ -24,6 +24,8 @@ pub(crate) struct Forecast {
     profile: Profile,
     /// Whether the costs are measured.
     measured: bool,
+    /// Whether a step has run that warmed up the device.
+    is_warm: bool,
     /// Steps in a row that were off.
     off: usize,
 }
@@ -47,7 +49,8 @@ pub(crate) struct Forecast {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplanReason {
-    /// The first step was measured.
+    /// The first step was measured; or the second one, where the search for a plan goes on while steps run
+    /// ([`PlanSearch::Continued`](crate::PlanSearch::Continued)).
     FirstStep,
     /// Steps take another time than predicted.
     Drift,
@@ -87,7 +90,7 @@ pub struct Replan {
 impl Forecast {
     /// Nothing measured yet.
     pub(crate) fn new(costs: Costs) -> Forecast {
-        Forecast { costs, profile: Profile::default(), measured: false, off: 0 }
+        Forecast { costs, profile: Profile::default(), measured: false, is_warm: false, off: 0 }
     }
 
     /// The costs that plans are made with.
@@ -95,8 +98,21 @@ impl Forecast {
         &self.costs
     }
 
-    /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs.
-    pub(crate) fn watch(&mut self, plan: &Plan, executor: &Executor, times: StepTimes) -> Option<ReplanReason> {
+    /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs: after the first step, or after the
+    /// second one where the first `warms_up` the device alone, as compiling kernels does.
+    pub(crate) fn watch(
+        &mut self,
+        plan: &Plan,
+        executor: &Executor,
+        times: StepTimes,
+        warms_up: bool,
+    ) -> Option<ReplanReason> {
+        let is_cold = warms_up && !self.is_warm;
+        if self.is_warm && !self.measured {
+            // What the first step took is not what the others take.
+            self.profile = Profile::default();
+        }
+        self.is_warm = true;
         let Costs { workers, launch_workers, copy_worker_ns_per_byte, host_workers, .. } =
             costs_of_parts(&self.costs, &plan.shares);
         let updates: BTreeSet<u32> = plan.host_updates().collect();
@@ -107,6 +123,9 @@ impl Forecast {
             host: (host_workers > 0.0).then_some((host_workers, &updates)),
         };
         executor.add_to_profile(&mut self.profile, times, workers);
+        if is_cold {
+            return None;
+        }
         let ratio = times.total.as_nanos() as f64 / plan.statistics.predicted_ns.max(1) as f64;
         self.off = if (1.0 / OFF_RATIO..OFF_RATIO).contains(&ratio) { 0 } else { self.off + 1 };
         let reason = match self.measured {
