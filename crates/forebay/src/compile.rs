@@ -22,7 +22,7 @@ use forebay_plan::{
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
-use crate::continued_search::{ContinuedSearch, Found, Planned};
+use crate::continued_search::{ContinuedSearch, Found, SearchRequest};
 use crate::error::Error;
 use crate::forecast::{Forecast, Replan};
 use crate::machine::LimitedDevice;
@@ -197,12 +197,8 @@ impl Compiled {
         let searches_on = machine.searches_on() && plan.statistics.search_ended_early;
         let reason = self.forecast.watch(plan, executor, times, searches_on);
         if let Some(search) = &self.search {
-            let (reason, found) = (search.reason, search.poll()?);
-            let mut new = match found {
-                Found::NotYet => return Ok(None),
-                Found::Nothing => None,
-                Found::Plan(new) => Some(new),
-            };
+            let reason = search.reason;
+            let Found::Ended(mut new) = search.poll()? else { return Ok(None) };
             self.search = None;
             let replan = new.as_mut().and_then(|new| {
                 process_memory::count_reserved(new, machine.reserved_host_bytes());
@@ -223,20 +219,24 @@ impl Compiled {
             return Ok(None);
         }
         if searches_on {
-            let planned = Planned {
+            let request = SearchRequest {
                 program: self.program.clone(),
                 groups: self.groups.clone(),
                 options: plan_options(machine, plan.statistics.in_core_peak_bytes, None, false),
                 limits: machine.device.limits().clone(),
                 costs: self.forecast.costs().clone(),
             };
-            if let Ok(search) = ContinuedSearch::start(planned, reason) {
+            if let Ok(search) = ContinuedSearch::start(request, reason) {
                 self.search = Some(search);
                 return Ok(None);
             }
         }
         let costs = self.forecast.costs();
-        let new = step_within(&self.program, self.groups.as_deref(), machine, costs, None, false)?;
+        let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, false) {
+            // What is faster with other durations may take more of the host.
+            Err(error) if is_of_budgets(&error) => return Ok(None),
+            new => new?,
+        };
         if machine.process_limit().is_some() {
             // The plan that runs, and the next one, want the limit for themselves.
             forebay_device::process::give_back();
@@ -380,6 +380,12 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
         program.persistent.push(program::NamedOperand { name, shape: contents.shape().to_vec(), operand });
     }
     Ok(())
+}
+
+/// Whether budgets are too small for a plan.
+fn is_of_budgets(error: &Error) -> bool {
+    let of_plan = matches!(error, Error::Plan(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. }));
+    of_plan || matches!(error, Error::MemoryLimit { .. } | Error::FreeMemory { .. })
 }
 
 /// How a step is planned within the budgets, of which shares are of a peak.

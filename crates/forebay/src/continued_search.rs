@@ -20,8 +20,8 @@ pub(crate) struct ContinuedSearch {
     stop: Arc<AtomicBool>,
 }
 
-/// What is planned.
-pub(crate) struct Planned {
+/// What a plan is looked for.
+pub(crate) struct SearchRequest {
     pub(crate) program: Arc<Program>,
     pub(crate) groups: Option<Arc<[Vec<usize>]>>,
     pub(crate) options: PlanOptions,
@@ -34,12 +34,12 @@ impl ContinuedSearch {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn start(planned: Planned, reason: ReplanReason) -> io::Result<ContinuedSearch> {
+    pub(crate) fn start(request: SearchRequest, reason: ReplanReason) -> io::Result<ContinuedSearch> {
         let (sender, found) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let search = move || {
-            let Planned { program, groups, options, limits, costs } = &planned;
+            let SearchRequest { program, groups, options, limits, costs } = &request;
             // Nobody listens any more where this went meanwhile.
             let _ = sender.send(plan_unless_stopped(program, groups.as_deref(), options, limits, costs, &stopped));
         };
@@ -47,15 +47,16 @@ impl ContinuedSearch {
         Ok(ContinuedSearch { reason, found, stop })
     }
 
-    /// The plan, once; none before the search has ended, or if it ended without one.
+    /// What it has come to; the plan comes once.
     ///
     /// # Errors
-    /// As for planning.
+    /// As for planning, but for budgets that are too small: a plan is within them already.
     pub(crate) fn poll(&self) -> Result<Found, PlanError> {
         match self.found.try_recv() {
-            Ok(plan) => Ok(Found::Plan(Box::new(plan?))),
+            Ok(Err(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. })) => Ok(Found::Ended(None)),
+            Ok(plan) => Ok(Found::Ended(Some(Box::new(plan?)))),
             Err(TryRecvError::Empty) => Ok(Found::NotYet),
-            Err(TryRecvError::Disconnected) => Ok(Found::Nothing),
+            Err(TryRecvError::Disconnected) => Ok(Found::Ended(None)),
         }
     }
 }
@@ -64,10 +65,8 @@ impl ContinuedSearch {
 pub(crate) enum Found {
     /// It goes on.
     NotYet,
-    /// A plan.
-    Plan(Box<Plan>),
-    /// It has ended without one.
-    Nothing,
+    /// It has ended, with a plan or without.
+    Ended(Option<Box<Plan>>),
 }
 
 impl Drop for ContinuedSearch {

@@ -21,7 +21,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// No work yet, of a search for a plan of so many launches that ends soon or not.
+    /// No work yet, of a search for a plan of `launches`, with the first one that is found or the best.
     pub(super) fn new(launches: usize, brief: bool, stop: &AtomicBool) -> Work<'_> {
         let limit = match brief && launches > SEARCH_BRIEF_LAUNCHES {
             true => 0,
