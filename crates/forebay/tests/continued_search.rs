@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{EngineOptions, Model, PlanSearch, ReplanReason, Tensor, Trainer};
+use forebay::{EngineOptions, Model, PlanSearch, Tensor, Trainer};
 use forebay_golden::host;
 use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 
-const LAYERS: usize = 110;
+const LAYERS: usize = 70;
 const WIDTH: u64 = 16;
 const SAMPLES: u64 = 512;
 
@@ -40,39 +40,36 @@ fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     ([("x".to_string(), Tensor::from_f32(&shape, &values(step)))].into(), Tensor::from_f32(&shape, &values(step + 3)))
 }
 
-/// A quarter of the memory behind a link that is worth a search.
-fn within_a_quarter(search: PlanSearch) -> EngineOptions {
+/// A quarter of the memory behind a link so slow that computing again pays, however busy the machine is.
+fn within_a_quarter() -> EngineOptions {
     let mut engine = host(2);
     engine.memory.simulate_device = Some("25%".parse().unwrap());
-    engine.device.link_bytes_per_second = Some(200 << 20);
-    engine.planning.search = search;
+    engine.device.link_bytes_per_second = Some(32 << 20);
+    assert_eq!(engine.planning.search, PlanSearch::Continued);
     engine
 }
 
 #[test]
 fn a_better_plan_takes_over_while_steps_run_and_changes_no_bit() {
     let mut unlimited = trainer(host(2));
-    let mut whole = trainer(within_a_quarter(PlanSearch::Whole));
-    let mut continued = trainer(within_a_quarter(PlanSearch::Continued));
-    assert!(continued.statistics().search_ended_early, "{:?}", continued.statistics());
+    let mut continued = trainer(within_a_quarter());
+    let statistics = continued.statistics();
+    assert!(statistics.search_ended_early, "{} launches", statistics.launches);
     let budget_bytes = continued.statistics().device_budget_bytes.unwrap();
-    let patience = Instant::now() + Duration::from_secs(120);
+    let patience = Instant::now() + Duration::from_secs(300);
     let mut taken_over = None;
     for step in 0.. {
         let (inputs, labels) = batch(step);
         let report = continued.step(inputs.clone(), labels.clone()).unwrap();
-        let expected = unlimited.step(inputs.clone(), labels.clone()).unwrap().loss;
+        let expected = unlimited.step(inputs, labels).unwrap().loss;
         assert_eq!(report.loss.to_bits(), expected.to_bits(), "step {step}");
-        if step < 2 {
-            assert_eq!(whole.step(inputs, labels).unwrap().loss.to_bits(), expected.to_bits(), "step {step}");
-        }
         assert!(continued.statistics().device_peak_bytes <= budget_bytes);
         if let Some(until) = taken_over {
             if step == until {
                 break;
             }
         } else if let Some(replan) = report.replan {
-            assert_eq!(replan.reason, ReplanReason::FirstStep);
+            // Next to other work, steps may take longer than the first search was told of, and a second one finds the plan.
             assert!(step > 1, "the search began after the second step");
             assert!(replan.new_seconds < replan.old_seconds, "{replan:?}");
             taken_over = Some(step + 2);
