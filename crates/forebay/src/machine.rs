@@ -69,7 +69,7 @@ impl LimitedDevice {
         let reserved_host_bytes = device.usage().host_bytes + STAGING_BYTES;
         let planning = PlanningOptions { costs: None, ..options.planning.clone() };
         let mut options = EngineOptions { planning, ..options.clone() };
-        let has_limit = options.memory.memory_limit.is_some();
+        let has_limit = !matches!(options.memory.memory_limit, None | Some(MemoryLimit::Unlimited));
         options.memory.settle(device.limits().in_process && options.device.machine.is_none())?;
         if has_limit && options.device.link_bytes_per_second.is_some() {
             let reason = "a link's speed is that of a simulated device: give the size of that, and no memory limit";
