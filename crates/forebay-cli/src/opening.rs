@@ -72,7 +72,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.engine.device.shard = ShardKind::shard(shard);
     options.engine.planning.updates = arguments.updates.updates();
     if arguments.dry_run {
-        // What it tells of is the plan that most steps run by.
+        // It tells about the plan that most steps would run by, not about the one that training begins with.
         options.engine.planning.search = PlanSearch::Whole;
     }
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;

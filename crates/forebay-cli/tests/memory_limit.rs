@@ -122,6 +122,13 @@ fn a_limit_below_what_the_program_itself_takes_says_so() {
 }
 
 #[test]
+fn a_plan_for_a_simulated_device_takes_the_speed_of_its_link() {
+    let model = example("brain/unet3d.onnx");
+    let flags = ["plan", &model, "--train", "--simulate-device", "50%", "--link-speed", "1GB"];
+    assert!(bytes(&json(&flags), "bytes_to_device") > 0);
+}
+
+#[test]
 fn device_memory_that_is_too_little_for_the_process_bounds_tensors_alone() {
     let (model, data) = (example("brain/unet3d.onnx"), example("brain"));
     let flags = ["--device-memory", "64MiB"];

@@ -14,6 +14,7 @@ mod stack;
 mod tree;
 
 use greedy::Greedy;
+pub use greedy::FIRST_ORDERS;
 use instance::Instance;
 
 use crate::load::{aligned_load_bound_bytes, load_bound_bytes};
@@ -28,7 +29,7 @@ const PASSES_ITEMS_MAX: usize = 1_536_000;
 /// How long to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Number of greedy passes after the first ones.
+    /// Number of greedy passes after the first ones, of which there are [`FIRST_ORDERS`].
     pub passes: u32,
     /// Number of decisions of the tree search. It takes items of one size without given bases, up to a thousand of them;
     /// others are placed by passes alone.

@@ -10,7 +10,7 @@ use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
 use crate::residency::{root, Residency, Segment};
 use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_AT_LENGTH, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
-use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError};
+use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError, FIRST_ORDERS};
 use forebay_model::program::BufferId;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
@@ -100,20 +100,17 @@ pub fn arena_behind(
     Some(components.arena(live, residency, &placement))
 }
 
-/// Passes of placement before those that improve what they found.
-const FIRST_PASSES: u32 = 5;
-
-/// How placement was looked for.
+/// How long placements are looked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks {
-    /// How often what nearly fits may be looked at for longer.
+    /// How many more times what nearly fits may be looked at for longer.
     pub long: u32,
-    /// How often anything was given an address so far, at most.
+    /// Addresses that were given in all passes so far, at most.
     pub placed: u64,
 }
 
 /// Places every interval within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
-/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as there are `looks` left.
+/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as `looks` allow it.
 pub fn arena_or_lack(
     live: &Liveness,
     residency: &Residency,
@@ -125,7 +122,7 @@ pub fn arena_or_lack(
     let quick = Effort { passes: effort.passes / QUICK, ..effort };
     let count = components.items.len() as u64;
     let mut place = |effort: Effort| {
-        looks.placed += count * u64::from(FIRST_PASSES + effort.passes);
+        looks.placed += count * u64::from(FIRST_ORDERS as u32 + effort.passes);
         place(&components.items, Some(capacity_bytes), effort)
     };
     let is_close = |lowest: &Placement| lowest.height_bytes - capacity_bytes <= capacity_bytes / CLOSE;

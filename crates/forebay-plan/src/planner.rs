@@ -66,8 +66,8 @@ pub struct PlanOptions {
     /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
     /// plans. Without, what the largest launch needs is named.
     pub names_least: bool,
-    /// Whether the first plan that is found will do ([`Statistics::search_ended_early`] says whether it had to), where the whole search
-    /// takes longer than a second or two: for more than 500 launches.
+    /// Whether the search for a program of more than 500 launches ends with the first plan that it finds
+    /// ([`Statistics::search_ended_early`] says whether it did).
     ///
     /// [`Statistics::search_ended_early`]: crate::plan::Statistics::search_ended_early
     pub brief: bool,
@@ -125,8 +125,7 @@ pub fn plan_in_groups(
     plan_unless_stopped(program, groups, options, limits, costs, &AtomicBool::new(false))
 }
 
-/// The same on a thread whose search may end before its time: soon after `stop` is set it has a plan, of which nothing but its budgets can
-/// be said.
+/// The same, but the search ends soon after `stop` is set, with the best plan that it has found by then.
 ///
 /// # Errors
 /// As for [`plan`].

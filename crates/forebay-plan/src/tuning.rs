@@ -47,8 +47,7 @@ pub const CLOSE: u64 = 32;
 pub const SEARCH_WORK_MAX: u64 = 7_000_000;
 /// See [`SEARCH_WORK_MAX`].
 pub const SEARCH_WORK_OF_LAUNCH: u64 = 850;
-/// Where a plan is wanted soon, the first one will do if there are more launches than this. The whole search takes a second or two for
-/// fewer.
+/// A brief search for a program of more launches than this ends with its first plan. For fewer, the whole search takes a second or two.
 pub const SEARCH_BRIEF_LAUNCHES: usize = 500;
 /// The share of the work that moving launches' tensors gap by gap may take; the rest is for deciding all together.
 pub const SEARCH_WORK_BY_GAP: f64 = 0.5;

@@ -233,7 +233,7 @@ impl Compiled {
         }
         let costs = self.forecast.costs();
         let new = match step_within(&self.program, self.groups.as_deref(), machine, costs, None, false) {
-            // What is faster with other durations may take more of the host.
+            // The plan that is fastest with the measured durations may need more host memory.
             Err(error) if is_of_budgets(&error) => return Ok(None),
             new => new?,
         };
@@ -382,13 +382,13 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether budgets are too small for a plan.
+/// Whether a plan was refused because a budget or limit is too small.
 fn is_of_budgets(error: &Error) -> bool {
     let of_plan = matches!(error, Error::Plan(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. }));
     of_plan || matches!(error, Error::MemoryLimit { .. } | Error::FreeMemory { .. })
 }
 
-/// How a step is planned within the budgets, of which shares are of a peak.
+/// How a step is planned within the budgets. Those that are shares are shares of `in_core_peak_bytes`.
 fn plan_options(
     machine: &LimitedDevice,
     in_core_peak_bytes: u64,
@@ -434,17 +434,17 @@ fn step_within(
     } else {
         0
     };
-    let resolve = |size: Option<MemorySize>| size.map(|size| size.resolve(in_core_peak_bytes));
-    let (host_bytes, reserved_bytes) = (resolve(options.host_memory), machine.reserved_host_bytes());
+    let plan_options = plan_options(machine, in_core_peak_bytes, shared, brief);
+    let host_bytes = options.host_memory.map(|size| size.resolve(in_core_peak_bytes));
+    let reserved_bytes = machine.reserved_host_bytes();
     if let Some(strategy) = options.strategy()? {
-        let host_bytes = host_bytes.map(|bytes| bytes.saturating_sub(reserved_bytes));
-        let mut paging = page(program, resolve(options.device_memory), limits, costs)?;
+        let mut paging = page(program, plan_options.device_budget_bytes, limits, costs)?;
         if in_core_peak_bytes > 0 {
             // Shares are of what the plan takes, in every mode.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
         let least_bytes = paging.unit_bytes.saturating_add(reserved_bytes);
-        if let (Some(budget_bytes), Some(_)) = (resolve(options.host_memory), &options.spill_dir) {
+        if let (Some(budget_bytes), Some(_)) = (host_bytes, &options.spill_dir) {
             if budget_bytes < least_bytes {
                 return Err(Error::Option {
                     reason: format!(
@@ -459,9 +459,9 @@ fn step_within(
         }
         process_memory::count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
+        let host_bytes = plan_options.host_budget_bytes;
         return Ok(Step::Paged(paging, PagedOptions { strategy, growth, host_bytes, spill_dir }));
     }
-    let plan_options = plan_options(machine, in_core_peak_bytes, shared, brief);
     let mut plan =
         plan_in_groups(program, groups, &plan_options, limits, costs).map_err(|error| match (error, host_bytes) {
             (PlanError::HostBudget { needed_bytes, spilled, .. }, Some(budget_bytes)) => {

@@ -12,7 +12,7 @@ use forebay_plan::{plan_unless_stopped, Plan, PlanError, PlanOptions};
 
 use crate::forecast::ReplanReason;
 
-/// A search on a thread of its own. It ends early where this goes.
+/// A search on a thread of its own. Dropping it ends the search early.
 pub(crate) struct ContinuedSearch {
     /// Why there is a search.
     pub(crate) reason: ReplanReason,
@@ -20,7 +20,7 @@ pub(crate) struct ContinuedSearch {
     stop: Arc<AtomicBool>,
 }
 
-/// What a plan is looked for.
+/// What to plan.
 pub(crate) struct SearchRequest {
     pub(crate) program: Arc<Program>,
     pub(crate) groups: Option<Arc<[Vec<usize>]>>,
@@ -40,17 +40,17 @@ impl ContinuedSearch {
         let stopped = stop.clone();
         let search = move || {
             let SearchRequest { program, groups, options, limits, costs } = &request;
-            // Nobody listens any more where this went meanwhile.
+            // Sending fails where the search was dropped: then the plan is not wanted any more.
             let _ = sender.send(plan_unless_stopped(program, groups.as_deref(), options, limits, costs, &stopped));
         };
         thread::Builder::new().name("forebay-planning".to_string()).spawn(search)?;
         Ok(ContinuedSearch { reason, found, stop })
     }
 
-    /// What it has come to; the plan comes once.
+    /// What the search has come to. Its plan is returned once.
     ///
     /// # Errors
-    /// As for planning, but for budgets that are too small: a plan is within them already.
+    /// Those of planning. Budgets that are too small are none, since the plan that runs stays within them.
     pub(crate) fn poll(&self) -> Result<Found, PlanError> {
         match self.found.try_recv() {
             Ok(Err(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. })) => Ok(Found::Ended(None)),

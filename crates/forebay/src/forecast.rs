@@ -99,7 +99,7 @@ impl Forecast {
     }
 
     /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs: after the first step, or after the
-    /// second one where the first `warms_up` the device alone, as compiling kernels does.
+    /// second one where the first `warms_up` the device (it compiles kernels, for example) and is not counted.
     pub(crate) fn watch(
         &mut self,
         plan: &Plan,

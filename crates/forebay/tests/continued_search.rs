@@ -11,7 +11,7 @@ const LAYERS: usize = 70;
 const WIDTH: u64 = 16;
 const SAMPLES: u64 = 512;
 
-/// Many small layers, each added to what it reads: activations take most of the memory, and are computed again sooner than copied.
+/// Many small layers, each added to what it reads.
 fn deep() -> Model {
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["512", "16"]);
     let mut last = "x".to_string();
@@ -39,7 +39,7 @@ fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     ([("x".to_string(), Tensor::from_f32(&shape, &values(step)))].into(), Tensor::from_f32(&shape, &values(step + 3)))
 }
 
-/// A quarter of the memory behind a link so slow that computing again pays, however busy the machine is.
+/// A quarter of the memory, behind a slow link.
 fn within_a_quarter() -> EngineOptions {
     let mut engine = host(2);
     engine.memory.simulate_device = Some("25%".parse().unwrap());

@@ -18,6 +18,8 @@ use crate::conflicts::{Conflicts, Simple};
 use crate::load::grain_bytes;
 use crate::placement::{Item, Piece};
 
+/// Orders that are tried first, with one greedy pass each.
+pub const FIRST_ORDERS: usize = 5;
 /// Passes that move everything near the top to the front, before single items are moved.
 const TOP_FIRST_PASSES: u32 = 16;
 /// Passes without a lower height after which the search goes back to the best order.
@@ -105,7 +107,7 @@ impl<'a> Greedy<'a> {
         best.unwrap_or_else(|| Attempt::new(Vec::new(), self.grain))
     }
 
-    fn first_orders(&self) -> Vec<Vec<u32>> {
+    fn first_orders(&self) -> [Vec<u32>; FIRST_ORDERS] {
         let items = self.items;
         let length = |piece: &Piece| u64::from(piece.time.end.saturating_sub(piece.time.start));
         let start = |item: usize| items[item].pieces.iter().map(|piece| piece.time.start).min().unwrap_or(0);
@@ -123,7 +125,7 @@ impl<'a> Greedy<'a> {
             });
             order
         };
-        vec![
+        [
             sorted(&|item| (size(item), duration(item))),
             sorted(&|item| (area(item), size(item))),
             sorted(&|item| (duration(item), size(item))),

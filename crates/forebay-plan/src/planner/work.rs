@@ -15,7 +15,7 @@ pub(super) const WORK_OF_LAUNCH: u64 = 3;
 pub(super) struct Work<'a> {
     spent: AtomicU64,
     limit: u64,
-    /// Whether somebody wants it to end.
+    /// Whether the caller wants the search to end.
     stop: &'a AtomicBool,
     ended_early: AtomicBool,
 }

@@ -77,11 +77,12 @@ impl Updates {
 #[non_exhaustive]
 pub enum PlanSearch {
     /// A program of more than 500 launches begins with the first plan that is found. The search goes on while steps run, and a better plan
-    /// takes over between two of them ([`Replan`](crate::Replan)); which step that is depends on how fast the machine is, results do
-    /// not. Within a limit on the process, and for a machine that is only described, all of the search comes first.
+    /// takes over between two of them ([`Replan`](crate::Replan)). When it does depends on how fast the machine is; results do not depend on
+    /// it. Within a limit on the process, and for a machine that is only described, all of the search comes before the first step.
     #[default]
     Continued,
-    /// All of it before the first step: up to about half a minute, or two for ten thousand operators.
+    /// All of the search comes before the first step. On two cores that takes up to half a minute for two thousand launches, and up to two
+    /// minutes for ten thousand.
     Whole,
 }
 
