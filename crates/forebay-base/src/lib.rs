@@ -23,6 +23,7 @@ pub mod limits;
 pub mod narrow;
 pub mod random;
 pub mod region;
+mod rounding;
 pub mod sum_tree;
 pub mod tensor;
 
@@ -32,5 +33,6 @@ pub use host_tensor::{Tensor, TensorType};
 pub use kernel::Kernel;
 pub use limits::Limits;
 pub use region::{ByteRange, HeapId, MemoryId, Region, Space};
+pub use rounding::rounded_to_odd;
 pub use sum_tree::SumTree;
 pub use tensor::{TensorDesc, TensorError};

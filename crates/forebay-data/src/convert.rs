@@ -1,7 +1,7 @@
 //! Conversions between element types.
 
 use forebay_base::narrow::{self, Narrowing};
-use forebay_base::{DataType, Tensor};
+use forebay_base::{rounded_to_odd, DataType, Tensor};
 
 use crate::error::DataError;
 
@@ -147,8 +147,8 @@ fn element<const SIZE: usize>(bytes: &[u8], index: usize) -> [u8; SIZE] {
 fn push_float(bytes: &mut Vec<u8>, wanted: DataType, value: f64) {
     match wanted {
         DataType::Float64 => bytes.extend(value.to_le_bytes()),
-        DataType::Float16 => bytes.extend(half::f16::from_f64(value).to_le_bytes()),
-        DataType::BFloat16 => bytes.extend(half::bf16::from_f64(value).to_le_bytes()),
+        DataType::Float16 => bytes.extend(half::f16::from_f32(rounded_to_odd(value)).to_le_bytes()),
+        DataType::BFloat16 => bytes.extend(half::bf16::from_f32(rounded_to_odd(value)).to_le_bytes()),
         _ if wanted.is_narrow() => bytes.push(narrow::encode(wanted, value, Narrowing::default())),
         _ => bytes.extend((value as f32).to_le_bytes()),
     }

@@ -57,6 +57,10 @@ pub(super) struct Settings {
     pub epsilon: f32,
     /// As [`is_relu`] says.
     pub relu: u32,
+    /// How x and dy are stored, as [`format_of`] says, where the shader is told (`batch_operands.slang`).
+    ///
+    /// [`format_of`]: super::operands::format_of
+    pub formats: Option<[u32; 2]>,
 }
 
 /// The dispatch that sums over the positions of `x`, which has been read `count` operands among.
@@ -86,7 +90,13 @@ pub(super) fn sum_channels(
     // A shader has all of its bindings bound, even those that it does not use here.
     let workspace = if shared { Operand::Workspace } else { Operand::Counter };
     let operands = (0..reads).map(Operand::Read).chain([Operand::Write(0), workspace, Operand::Counter]);
-    let dispatch = Dispatch { shader, constants: Vec::new(), bindings: bindings(operands), parameters, groups };
+    let dispatch = Dispatch {
+        shader,
+        constants: settings.formats.map_or_else(Vec::new, Vec::from),
+        bindings: bindings(operands),
+        parameters,
+        groups,
+    };
     let chunk_bytes = if settings.statistics { CHUNK_STATISTICS_BYTES } else { CHUNK_SUMS_BYTES };
     let workspace_bytes = if shared { x.channels * x.chunks() * chunk_bytes } else { 0 };
     Lowered { workspace_bytes, ..Lowered::from(dispatch) }

@@ -4,6 +4,7 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
+use super::operands::{computed_type, format_of};
 use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
@@ -68,17 +69,20 @@ fn arguments_of(op: UnaryOp) -> [f32; 2] {
 
 /// What elements of a type are to shaders that compute with them.
 fn kind_of(data_type: DataType) -> Result<Kind, String> {
-    match data_type {
-        DataType::Float16 | DataType::BFloat16 => {
-            Err(format!("data type {data_type} is not supported; cast to float32 first"))
-        }
-        _ if data_type.is_narrow() => Err(no_shader(data_type)),
-        _ => Ok(Kind::of(data_type)),
+    match data_type.is_narrow() {
+        true => Err(no_shader(data_type)),
+        false => Ok(Kind::of(data_type)),
     }
 }
 
+/// The formats of operands, as constants of shaders that compute with them in float32.
+fn formats<'a>(operands: impl IntoIterator<Item = &'a TensorDesc>) -> Vec<u32> {
+    operands.into_iter().map(|desc| format_of(desc.data_type())).collect()
+}
+
 fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
-    let data_type = reads[0].data_type();
+    let data_type = computed_type(reads[0].data_type());
+    require_type_of_result(write, data_type)?;
     let kind = kind_of(data_type)?;
     let numbers = arguments_of(op);
     let undefined = || format!("{op:?} is not defined for {data_type}; cast to float32 first");
@@ -99,13 +103,16 @@ fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) ->
         (_, UnaryOp::Relu | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round) => [0; 2],
         _ => return Err(undefined()),
     };
+    let mut constants = vec![op.opcode(), kind.opcode()];
     let (shader, arguments) = match data_type {
         DataType::Float64 => (&shaders::ELEMENTWISE_DOUBLE_UNARY, words_of(arguments).to_vec()),
         DataType::Int64 | DataType::UInt64 => (&shaders::ELEMENTWISE_WIDE_UNARY, words_of(arguments).to_vec()),
-        _ => (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec()),
+        _ => {
+            constants.extend(formats([&reads[0], write]));
+            (&shaders::ELEMENTWISE_UNARY, arguments.map(|argument| argument as u32).to_vec())
+        }
     };
-    let task = Task { shader, constants: vec![op.opcode(), kind.opcode()], arguments };
-    Elements::of(reads, write)?.dispatches(&task, gpu)
+    Elements::of(reads, write)?.dispatches(&Task { shader, constants, arguments }, gpu)
 }
 
 fn words_of([a, b]: [u64; 2]) -> [u32; 4] {
@@ -137,14 +144,16 @@ fn unary_gradient(
     write: &TensorDesc,
     gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
-    require_single(&reads[0])?;
+    for desc in reads.iter().chain([write]) {
+        require_computed_in_single(desc)?;
+    }
     if op == UnaryOp::Not {
         return Err("Not has no gradient".to_owned());
     }
     let arguments = arguments_of(op);
     let task = Task {
         shader: &shaders::ELEMENTWISE_UNARY_GRADIENT,
-        constants: vec![op.opcode()],
+        constants: [op.opcode()].into_iter().chain(formats(reads.iter().chain([write]))).collect(),
         arguments: arguments.map(f32::to_bits).to_vec(),
     };
     Elements::of(reads, write)?.dispatches(&task, gpu)
@@ -157,7 +166,10 @@ fn binary(
     write: &TensorDesc,
     gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
-    let [a, b] = [reads[0].data_type(), reads[1].data_type()];
+    let [a, b] = [&reads[0], &reads[1]].map(|desc| computed_type(desc.data_type()));
+    if !op.is_comparison() {
+        require_type_of_result(write, a)?;
+    }
     if a != b {
         return Err(format!("operands of {a} and {b} differ; cast one first"));
     }
@@ -192,9 +204,12 @@ fn binary(
         Activation::Relu => 1,
         Activation::Clip { .. } => 2,
     };
-    let constants = vec![op.opcode(), kind.opcode(), applied];
+    let (mut constants, mut limits) = (vec![op.opcode(), kind.opcode(), applied], Vec::new());
     // Wide elements have no limits but the ReLU's.
-    let limits = if a.size_bytes() == 8 { Vec::new() } else { activation.limits().map(f32::to_bits).to_vec() };
+    if a.size_bytes() < 8 {
+        constants.extend(formats(reads.iter().chain([write])));
+        limits.extend(activation.limits().map(f32::to_bits));
+    }
     let task = Task { shader, constants, arguments: limits };
     Elements::of(reads, write)?.dispatches(&task, gpu)
 }
@@ -309,6 +324,24 @@ fn random(
     let arguments = [&words(node)[..], &[0, 0]].concat();
     let task = Task { shader: &shaders::ELEMENTWISE_RANDOM, constants: Vec::new(), arguments };
     Elements::new(sizes, layouts).counted_from(first).dispatches(&task, gpu)
+}
+
+/// # Errors
+/// Where a result is not computed in this type.
+fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(), String> {
+    match computed_type(write.data_type()) == data_type {
+        true => Ok(()),
+        false => Err(format!("a result of {data_type} is not written as {write}; cast it")),
+    }
+}
+
+/// # Errors
+/// Where an operand is neither float32 nor of 16 bits.
+fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
+    match computed_type(desc.data_type()) {
+        DataType::Float32 => Ok(()),
+        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+    }
 }
 
 fn require_single(desc: &TensorDesc) -> Result<(), String> {

@@ -6,7 +6,7 @@ use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
-use super::operands::{bindings, exactly, for_type, require_packed};
+use super::operands::{bindings, computed_type, exactly, for_type, format_of, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
@@ -74,22 +74,17 @@ impl Batch<'_> {
         let [x, parameters @ ..] = exactly::<5>(reads, "operands")?;
         let [y] = exactly(writes, "results")?;
         require_per_channel(x, &parameters)?;
-        let shaders = [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64];
-        self.by_element(shaders, [(X, x), (RESULT, y), (X, x)], all((5, 1)))
+        self.by_element(&NORMALIZATION, [(X, x), (RESULT, y), (X, x)], all((5, 1)))
     }
 
     fn training(&self, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Lowered, String> {
         let [x, scale, bias] = exactly(reads, "operands")?;
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
-        if are_shared(&StridedLayout::of(x)?) {
+        if are_shared(&StridedLayout::of(x)?) || is_sixteen_bit(y) {
             // As inference does, with the statistics that have just been written.
             let of = [X, Operand::Read(1), Operand::Read(2), Operand::Write(1), Operand::Write(2), RESULT];
-            let normalized = self.by_element(
-                [&shaders::BATCH_NORMALIZATION_F32, &shaders::BATCH_NORMALIZATION_F64],
-                [(X, x), (RESULT, y), (X, x)],
-                bindings(of),
-            )?;
+            let normalized = self.by_element(&NORMALIZATION, [(X, x), (RESULT, y), (X, x)], bindings(of))?;
             return self.after_sums(Summing::BatchStatistics, &reads[..1], &writes[1..], normalized);
         }
         let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64, &shaders::BATCH_TRAINING_WIDE_F32];
@@ -103,22 +98,15 @@ impl Batch<'_> {
         if let [sums] = sums {
             let [dx] = exactly(writes, "results")?;
             require_packed(&[sums], DataType::Float64, 3 * x.sizes()[1])?;
-            let shaders = [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64];
-            return self.by_element(
-                shaders,
-                [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)],
-                all((7, 1)),
-            );
+            let tensors = [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)];
+            return self.by_element(&GRADIENT_WITH_SUMS, tensors, all((7, 1)));
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
-        if are_shared(&StridedLayout::of(x)?) {
+        if are_shared(&StridedLayout::of(x)?) || is_sixteen_bit(dx) {
             let of = (0..6).map(Operand::Read).chain([Operand::Between, RESULT]);
-            let gradient = self.by_element(
-                [&shaders::BATCH_GRADIENT_WITH_SUMS_F32, &shaders::BATCH_GRADIENT_WITH_SUMS_F64],
-                [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)],
-                bindings(of),
-            )?;
+            let tensors = [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)];
+            let gradient = self.by_element(&GRADIENT_WITH_SUMS, tensors, bindings(of))?;
             let of = Summing::BatchGradient { epsilon: self.epsilon, activation: self.activation };
             return self.after_sums(of, reads, &writes[1..], gradient);
         }
@@ -178,33 +166,36 @@ impl Batch<'_> {
         let is_wide = strided_layouts[0].samples() >= WIDE_SAMPLES
             && self.gpu.invocations_max >= WIDE_WORKGROUP_SIZE
             && self.gpu.shared_bytes >= WIDE_SHARED_BYTES;
-        let shader = for_type(tensors[0].1.data_type(), [if is_wide { wide } else { float32 }, float64])?;
-        Ok(Lowered::from(self.dispatch(shader, &strided_layouts, false, strided_layouts[0].channels, all(counts))))
+        let shader =
+            for_type(computed_type(tensors[0].1.data_type()), [if is_wide { wide } else { float32 }, float64])?;
+        let channels = strided_layouts[0].channels;
+        let formats = formats_of(&tensors);
+        Ok(Lowered::from(self.dispatch((shader, formats), &strided_layouts, false, channels, all(counts))))
     }
 
-    /// The dispatches in which workgroups share channels, and elements stand for themselves.
+    /// The dispatches in which workgroups share channels, and elements stand for themselves: of x, the result and dy.
     fn by_element(
         &self,
-        shaders: [&'static Shader; 2],
+        shaders: &ByResult,
         tensors: [(Operand, &TensorDesc); 3],
         bindings: Vec<Bound>,
     ) -> Result<Lowered, String> {
         let strided_layouts = strided_layouts(tensors.map(|(_, desc)| desc))?;
-        let shader = for_type(tensors[0].1.data_type(), shaders)?;
-        let element_bytes = tensors[0].1.data_type().size_bytes();
+        let shader = shaders.of(tensors.map(|(_, desc)| desc.data_type()))?;
+        let formats = formats_of(&tensors);
         let rows = strided_layouts[0].slabs();
         let mut slabs: Vec<Rows> = Vec::new();
         let is_large = |(_, desc): &(Operand, &TensorDesc)| desc.total_size_bytes() > self.gpu.binding_bytes_max;
         if tensors.iter().any(is_large) && strided_layouts.iter().all(StridedLayout::is_cuttable) {
-            for (&(operand, _), own) in tensors.iter().zip(&strided_layouts) {
-                slabs.push(Rows { operand, row_bytes: own.slab_stride() * element_bytes });
+            for (&(operand, desc), own) in tensors.iter().zip(&strided_layouts) {
+                slabs.push(Rows { operand, row_bytes: own.slab_stride() * desc.data_type().size_bytes() });
             }
         }
         let parts = parts(&slabs, rows, Beginning::Anywhere, self.gpu);
         let dispatch = |part: &Range<u64>| {
             let mut own = strided_layouts.map(|strided_layout| strided_layout.with_slabs(part.end - part.start));
-            for (strided_layout, slab) in own.iter_mut().zip(&slabs) {
-                strided_layout.first = slab.before(part) / element_bytes;
+            for ((strided_layout, slab), (_, desc)) in own.iter_mut().zip(&slabs).zip(&tensors) {
+                strided_layout.first = slab.before(part) / desc.data_type().size_bytes();
             }
             let seamless = own.iter().all(StridedLayout::is_seamless);
             let run = if seamless { own[0].rows * own[0].places } else { own[0].places };
@@ -219,15 +210,15 @@ impl Batch<'_> {
                 let bound = slab.bound(part, rows);
                 bindings.iter_mut().filter(|other| other.operand == slab.operand).for_each(|other| *other = bound);
             }
-            self.dispatch(shader, &own, mixed, count, bindings)
+            self.dispatch((shader, formats.clone()), &own, mixed, count, bindings)
         };
         Ok(Lowered::from(parts.iter().map(dispatch).collect::<Vec<_>>()))
     }
 
-    /// Numbers of workgroups for x, the result and dy.
+    /// The dispatch of a shader, with its constants: numbers of workgroups for x, the result and dy.
     fn dispatch(
         &self,
-        shader: &'static Shader,
+        (shader, constants): (&'static Shader, Vec<u32>),
         strided_layouts: &[StridedLayout; 3],
         mixed: bool,
         count: u64,
@@ -238,8 +229,58 @@ impl Batch<'_> {
             vec![groups[0], count as u32, GROUP_ELEMENTS as u32, u32::from(mixed), self.epsilon.to_bits(), self.relu];
         parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
         strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
-        Dispatch { shader, constants: Vec::new(), bindings, parameters, groups }
+        Dispatch { shader, constants, bindings, parameters, groups }
     }
+}
+
+/// Shaders that differ in how they write their result.
+struct ByResult {
+    float32: &'static Shader,
+    float16: &'static Shader,
+    bfloat16: &'static Shader,
+    float64: &'static Shader,
+}
+
+const NORMALIZATION: ByResult = ByResult {
+    float32: &shaders::BATCH_NORMALIZATION_F32,
+    float16: &shaders::BATCH_NORMALIZATION_TO_F16,
+    bfloat16: &shaders::BATCH_NORMALIZATION_TO_BF16,
+    float64: &shaders::BATCH_NORMALIZATION_F64,
+};
+
+const GRADIENT_WITH_SUMS: ByResult = ByResult {
+    float32: &shaders::BATCH_GRADIENT_WITH_SUMS_F32,
+    float16: &shaders::BATCH_GRADIENT_WITH_SUMS_TO_F16,
+    bfloat16: &shaders::BATCH_GRADIENT_WITH_SUMS_TO_BF16,
+    float64: &shaders::BATCH_GRADIENT_WITH_SUMS_F64,
+};
+
+impl ByResult {
+    /// The shader for the types of x, the result and dy.
+    ///
+    /// # Errors
+    /// Where these are not computed in one type.
+    fn of(&self, [x, result, dy]: [DataType; 3]) -> Result<&'static Shader, String> {
+        let computed = computed_type(x);
+        if let Some(other) = [result, dy].into_iter().find(|&other| computed_type(other) != computed) {
+            return Err(format!("x is {x}, and another operand {other}; cast one first"));
+        }
+        let float32 = match result {
+            DataType::Float16 => self.float16,
+            DataType::BFloat16 => self.bfloat16,
+            _ => self.float32,
+        };
+        for_type(computed, [float32, self.float64])
+    }
+}
+
+fn is_sixteen_bit(desc: &TensorDesc) -> bool {
+    matches!(desc.data_type(), DataType::Float16 | DataType::BFloat16)
+}
+
+/// How x and dy are stored, as constants of `batch_operands.slang`: of x, the result and dy.
+fn formats_of([(_, x), _, (_, dy)]: &[(Operand, &TensorDesc); 3]) -> Vec<u32> {
+    [x, dy].map(|desc| format_of(desc.data_type())).to_vec()
 }
 
 /// Bindings of all operands.
@@ -250,7 +291,7 @@ fn all((reads, writes): (usize, usize)) -> Vec<Bound> {
 /// # Errors
 /// Where an operand does not have one element for each of x's channels.
 fn require_per_channel(x: &TensorDesc, others: &[&TensorDesc]) -> Result<(), String> {
-    require_packed(others, x.data_type(), x.sizes().get(1).copied().unwrap_or(1))
+    require_packed(others, computed_type(x.data_type()), x.sizes().get(1).copied().unwrap_or(1))
 }
 
 fn running_statistics(

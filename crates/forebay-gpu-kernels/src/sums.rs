@@ -4,7 +4,7 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{is_relu, squares, sum_channels, Settings};
-use super::operands::{bindings, exactly, for_type, require_packed};
+use super::operands::{bindings, computed_type, exactly, for_type, format_of, require_packed};
 use super::shaders;
 use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
@@ -36,19 +36,29 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
     let [sums] = exactly(writes, "results")?;
     let x = reads.get(usize::from(reads.len() > 1)).ok_or("nothing to sum")?;
     let channels = if of == Summing::SquaredError { 1 } else { x.sizes().get(1).copied().unwrap_or(1) };
-    let data_type = x.data_type();
+    let mut data_type = x.data_type();
     require_packed(&[sums], DataType::Float64, of.rows() * channels)?;
     let mut settings = Settings::default();
     let (shaders, [x, dy]) = match of {
         Summing::BatchStatistics => {
             let [x] = exactly(reads, "operands")?;
-            settings.statistics = true;
+            settings = Settings {
+                statistics: true,
+                formats: Some([x, x].map(|desc| format_of(desc.data_type()))),
+                ..settings
+            };
+            data_type = computed_type(data_type);
             ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], strided_layouts([x, x])?)
         }
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
+            data_type = computed_type(data_type);
             require_packed(&parameters, data_type, channels)?;
-            settings = Settings { epsilon, relu: is_relu(activation)?, ..settings };
+            if computed_type(dy.data_type()) != data_type {
+                return Err(format!("{dy} is not computed in {data_type}, as {x} is"));
+            }
+            let formats = Some([x, dy].map(|desc| format_of(desc.data_type())));
+            settings = Settings { epsilon, relu: is_relu(activation)?, formats, ..settings };
             ([&shaders::SUMS_GRADIENT_F32, &shaders::SUMS_GRADIENT_F64], strided_layouts([x, dy])?)
         }
         Summing::SquaredError => {

@@ -1,10 +1,13 @@
 //! Fuse: neighbouring kernels become one, from the program alone (never from a budget), so that results do not depend on
 //! what is swapped.
 //!
-//! Two patterns:
+//! Three patterns:
+//! - a conversion to or from a type of 16 bits next to kernels that can read or write this type themselves;
 //! - a kernel that can apply an activation, followed by that activation as its only reader;
 //! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's
 //!   gradient computes the ReLU's mask again from its own input, so the rectified output is not needed for it.
+
+mod conversions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +18,7 @@ use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 /// The program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
 pub fn fuse(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
+    conversions::fuse_conversions(&mut program, &mut removed);
     fuse_activations(&mut program, &mut removed);
     fuse_relu_gradients(&mut program, &mut removed);
     let before_update = removed[..program.update_start].iter().filter(|&&gone| gone).count();
@@ -53,13 +57,26 @@ impl Uses {
     /// The only launch that reads the operand's buffer, where one launch alone writes it and it is a whole temporary
     /// that the caller does not get.
     fn only_reader(&self, program: &Program, operand: &Operand) -> Option<usize> {
+        match (self.readers(operand.buffer), self.writers(operand.buffer)) {
+            (&[reader], [_]) if self.is_private(program, operand) => Some(reader),
+            _ => None,
+        }
+    }
+
+    /// Whether an operand is a whole temporary that the caller does not get.
+    fn is_private(&self, program: &Program, operand: &Operand) -> bool {
         let buffer = program.buffer(operand.buffer);
-        let private = buffer.role.is_temporary()
+        buffer.role.is_temporary()
             && buffer.size_bytes == operand.desc.total_size_bytes()
-            && !self.outputs.contains(&operand.buffer);
-        let readers = self.readers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
-        let writers = self.writers.get(&operand.buffer).map_or(&[][..], Vec::as_slice);
-        (private && readers.len() == 1 && writers.len() == 1).then(|| readers[0])
+            && !self.outputs.contains(&operand.buffer)
+    }
+
+    fn readers(&self, buffer: BufferId) -> &[usize] {
+        self.readers.get(&buffer).map_or(&[], Vec::as_slice)
+    }
+
+    fn writers(&self, buffer: BufferId) -> &[usize] {
+        self.writers.get(&buffer).map_or(&[], Vec::as_slice)
     }
 }
 

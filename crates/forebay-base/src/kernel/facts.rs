@@ -84,6 +84,34 @@ impl ElementTypes {
     }
 }
 
+/// Operands of a kernel that may be float16 or bfloat16 in a launch that computes in float32: elements are widened where they are read,
+/// and rounded to the nearest number, to the even one of two, where they are written. So a launch has the bits of three: a conversion of
+/// what is read, the launch in float32, and a conversion of what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SixteenBit {
+    /// Those that are read.
+    pub reads: &'static [usize],
+    /// Those that are written.
+    pub writes: &'static [usize],
+}
+
+impl SixteenBit {
+    /// No operand.
+    const NONE: SixteenBit = SixteenBit { reads: &[], writes: &[] };
+
+    const fn of(reads: &'static [usize], writes: &'static [usize]) -> SixteenBit {
+        SixteenBit { reads, writes }
+    }
+
+    /// Whether an operand is among them.
+    pub fn includes(self, operand: OperandRef) -> bool {
+        match operand {
+            OperandRef::Read(read) => self.reads.contains(&read),
+            OperandRef::Write(write) => self.writes.contains(&write),
+        }
+    }
+}
+
 /// Which of a launch's dimensions it is cut along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutChoice {
@@ -283,6 +311,8 @@ pub struct KernelFacts<'a> {
     pub indices: Option<Indices>,
     /// Element types that models may ask for: of what is read first.
     pub types: ElementTypes,
+    /// Which operands of a launch that computes in float32 may be stored in 16 bits.
+    pub sixteen_bit: SixteenBit,
     /// How many operations it takes.
     pub work: Work,
     /// The operand along whose axes parts are counted.

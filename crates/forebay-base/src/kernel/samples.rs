@@ -118,6 +118,7 @@ fn attention_gradients(of: fn(AttentionOptions) -> Kernel, writes: Range<usize>)
     samples
 }
 
+const SIXTEEN_BITS: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 /// All images, channels and places.
 const IMAGE: Sizes = &[2, 4, 6, 5];
 const CHANNELS: Sizes = &[4];
@@ -142,12 +143,47 @@ pub fn on_devices() -> Vec<Sample> {
     kinds.flat_map(of).collect()
 }
 
-/// The products among the samples once more with operands of 16 bits.
-pub fn of_sixteen_bit_products() -> Vec<Sample> {
+/// The samples once more with operands of 16 bits: products with all of them, and [`stored_in_sixteen_bits`].
+pub fn of_sixteen_bits() -> Vec<Sample> {
     let is_product = |sample: &Sample| sample.kernel.facts().types == super::facts::ElementTypes::Products;
     let products = || all().into_iter().filter(is_product);
-    let types = [DataType::Float16, DataType::BFloat16].into_iter();
-    types.flat_map(|kind| products().filter_map(move |sample| sample.in_type(kind))).collect()
+    let types = SIXTEEN_BITS.into_iter();
+    let products = types.flat_map(|kind| products().filter_map(move |sample| sample.in_type(kind)));
+    products.chain(stored_in_sixteen_bits()).collect()
+}
+
+/// The samples of which some operands may be stored in 16 bits ([`SixteenBit`]): with all of these, with those that are read, and with
+/// those that are written.
+///
+/// [`SixteenBit`]: super::facts::SixteenBit
+pub fn stored_in_sixteen_bits() -> Vec<Sample> {
+    let choices = [[true, true], [true, false], [false, true]].into_iter();
+    let all_choices = SIXTEEN_BITS.into_iter().flat_map(|kind| choices.clone().map(move |choice| (kind, choice)));
+    let mut samples: Vec<Sample> = Vec::new();
+    for sample in all() {
+        let own = sample.kernel.facts().sixteen_bit;
+        let stored = |(kind, [reads, writes]): (DataType, [bool; 2])| {
+            let chosen = |descs: &[TensorDesc], numbers: &[usize]| {
+                let desc = |(number, desc): (usize, &TensorDesc)| match numbers.contains(&number) {
+                    true => in_type(desc, kind),
+                    false => Some(desc.clone()),
+                };
+                descs.iter().enumerate().map(desc).collect::<Option<Vec<_>>>()
+            };
+            let reads = chosen(&sample.reads, if reads { own.reads } else { &[] })?;
+            let writes = chosen(&sample.writes, if writes { own.writes } else { &[] })?;
+            Some(Sample { kernel: sample.kernel.clone(), reads, writes }).filter(|other| *other != sample)
+        };
+        samples.extend(all_choices.clone().filter_map(stored));
+    }
+    // Kernels that only read or only write such operands have fewer choices.
+    samples.dedup();
+    samples
+}
+
+/// The same with elements of another type, strides included.
+fn in_type(desc: &TensorDesc, data_type: DataType) -> Option<TensorDesc> {
+    TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()).ok()
 }
 
 /// The samples of a kernel.
@@ -456,7 +492,7 @@ impl Sample {
     /// The same with all operands of another type, strides included.
     fn in_type(mut self, data_type: DataType) -> Option<Sample> {
         for desc in self.reads.iter_mut().chain(&mut self.writes) {
-            *desc = TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()).ok()?;
+            *desc = in_type(desc, data_type)?;
         }
         Some(self)
     }

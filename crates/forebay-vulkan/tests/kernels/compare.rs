@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
+use forebay_base::{rounded_to_odd, Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceError};
 use forebay_testing::parts::skipped;
@@ -401,8 +401,8 @@ fn bits_of(value: f64, data_type: DataType) -> u64 {
     match data_type {
         DataType::Float64 => value.to_bits(),
         DataType::Float32 => (value as f32).to_bits() as u64,
-        DataType::Float16 => f16::from_f64(value).to_bits() as u64,
-        DataType::BFloat16 => bf16::from_f64(value).to_bits() as u64,
+        DataType::Float16 => f16::from_f32(rounded_to_odd(value)).to_bits() as u64,
+        DataType::BFloat16 => bf16::from_f32(rounded_to_odd(value)).to_bits() as u64,
         DataType::UInt64 => value as u64,
         DataType::Bool => (value != 0.0) as u64,
         _ => value as i64 as u64,

@@ -73,14 +73,14 @@ fn every_kernel_agrees() {
 }
 
 #[test]
-fn products_of_16_bits_agree() {
-    compare_all(3, &samples::of_sixteen_bit_products());
+fn kernels_with_operands_of_16_bits_agree() {
+    compare_all(3, &samples::of_sixteen_bits());
 }
 
 #[test]
 fn kernels_agree_without_float64_and_16_bit_storage() {
     let Some(machine) = portable() else { return };
-    let all = [samples::on_devices(), samples::of_sixteen_bit_products()].concat();
+    let all = [samples::on_devices(), samples::of_sixteen_bits()].concat();
     for (seed, sample) in (0..).zip(&all) {
         let reads = operands(seed, sample);
         if !machine.refuses_float64(&sample.kernel, &reads, &sample.writes) {

@@ -6,7 +6,7 @@
 //! the race checker does.
 
 use forebay_base::kernel::samples::{self, Sample};
-use forebay_base::kernel::UnaryOp;
+use forebay_base::kernel::{KernelKind, UnaryOp};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::{Device, DeviceError};
 use forebay_testing::parts::skipped;
@@ -84,6 +84,14 @@ impl<'a> Bound<'a> {
         Command::Launch { stream: self.bench.stream, launch: Box::new(self.launch.clone()) }
     }
 
+    /// Whether a barrier of the launch's own may lie between what came before it and its use of an operand, or between that and what
+    /// comes after it: batch normalisation sums first where it keeps sums in a workspace, and uses what is of channels behind that.
+    fn is_behind_a_barrier(&self, operand: &Binding) -> bool {
+        let sums_first = [KernelKind::BatchNormalizationTraining, KernelKind::BatchNormalizationGradient]
+            .contains(&self.launch.kernel.facts().kind);
+        sums_first && self.launch.workspace.is_some() && operand.desc.sizes().len() == 1
+    }
+
     /// A launch that reads a region, whatever lies there.
     fn reader(&self, region: Region) -> Command {
         let desc = TensorDesc::packed(DataType::Float32, &[region.range.len() / 4]).unwrap();
@@ -132,9 +140,9 @@ fn the_layer_sees_every_kernels_reads_and_writes_and_says_nothing_where_there_ar
 }
 
 #[test]
-fn the_layer_sees_products_of_16_bits_as_well() {
+fn the_layer_sees_operands_of_16_bits_as_well() {
     let Some(bench) = bench() else { return };
-    judge(&bench, &samples::of_sixteen_bit_products());
+    judge(&bench, &samples::of_sixteen_bits());
 }
 
 /// Whether the layer says nothing of samples between barriers, and something of each operand of each without one.
@@ -151,18 +159,19 @@ fn judge(bench: &Bench, samples: &[Sample]) {
                 bound.fill(binding.region),
                 bound.launch(),
                 format!("{name} after a fill of what it reads as number {index}"),
+                binding.clone(),
             )
         });
         let readers = bound.launch.writes.iter().enumerate().map(|(index, binding)| {
             let what = format!("a reader of what {name} writes as number {index}");
-            (bound.launch(), bound.reader(binding.region), what)
+            (bound.launch(), bound.reader(binding.region), what, binding.clone())
         });
-        for (first, second, what) in fills.chain(readers) {
+        for (first, second, what, operand) in fills.chain(readers) {
             let silent = bound.messages(first.clone(), second.clone(), true);
             assert!(silent.is_empty(), "{what}, with a barrier: {silent:?}");
             let said = bound.messages(first, second, false);
             let hazard = said.iter().any(|message| message.contains("SYNC-HAZARD"));
-            if !hazard {
+            if !hazard && !bound.is_behind_a_barrier(&operand) {
                 unseen.push(format!("{what}: {said:?}"));
             }
         }

@@ -1,7 +1,8 @@
 //! Attention.
 
 use super::{
-    AttentionOperands, Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work,
+    AttentionOperands, Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef,
+    SixteenBit, Work,
 };
 use OperandRef::{Read, Write};
 
@@ -12,6 +13,7 @@ pub(super) fn attention(is_causal: bool) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Attention { queries: Read(0), keys: Read(1), products: 2 },
         counted_along: Read(1),
         continues: None,
@@ -79,6 +81,7 @@ fn of_gradient(kind: KernelKind, products: u32, operands: AttentionOperands) -> 
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Attention { queries: Read(1), keys: Read(2), products },
         counted_along: Read(2),
         continues: None,

@@ -1,7 +1,9 @@
 //! Kernels whose results see their operands through a window.
 
 use super::super::{Convolution, PoolOp, Window};
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `Convolution`.
 pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
@@ -10,6 +12,7 @@ pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Products,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Convolution { elements: OperandRef::Write(0), weights: OperandRef::Read(1) },
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -33,6 +36,7 @@ pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a>
         in_place: &[],
         indices: None,
         types: ElementTypes::Products,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Convolution { elements: OperandRef::Read(0), weights: OperandRef::Read(1) },
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -56,6 +60,7 @@ pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'
         in_place: &[],
         indices: None,
         types: ElementTypes::Products,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Convolution { elements: OperandRef::Read(1), weights: OperandRef::Write(0) },
         counted_along: OperandRef::Read(1),
         continues: None,
@@ -79,6 +84,7 @@ pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -105,6 +111,7 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
@@ -128,6 +135,7 @@ pub(super) fn pool_indices() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -3,7 +3,7 @@
 use super::super::{BinaryOp, UnaryOp};
 use super::{
     Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef,
-    Work,
+    SixteenBit, Work,
 };
 
 /// Of `Unary`.
@@ -13,6 +13,7 @@ pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -41,6 +42,7 @@ pub(super) fn unary_gradient() -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0, 1], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -64,6 +66,7 @@ pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0, 1], if op.is_comparison() { &[] } else { &[0] }),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -105,6 +108,7 @@ pub(super) fn select() -> KernelFacts<'static> {
         in_place: &[(0, 1), (0, 2)],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -128,6 +132,7 @@ pub(super) fn cast() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -151,6 +156,7 @@ pub(super) fn fill() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -174,6 +180,7 @@ pub(super) fn dropout() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -197,6 +204,7 @@ pub(super) fn random() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -1,6 +1,8 @@
 //! Exchanges between the processes of a run.
 
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `Exchange`.
 pub(super) fn exchange() -> KernelFacts<'static> {
@@ -9,6 +11,7 @@ pub(super) fn exchange() -> KernelFacts<'static> {
         in_place: &[(1, 1)],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

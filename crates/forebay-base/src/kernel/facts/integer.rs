@@ -1,7 +1,9 @@
 //! Products and convolutions of integers.
 
 use super::super::Convolution;
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `IntegerProduct`.
 pub(super) fn product(transpose_b: bool) -> KernelFacts<'static> {
@@ -10,6 +12,7 @@ pub(super) fn product(transpose_b: bool) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Product { transpose_a: false, transpose_b },
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -33,6 +36,7 @@ pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Convolution { elements: OperandRef::Write(0), weights: OperandRef::Read(1) },
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -3,7 +3,7 @@
 use super::super::Summing;
 use super::{
     Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef,
-    Work,
+    SixteenBit, Work,
 };
 
 /// Of `SoftmaxCrossEntropy`.
@@ -13,6 +13,7 @@ pub(super) fn cross_entropy(axis: usize) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
@@ -36,6 +37,7 @@ pub(super) fn cross_entropy_gradient(axis: usize, ignore_index: Option<i64>) -> 
         in_place: &[(0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -59,6 +61,7 @@ pub(super) fn squared_error() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
@@ -82,6 +85,7 @@ pub(super) fn squared_error_gradient() -> KernelFacts<'static> {
         in_place: &[(0, 1), (0, 2)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

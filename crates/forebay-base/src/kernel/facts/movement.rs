@@ -1,7 +1,10 @@
 //! Kernels that move elements.
 
 use super::super::{Indices, ScatterOp};
-use super::{Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit,
+    Work,
+};
 
 /// Of `Copy`.
 pub(super) fn copy() -> KernelFacts<'static> {
@@ -10,6 +13,7 @@ pub(super) fn copy() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -33,6 +37,7 @@ pub(super) fn slice<'a>(starts: &'a [u64], steps: &'a [i64]) -> KernelFacts<'a> 
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -56,6 +61,7 @@ pub(super) fn slice_gradient<'a>(starts: &'a [u64]) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -79,6 +85,7 @@ pub(super) fn pad<'a>(begins: &'a [u64]) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -102,6 +109,7 @@ pub(super) fn gather(axis: usize) -> KernelFacts<'static> {
         in_place: &[],
         indices: Some(Indices { read: 1, axis, data: OperandRef::Read(0) }),
         types: ElementTypes::Every,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -125,6 +133,7 @@ pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
         in_place: &[],
         indices: Some(Indices { read: 1, axis, data: OperandRef::Write(0) }),
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -148,6 +157,7 @@ pub(super) fn scatter(op: ScatterOp) -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: Some(Indices { read: 1, axis: 0, data: OperandRef::Write(0) }),
         types: if op == ScatterOp::Replace { ElementTypes::Every } else { ElementTypes::NotSixteenBit },
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

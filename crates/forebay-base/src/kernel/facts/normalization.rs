@@ -2,7 +2,7 @@
 
 use super::{
     Axes, ByRows, CutAxes, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, OperandRef,
-    Work,
+    SixteenBit, Work,
 };
 
 /// Of `BatchNormalization`.
@@ -12,6 +12,7 @@ pub(super) fn batch() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -35,6 +36,7 @@ pub(super) fn batch_training() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -58,6 +60,7 @@ pub(super) fn batch_gradient() -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::of(&[0, 1], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -81,6 +84,7 @@ pub(super) fn running_statistics() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -104,6 +108,7 @@ pub(super) fn layer(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -127,6 +132,7 @@ pub(super) fn layer_gradient(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -150,6 +156,7 @@ pub(super) fn local_response() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -173,6 +180,7 @@ pub(super) fn local_response_gradient() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -1,7 +1,9 @@
 //! Optimizers.
 
 use super::super::quantization::QUANTIZATION_BLOCK;
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `Sgd`.
 pub(super) fn sgd() -> KernelFacts<'static> {
@@ -10,6 +12,7 @@ pub(super) fn sgd() -> KernelFacts<'static> {
         in_place: &[(0, 0), (1, 2)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -33,6 +36,7 @@ pub(super) fn adam() -> KernelFacts<'static> {
         in_place: &[(0, 0), (1, 2), (2, 3)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -56,6 +60,7 @@ pub(super) fn adam_8_bit() -> KernelFacts<'static> {
         in_place: &[(0, 0), (1, 2), (2, 3), (3, 4), (4, 5)],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -2,7 +2,8 @@
 
 use super::super::ProductPart;
 use super::{
-    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef, Work,
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef,
+    SixteenBit, Work,
 };
 
 /// Of `MatMul`.
@@ -17,6 +18,7 @@ pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> K
         },
         indices: None,
         types: ElementTypes::Products,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Product { transpose_a, transpose_b },
         counted_along: OperandRef::Write(0),
         continues: part.reads_result().then_some(2),

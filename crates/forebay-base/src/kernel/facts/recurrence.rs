@@ -1,7 +1,9 @@
 //! Recurrent networks.
 
 use super::super::RecurrentCell;
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `Recurrent`. Steps follow each other, and sequences lie next to each other at every step: it is not cut.
 pub(super) fn recurrent(cell: RecurrentCell) -> KernelFacts<'static> {
@@ -10,6 +12,7 @@ pub(super) fn recurrent(cell: RecurrentCell) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Recurrence { gates: OperandRef::Read(0), weights: OperandRef::Read(1), times: 1 },
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -37,6 +40,7 @@ pub(super) fn recurrent_gradient(cell: RecurrentCell) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Recurrence { gates: OperandRef::Read(first), weights: OperandRef::Read(first + 1), times: 2 },
         counted_along: OperandRef::Write(0),
         continues: None,

@@ -2,7 +2,8 @@
 
 use super::super::ReduceOp;
 use super::{
-    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef, Work,
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, LeadingAxes, Merge, OperandRef,
+    SixteenBit, Work,
 };
 
 /// Of `Reduce`.
@@ -13,6 +14,7 @@ pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
@@ -40,6 +42,7 @@ pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -63,6 +66,7 @@ pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -86,6 +90,7 @@ pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -109,6 +114,7 @@ pub(super) fn log_softmax_gradient(axis: usize) -> KernelFacts<'static> {
         in_place: &[(0, 0), (0, 1)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

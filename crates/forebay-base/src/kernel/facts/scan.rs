@@ -1,7 +1,9 @@
 //! Kernels that order the elements along an axis, or go through them one after the other.
 
 use super::super::ScanOp;
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 
 /// Of `TopK`.
 pub(super) fn top_k(axis: usize) -> KernelFacts<'static> {
@@ -10,6 +12,7 @@ pub(super) fn top_k(axis: usize) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotNarrow,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -33,6 +36,7 @@ pub(super) fn scan(axis: usize, op: ScanOp) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

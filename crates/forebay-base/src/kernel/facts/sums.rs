@@ -1,7 +1,9 @@
 //! Sums over positions in parts, and how a kernel that sums is cut into them.
 
 use super::super::{lines, sums_rows, Kernel, ReduceOp, Summing};
-use super::{Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, Work};
+use super::{
+    Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
+};
 use crate::TensorDesc;
 
 /// Of `Sums`.
@@ -11,6 +13,15 @@ pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: match of {
+            Summing::BatchStatistics => SixteenBit::of(&[0], &[]),
+            Summing::BatchGradient { .. } => SixteenBit::of(&[0, 1], &[]),
+            Summing::CrossEntropy { .. }
+            | Summing::SquaredError
+            | Summing::LayerGradient { .. }
+            | Summing::Rows { .. }
+            | Summing::Channels => SixteenBit::NONE,
+        },
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,
@@ -34,6 +45,7 @@ pub(super) fn add_sums() -> KernelFacts<'static> {
         in_place: &[(0, 0)],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -57,6 +69,7 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
+        sixteen_bit: SixteenBit::NONE,
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,

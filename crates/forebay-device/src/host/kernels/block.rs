@@ -7,7 +7,8 @@ use std::cmp::Reverse;
 use std::mem::MaybeUninit;
 
 use super::element::Element;
-use super::parallel::{broadcast_strides, Pointer, Walk};
+use super::parallel::{broadcast_strides, Walk};
+use super::stored::Stored;
 use super::View;
 
 /// Elements in a block: small enough that buffers stay in the first-level cache.
@@ -21,6 +22,12 @@ impl<T: Copy> Buffer<T> {
     #[inline(always)]
     pub fn new() -> Buffer<T> {
         Buffer([const { MaybeUninit::uninit() }; BLOCK])
+    }
+
+    /// Room for up to [`BLOCK`] elements.
+    #[inline(always)]
+    pub fn room(&mut self, length: usize) -> &mut [MaybeUninit<T>] {
+        &mut self.0[..length]
     }
 
     /// A copy of up to [`BLOCK`] elements with stride 1.
@@ -64,91 +71,145 @@ impl<T: Copy> Buffer<T> {
     }
 }
 
-/// y\[i] = f(a\[i]) for a run; `y` has stride 1.
+/// A run of elements to read.
+pub(super) trait Source<A>: Copy {
+    /// Some of them, from one of them on, as a slice that does not overlap what is written at `written`.
+    ///
+    /// # Safety
+    /// As [`Buffer::load`].
+    unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A];
+}
+
+/// A run of elements to write, with stride 1.
+pub(super) trait Target<Y>: Copy {
+    /// Where an element lies.
+    fn address(self, first: usize) -> *const u8;
+
+    /// Writes some of them, from one of them on: what `fill` makes of them, which reads none of the elements that it is given.
+    ///
+    /// # Safety
+    /// They must be writable and no one else's, and `length` at most [`BLOCK`].
+    unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y]));
+}
+
+/// An address and a stride.
+impl<A: Copy> Source<A> for (*const A, isize) {
+    #[inline(always)]
+    unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A] {
+        // SAFETY: the caller's promise.
+        unsafe { buffer.load(self.0.offset(first as isize * self.1), self.1, length, written) }
+    }
+}
+
+impl<Y> Target<Y> for *mut Y {
+    #[inline(always)]
+    fn address(self, first: usize) -> *const u8 {
+        self.wrapping_add(first).cast_const().cast()
+    }
+
+    #[inline(always)]
+    unsafe fn write(self, first: usize, length: usize, _: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y])) {
+        // SAFETY: the caller's promise.
+        fill(unsafe { std::slice::from_raw_parts_mut(self.add(first), length) });
+    }
+}
+
+/// y\[i] = f(a\[i]) for a run.
 ///
 /// # Safety
 /// Every element must lie in its operand and be free to read or write; `y` may be the very bytes of `a` with stride 1.
 #[inline(always)]
-pub(super) unsafe fn run1<A: Copy, Y>(a: (*const A, isize), y: *mut Y, length: usize, f: impl Fn(A) -> Y) {
-    let mut a_buffer = Buffer::new();
-    let mut start = 0;
-    while start < length {
+pub(super) unsafe fn run1<A, Y>(a: impl Source<A>, y: impl Target<Y>, length: usize, f: impl Fn(A) -> Y)
+where
+    A: Copy,
+    Y: Copy,
+{
+    let (mut a_buffer, mut y_buffer) = (Buffer::new(), Buffer::new());
+    for start in (0..length).step_by(BLOCK) {
         let count = BLOCK.min(length - start);
         // SAFETY: the block lies in the run; the loads do not overlap the output, which no one else touches.
-        let (a, y) = unsafe {
-            let y = y.add(start);
-            let a = a_buffer.load(a.0.offset(start as isize * a.1), a.1, count, y);
-            (a, std::slice::from_raw_parts_mut(y, count))
-        };
-        for (y, &a) in y.iter_mut().zip(a) {
-            *y = f(a);
+        unsafe {
+            let a = a.load(start, count, &mut a_buffer, y.address(start));
+            y.write(
+                start,
+                count,
+                &mut y_buffer,
+                #[inline(always)]
+                |y| y.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a)),
+            );
         }
-        start += count;
     }
 }
 
-/// y\[i] = f(a\[i], b\[i]) for a run; `y` has stride 1.
+/// y\[i] = f(a\[i], b\[i]) for a run.
 ///
 /// # Safety
 /// As [`run1`]; `y` may be the very bytes of `a` or `b` or both.
 #[inline(always)]
-pub(super) unsafe fn run2<A: Copy, B: Copy, Y>(
-    a: (*const A, isize),
-    b: (*const B, isize),
-    y: *mut Y,
+pub(super) unsafe fn run2<A, B, Y>(
+    a: impl Source<A>,
+    b: impl Source<B>,
+    y: impl Target<Y>,
     length: usize,
     f: impl Fn(A, B) -> Y,
-) {
-    let mut a_buffer = Buffer::new();
-    let mut b_buffer = Buffer::new();
-    let mut start = 0;
-    while start < length {
+) where
+    A: Copy,
+    B: Copy,
+    Y: Copy,
+{
+    let (mut a_buffer, mut b_buffer, mut y_buffer) = (Buffer::new(), Buffer::new(), Buffer::new());
+    for start in (0..length).step_by(BLOCK) {
         let count = BLOCK.min(length - start);
         // SAFETY: as in `run1`.
-        let (a, b, y) = unsafe {
-            let y = y.add(start);
-            let a = a_buffer.load(a.0.offset(start as isize * a.1), a.1, count, y);
-            let b = b_buffer.load(b.0.offset(start as isize * b.1), b.1, count, y);
-            (a, b, std::slice::from_raw_parts_mut(y, count))
-        };
-        for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
-            *y = f(a, b);
+        unsafe {
+            let a = a.load(start, count, &mut a_buffer, y.address(start));
+            let b = b.load(start, count, &mut b_buffer, y.address(start));
+            y.write(
+                start,
+                count,
+                &mut y_buffer,
+                #[inline(always)]
+                |y| y.iter_mut().zip(a.iter().zip(b)).for_each(|(y, (&a, &b))| *y = f(a, b)),
+            );
         }
-        start += count;
     }
 }
 
-/// y\[i] = f(a\[i], b\[i], c\[i]) for a run; `y` has stride 1.
+/// y\[i] = f(a\[i], b\[i], c\[i]) for a run.
 ///
 /// # Safety
 /// As [`run1`]; `y` may be the very bytes of any operand.
 #[inline(always)]
-pub(super) unsafe fn run3<A: Copy, B: Copy, C: Copy, Y>(
-    a: (*const A, isize),
-    b: (*const B, isize),
-    c: (*const C, isize),
-    y: *mut Y,
+pub(super) unsafe fn run3<A, B, C, Y>(
+    a: impl Source<A>,
+    b: impl Source<B>,
+    c: impl Source<C>,
+    y: impl Target<Y>,
     length: usize,
     f: impl Fn(A, B, C) -> Y,
-) {
-    let mut a_buffer = Buffer::new();
-    let mut b_buffer = Buffer::new();
-    let mut c_buffer = Buffer::new();
-    let mut start = 0;
-    while start < length {
+) where
+    A: Copy,
+    B: Copy,
+    C: Copy,
+    Y: Copy,
+{
+    let (mut a_buffer, mut b_buffer, mut c_buffer) = (Buffer::new(), Buffer::new(), Buffer::new());
+    let mut y_buffer = Buffer::new();
+    for start in (0..length).step_by(BLOCK) {
         let count = BLOCK.min(length - start);
         // SAFETY: as in `run1`.
-        let (a, b, c, y) = unsafe {
-            let y = y.add(start);
-            let a = a_buffer.load(a.0.offset(start as isize * a.1), a.1, count, y);
-            let b = b_buffer.load(b.0.offset(start as isize * b.1), b.1, count, y);
-            let c = c_buffer.load(c.0.offset(start as isize * c.1), c.1, count, y);
-            (a, b, c, std::slice::from_raw_parts_mut(y, count))
-        };
-        for (y, ((&a, &b), &c)) in y.iter_mut().zip(a.iter().zip(b).zip(c)) {
-            *y = f(a, b, c);
+        unsafe {
+            let a = a.load(start, count, &mut a_buffer, y.address(start));
+            let b = b.load(start, count, &mut b_buffer, y.address(start));
+            let c = c.load(start, count, &mut c_buffer, y.address(start));
+            y.write(
+                start,
+                count,
+                &mut y_buffer,
+                #[inline(always)]
+                |y| y.iter_mut().zip(a.iter().zip(b).zip(c)).for_each(|(y, ((&a, &b), &c))| *y = f(a, b, c)),
+            );
         }
-        start += count;
     }
 }
 
@@ -175,7 +236,7 @@ fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<
 pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn(A) -> Y + Sync) -> Result<(), String> {
     let sizes = y.sizes();
     let walk = walk_of(&sizes, [broadcast_strides(a, &sizes)?, broadcast_strides(y, &sizes)?])?;
-    let (a, y) = (Pointer::<A>::of(a), Pointer::<Y>::of(y));
+    let (a, y) = (Stored::<A>::of(a), Stored::<Y>::of(y));
     let [a_stride, _] = walk.inner_strides();
     walk.for_each_run(
         #[inline(always)]
@@ -199,7 +260,7 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
     let sizes = y.sizes();
     let strides = [broadcast_strides(a, &sizes)?, broadcast_strides(b, &sizes)?, broadcast_strides(y, &sizes)?];
     let walk = walk_of(&sizes, strides)?;
-    let (a, b, y) = (Pointer::<A>::of(a), Pointer::<B>::of(b), Pointer::<Y>::of(y));
+    let (a, b, y) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<Y>::of(y));
     let [a_stride, b_stride, _] = walk.inner_strides();
     walk.for_each_run(
         #[inline(always)]
@@ -231,14 +292,14 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
         broadcast_strides(y, &sizes)?,
     ];
     let walk = walk_of(&sizes, strides)?;
-    let (a, b, c, y) = (Pointer::<A>::of(a), Pointer::<B>::of(b), Pointer::<C>::of(c), Pointer::<Y>::of(y));
+    let (a, b, c, y) = (Stored::<A>::of(a), Stored::<B>::of(b), Stored::<C>::of(c), Stored::<Y>::of(y));
     let [a_stride, b_stride, c_stride, _] = walk.inner_strides();
     walk.for_each_run(
         #[inline(always)]
         // SAFETY: as in `map1`.
         |[a_offset, b_offset, c_offset, y_offset], length| unsafe {
             let (a, b, c) = ((a.at(a_offset), a_stride), (b.at(b_offset), b_stride), (c.at(c_offset), c_stride));
-            run3((a.0, a.1), (b.0, b.1), (c.0, c.1), y.at(y_offset), length, &f)
+            run3(a, b, c, y.at(y_offset), length, &f)
         },
     );
     Ok(())

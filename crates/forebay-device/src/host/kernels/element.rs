@@ -2,6 +2,7 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
+use forebay_base::rounded_to_odd;
 use half::{bf16, f16};
 
 use super::math;
@@ -451,8 +452,8 @@ pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
     match data_type {
         DataType::Float64 => value.to_bits(),
         DataType::Float32 => (value as f32).to_bits() as u64,
-        DataType::Float16 => f16::from_f64(value).to_bits() as u64,
-        DataType::BFloat16 => bf16::from_f64(value).to_bits() as u64,
+        DataType::Float16 => f16::from_f32(rounded_to_odd(value)).to_bits() as u64,
+        DataType::BFloat16 => bf16::from_f32(rounded_to_odd(value)).to_bits() as u64,
         DataType::Int64 => value as i64 as u64,
         DataType::Int32 => value as i32 as u64,
         DataType::Int16 => value as i16 as u64,

@@ -30,6 +30,7 @@ mod scan;
 mod simd;
 mod sixteen_bit;
 mod spatial;
+mod stored;
 mod strided_layout;
 mod sums;
 #[cfg(test)]

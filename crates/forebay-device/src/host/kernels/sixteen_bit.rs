@@ -3,7 +3,6 @@
 
 use forebay_base::kernel::ProductPart;
 use forebay_base::{DataType, Kernel, TensorDesc};
-use half::{bf16, f16};
 
 use super::block::map1;
 use super::{convolution, matmul, unsupported, View};
@@ -142,13 +141,8 @@ fn distinct(sixteen_bit: &TensorDesc) -> Result<(TensorDesc, TensorDesc), String
 unsafe fn widen(from: &View, to: &View) -> Result<(), String> {
     let (own, wide) = distinct(from.desc)?;
     let (from, to) = (View { desc: &own, ..*from }, View { desc: &wide, ..*to });
-    // SAFETY: the caller's promises, and the types are those of the views.
-    unsafe {
-        match own.data_type() {
-            DataType::Float16 => map1::<f16, f32>(&from, &to, f16::to_f32),
-            _ => map1::<bf16, f32>(&from, &to, bf16::to_f32),
-        }
-    }
+    // SAFETY: the caller's promises.
+    unsafe { map1(&from, &to, |x: f32| x) }
 }
 
 /// Rounds a result to the nearest numbers of its type, to even ones in between.
@@ -158,13 +152,8 @@ unsafe fn widen(from: &View, to: &View) -> Result<(), String> {
 unsafe fn round(from: &View, to: &View) -> Result<(), String> {
     let (own, wide) = distinct(to.desc)?;
     let (from, to) = (View { desc: &wide, ..*from }, View { desc: &own, ..*to });
-    // SAFETY: the caller's promises, and the types are those of the views.
-    unsafe {
-        match own.data_type() {
-            DataType::Float16 => map1::<f32, f16>(&from, &to, f16::from_f32),
-            _ => map1::<f32, bf16>(&from, &to, bf16::from_f32),
-        }
-    }
+    // SAFETY: the caller's promises.
+    unsafe { map1(&from, &to, |x: f32| x) }
 }
 
 #[cfg(test)]

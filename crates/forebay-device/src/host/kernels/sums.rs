@@ -11,6 +11,7 @@ use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
 use super::partial_sums::{check_sums, load_sums, store_sums};
 use super::reduce::rows;
+use super::stored::computed_type;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -22,6 +23,9 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     // Sums are always float64; what is summed has the type.
     let data_type = match kernel {
         Kernel::AddSums { .. } | Kernel::FromSums { .. } => writes[0].desc.data_type(),
+        Kernel::Sums { of: Summing::BatchStatistics | Summing::BatchGradient { .. } } => {
+            computed_type(reads[0].desc.data_type())
+        }
         _ => reads[0].desc.data_type(),
     };
     // SAFETY: the caller's promises, and the types are those of the views.

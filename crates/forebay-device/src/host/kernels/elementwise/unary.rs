@@ -5,10 +5,11 @@ use std::cmp::Ordering;
 use forebay_base::kernel::UnaryOp;
 use forebay_base::DataType;
 
-use super::super::block::{map1, map2};
+use super::super::block::{map1, map2, run1};
 use super::super::element::{for_type, Bool, Float, Number};
-use super::super::parallel::{for_chunks, widest, Pointer, CHUNK};
+use super::super::parallel::{for_chunks, widest, CHUNK};
 use super::super::simd::limited;
+use super::super::stored::{computed_type, Stored};
 use super::super::View;
 
 /// y = op(x).
@@ -16,7 +17,7 @@ use super::super::View;
 /// # Safety
 /// As [`super::super::run`].
 pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
-    let data_type = x.desc.data_type();
+    let data_type = computed_type(x.desc.data_type());
     // SAFETY: the caller's promises, and the types are those of the views.
     unsafe {
         match data_type {
@@ -37,7 +38,7 @@ fn are_alike(x: &View, y: &View) -> bool {
 /// y = op(x) of float32 for the functions that take longest, with the widest vectors; false for others.
 ///
 /// # Safety
-/// As [`super::super::run`], and both views must be alike and of float32.
+/// As [`super::super::run`], and both views must be alike, and of float32 or of 16 bits.
 unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
     // SAFETY: the caller's promises.
     unsafe {
@@ -59,25 +60,16 @@ unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
 /// # Safety
 /// As [`forward_long`].
 unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
-    let is_in_place = x.pointer == y.pointer;
-    let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
+    let (source, target) = (Stored::<f32>::of(x), Stored::<f32>::of(y));
     for_chunks(x.count(), CHUNK, |range| {
-        // SAFETY: the elements lie in the operands; chunks are disjoint, and x is read only where it is not y itself.
-        unsafe {
-            let y = target.slice_mut(range.start, range.len());
-            if is_in_place {
-                widest(
-                    #[inline(always)]
-                    || y.iter_mut().for_each(|y| *y = f(*y)),
-                );
-            } else {
-                let x = source.slice(range.start, range.len());
-                widest(
-                    #[inline(always)]
-                    || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
-                );
-            }
-        }
+        widest(
+            #[inline(always)]
+            || {
+                let start = range.start as isize;
+                // SAFETY: the elements lie in the operands, and chunks are disjoint.
+                unsafe { run1((source.at(start), 1), target.at(start), range.len(), f) };
+            },
+        );
     });
 }
 
@@ -223,7 +215,7 @@ fn sign<T: Float>(x: T) -> T {
 /// As [`super::super::run`].
 pub(super) unsafe fn gradient(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
     // SAFETY: the caller's promises, and the type is that of the views.
-    unsafe { for_type!(dy.desc.data_type(), floats, T => gradient_float::<T>(op, dy, value, dx)) }
+    unsafe { for_type!(computed_type(dy.desc.data_type()), floats, T => gradient_float::<T>(op, dy, value, dx)) }
 }
 
 /// # Safety

@@ -10,6 +10,7 @@ use super::super::block::{run1, run2};
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::partial_sums::load_sums;
+use super::super::stored::{computed_type, for_each_block, Stored};
 use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
@@ -33,6 +34,13 @@ impl<const N: usize> Shape<N> {
         require_packed(&statistics.iter().map(|view| **view).collect::<Vec<_>>())?;
         if let Some(other) = statistics.iter().find(|view| view.count() != strided_layout.channels) {
             return Err(format!("{} needs {} elements, one per channel", other.desc, strided_layout.channels));
+        }
+        let data_type = computed_type(x.desc.data_type());
+        if let Some(other) = statistics.iter().find(|view| view.desc.data_type() != data_type) {
+            return Err(format!("{} must be {data_type}, as {} is normalised in it", other.desc, x.desc));
+        }
+        if let Some(other) = others.iter().find(|other| computed_type(other.desc.data_type()) != data_type) {
+            return Err(format!("{} is not computed in {data_type}, as {} is", other.desc, x.desc));
         }
         Ok(Shape { x: strided_layout, others: strided_layouts, channels: strided_layout.channels })
     }
@@ -179,15 +187,15 @@ unsafe fn channels<T: Float>(
 }
 
 /// # Safety
-/// The views must be live and of type `T`; y may be the very bytes of x.
+/// The views must be live and stored as `T` is; y may be the very bytes of x.
 unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Channel<T>], x: &View, y: &View) {
-    let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
+    let (x, y) = (Stored::<T>::of(x), Stored::<T>::of(y));
     shape.for_each_run(
         #[inline(always)]
         |channel, start, [target], length| {
             let channel = channels[channel];
             // SAFETY: the run lies in both operands, and runs are disjoint.
-            let (x, y) = unsafe { ((x.at(start as isize) as *const T, 1), y.at(target as isize)) };
+            let (x, y) = unsafe { ((x.at(start as isize), 1), y.at(target as isize)) };
             match has_relu {
                 // SAFETY: as above.
                 false => unsafe { run1(x, y, length, |x| channel.normalise(x)) },
@@ -210,7 +218,7 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
 /// y = activation(scale (x - mean) / sqrt(variance + epsilon) + bias) with given statistics.
 ///
 /// # Safety
-/// As [`super::super::run`], and the views must be of type `T`.
+/// As [`super::super::run`], and x must be stored as [`Stored`] of `T` is.
 pub(super) unsafe fn inference<T: Float>(
     epsilon: f32,
     activation: Activation,
@@ -256,21 +264,24 @@ pub(super) unsafe fn training<T: Float>(
 /// By channel: the first element, the sum of the distances to it, the sum of their squares, and the number of elements.
 ///
 /// # Safety
-/// x must be live, unwritten and of type `T`.
+/// x must be live, unwritten and stored as [`Stored`] of `T` is.
 pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec<[f64; 4]>, String> {
     let strided_layout = StridedLayout::of(x.desc)?;
-    let x = Pointer::<T>::of(x);
+    let x = Stored::<T>::of(x);
     Ok(add_chunks(
         &[strided_layout],
         // SAFETY: the chunk's first element lies in x.
-        |_, [start]| unsafe { *x.at(start as isize) }.to_f64(),
+        |_, [start]| unsafe { x.at(start as isize).first() }.to_f64(),
         #[inline(always)]
-        |origin, [start], length, accumulators| {
+        |origin, start, length, accumulators| {
+            let add = |[x]: [&[T]; 1]| {
+                accumulators.add(x, |x| {
+                    let distance = x.to_f64() - origin;
+                    [distance, distance * distance]
+                });
+            };
             // SAFETY: the elements lie in x, which no one writes.
-            accumulators.add(unsafe { x.slice(start, length) }, |x| {
-                let distance = x.to_f64() - origin;
-                [distance, distance * distance]
-            });
+            unsafe { for_each_block([x], start, length, add) };
         },
         |origin, count, [sum, squares]| [origin, sum, squares, count as f64],
         add_statistics,
@@ -356,15 +367,15 @@ unsafe fn input_gradient<T: Float>(
     dx: &View,
     mask: impl Fn(Channel<T>, T, T) -> T + Sync,
 ) {
-    let (dy, x, dx) = (Pointer::<T>::of(dy), Pointer::<T>::of(x), Pointer::<T>::of(dx));
+    let (dy, x, dx) = (Stored::<T>::of(dy), Stored::<T>::of(x), Stored::<T>::of(dx));
     shape.for_each_run(
         #[inline(always)]
         |index, start, [slope_start, target], length| {
             let (channel, (mean_slope, mean_product)) = (channels[index], means[index]);
             // SAFETY: the run lies in all operands, and runs are disjoint.
             unsafe {
-                let slopes = (dy.at(slope_start as isize) as *const T, 1);
-                run2(slopes, (x.at(start as isize) as *const T, 1), dx.at(target as isize), length, |dy, x| {
+                let slopes = (dy.at(slope_start as isize), 1);
+                run2(slopes, (x.at(start as isize), 1), dx.at(target as isize), length, |dy, x| {
                     let slope = mask(channel, x, dy);
                     channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product)
                 });
@@ -404,18 +415,20 @@ unsafe fn masked_sums<T: Float>(
     x: &View,
     mask: impl Fn(Channel<T>, T, T) -> T + Sync,
 ) -> Vec<[f64; 3]> {
-    let (dy, x) = (Pointer::<T>::of(dy), Pointer::<T>::of(x));
+    let (dy, x) = (Stored::<T>::of(dy), Stored::<T>::of(x));
     add_chunks(
         &[shape.x, shape.others[0]],
         |channel, _| channels[channel],
         #[inline(always)]
         |channel, [start, slope_start], length, accumulators| {
+            let add = |[dy, x]: [&[T]; 2]| {
+                accumulators.add2(dy, x, |dy, x| {
+                    let slope = mask(channel, x, dy).to_f64();
+                    [slope, slope * (x - channel.mean).to_f64()]
+                });
+            };
             // SAFETY: the elements lie in both operands, which no one writes.
-            let (dy, x) = unsafe { (dy.slice(slope_start, length), x.slice(start, length)) };
-            accumulators.add2(dy, x, |dy, x| {
-                let slope = mask(channel, x, dy).to_f64();
-                [slope, slope * (x - channel.mean).to_f64()]
-            });
+            unsafe { for_each_block([dy, x], [slope_start, start], length, add) };
         },
         |_, count, [slope, product]| [slope, product, count as f64],
         add_each,

@@ -8,6 +8,7 @@ use forebay_base::Kernel;
 
 use super::block::map2;
 use super::element::{for_type, Float};
+use super::stored::computed_type;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -16,8 +17,14 @@ use crate::device::DeviceError;
 /// # Safety
 /// As [`super::run`].
 pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Result<(), DeviceError> {
+    let data_type = match kernel {
+        Kernel::BatchNormalization { .. }
+        | Kernel::BatchNormalizationTraining { .. }
+        | Kernel::BatchNormalizationGradient { .. } => computed_type(reads[0].desc.data_type()),
+        _ => reads[0].desc.data_type(),
+    };
     // SAFETY: the caller's promises, and the types are those of the views.
-    let result = unsafe { for_type!(reads[0].desc.data_type(), floats, T => run_float::<T>(kernel, reads, writes)) };
+    let result = unsafe { for_type!(data_type, floats, T => run_float::<T>(kernel, reads, writes)) };
     result.map_err(|reason| unsupported(kernel, reason))
 }
 

@@ -118,11 +118,11 @@ unsafe fn softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, size
     // SAFETY: the caller's promise.
     unsafe {
         let highest = largest(x.slice(start, size));
-        run1((x.at(place), 1), y.at(place), size, |x: T| (x - highest).exp());
+        run1((x.at(place).cast_const(), 1), y.at(place), size, |x: T| (x - highest).exp());
         let mut accumulators = Accumulators::new();
         accumulators.add(y.slice(start, size), |e: T| [e.to_f64()]);
         let sum = T::from_f64(accumulators.totals()[0]);
-        run1((y.at(place), 1), y.at(place), size, |e: T| e / sum);
+        run1((y.at(place).cast_const(), 1), y.at(place), size, |e: T| e / sum);
     }
 }
 
@@ -138,7 +138,7 @@ unsafe fn log_softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, 
         let mut accumulators = Accumulators::new();
         accumulators.add(row, |x: T| [(x - highest).exp().to_f64()]);
         let logarithm = T::from_f64(accumulators.totals()[0].ln());
-        run1((x.at(place), 1), y.at(place), size, |x: T| x - highest - logarithm);
+        run1((x.at(place).cast_const(), 1), y.at(place), size, |x: T| x - highest - logarithm);
     }
 }
 
@@ -180,7 +180,9 @@ unsafe fn softmax_columns<T: Float>(
         let mut sums = [0.0; COLUMNS];
         for k in 0..size {
             let place = (start + k * inner) as isize;
-            run2((x.at(place), 1), (highest.as_ptr(), 1), y.at(place), columns, |x: T, highest: T| (x - highest).exp());
+            run2((x.at(place).cast_const(), 1), (highest.as_ptr(), 1), y.at(place), columns, |x: T, highest: T| {
+                (x - highest).exp()
+            });
             let exponentials = y.slice(start + k * inner, columns);
             sums.iter_mut().zip(exponentials).for_each(|(sum, e)| *sum += e.to_f64());
         }
@@ -188,7 +190,7 @@ unsafe fn softmax_columns<T: Float>(
         rounded.iter_mut().zip(&sums).for_each(|(rounded, &sum)| *rounded = T::from_f64(sum));
         for k in 0..size {
             let place = (start + k * inner) as isize;
-            run2((y.at(place), 1), (rounded.as_ptr(), 1), y.at(place), columns, |e: T, sum: T| e / sum);
+            run2((y.at(place).cast_const(), 1), (rounded.as_ptr(), 1), y.at(place), columns, |e: T, sum: T| e / sum);
         }
     }
 }
@@ -219,9 +221,14 @@ unsafe fn log_softmax_columns<T: Float>(
         for k in 0..size {
             let place = (start + k * inner) as isize;
             let (highest, logarithms) = ((highest.as_ptr(), 1), (logarithms.as_ptr(), 1));
-            run3((x.at(place), 1), highest, logarithms, y.at(place), columns, |x: T, highest: T, logarithm: T| {
-                x - highest - logarithm
-            });
+            run3(
+                (x.at(place).cast_const(), 1),
+                highest,
+                logarithms,
+                y.at(place),
+                columns,
+                |x: T, highest: T, logarithm: T| x - highest - logarithm,
+            );
         }
     }
 }

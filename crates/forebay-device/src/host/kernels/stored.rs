@@ -1,0 +1,366 @@
+//! Operands as kernels compute with them, however they are stored: a kernel that computes in float32 may read and write float16 and
+//! bfloat16, where its facts say so (`forebay_base::kernel::facts::SixteenBit`).
+//!
+//! Blocks of elements are widened to a buffer before a loop reads them, and rounded from one after it: the loop itself is that of
+//! float32.
+
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use forebay_base::DataType;
+
+use super::block::{Buffer, Source, Target, BLOCK};
+use super::element::Element;
+use super::parallel::wide;
+use super::View;
+
+/// How the elements of an operand lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// As they are computed with.
+    Own,
+    Float16,
+    BFloat16,
+}
+
+/// The type that a kernel computes in, with an operand of this type: float32 for one of 16 bits.
+pub(super) fn computed_type(data_type: DataType) -> DataType {
+    match data_type {
+        DataType::Float16 | DataType::BFloat16 => DataType::Float32,
+        other => other,
+    }
+}
+
+/// The elements of an operand, of type `T` to whom computes with them.
+#[derive(Debug)]
+pub(super) struct Stored<T> {
+    address: *mut u8,
+    format: Format,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for Stored<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Stored<T> {}
+
+// SAFETY: an address; who may access the bytes when is the promise of `kernels::run`'s caller and of each kernel's chunking.
+unsafe impl<T> Send for Stored<T> {}
+// SAFETY: as for `Send`.
+unsafe impl<T> Sync for Stored<T> {}
+
+impl<T: Element> Stored<T> {
+    /// The elements of a view, which is of type `T`, or, where that is `f32`, of 16 bits.
+    pub fn of(view: &View) -> Stored<T> {
+        let format = match view.desc.data_type() {
+            DataType::Float16 if is_f32::<T>() => Format::Float16,
+            DataType::BFloat16 if is_f32::<T>() => Format::BFloat16,
+            _ => Format::Own,
+        };
+        Stored { address: view.pointer, format, element: PhantomData }
+    }
+
+    /// From another element on.
+    ///
+    /// # Safety
+    /// The element must lie in the operand.
+    #[inline(always)]
+    pub unsafe fn at(self, offset: isize) -> Stored<T> {
+        // SAFETY: in bounds by the caller's promise.
+        Stored { address: unsafe { self.address.offset(offset * self.element_bytes()) }, ..self }
+    }
+
+    /// The first element.
+    ///
+    /// # Safety
+    /// It must be readable.
+    #[inline(always)]
+    pub unsafe fn first(self) -> T {
+        let mut buffer = Buffer::new();
+        // SAFETY: the caller's promise; nothing is written while the slice lives.
+        unsafe { (self, 1).load(0, 1, &mut buffer, std::ptr::null())[0] }
+    }
+
+    #[inline(always)]
+    fn is_own(self) -> bool {
+        !is_f32::<T>() || self.format == Format::Own
+    }
+
+    #[inline(always)]
+    fn element_bytes(self) -> isize {
+        if self.is_own() {
+            size_of::<T>() as isize
+        } else {
+            size_of::<u16>() as isize
+        }
+    }
+}
+
+/// Calls `work` with all elements of a run of some operands, from a given element of each on: at once, or block by block where one of
+/// them is not stored as it is computed with. Blocks but the last have [`BLOCK`] elements.
+///
+/// # Safety
+/// The elements must lie in the operands, and no one may write them.
+#[inline(always)]
+pub(super) unsafe fn for_each_block<T: Element, const N: usize>(
+    operands: [Stored<T>; N],
+    starts: [usize; N],
+    length: usize,
+    mut work: impl FnMut([&[T]; N]),
+) {
+    let block = if operands.iter().all(|operand| operand.is_own()) { length.max(1) } else { BLOCK };
+    let mut buffers: [Buffer<T>; N] = std::array::from_fn(|_| Buffer::new());
+    for first in (0..length).step_by(block) {
+        let count = block.min(length - first);
+        let mut rest = buffers.iter_mut();
+        // SAFETY: the caller's promises. Those that are stored as they are computed with are read where they lie.
+        work(std::array::from_fn(|n| unsafe {
+            let run = (operands[n].at(starts[n] as isize), 1);
+            match rest.next() {
+                Some(buffer) => run.load(first, count, buffer, std::ptr::null()),
+                None => &[],
+            }
+        }));
+    }
+}
+
+impl<T: Element> Source<T> for (Stored<T>, isize) {
+    #[inline(always)]
+    unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<T>, written: *const u8) -> &[T] {
+        let (operand, stride) = self;
+        // SAFETY: the caller's promises. What is not stored as `T` is to become `f32`, which is `T` then.
+        unsafe {
+            let from = operand.at(first as isize * stride);
+            if operand.is_own() {
+                return buffer.load(from.address.cast_const().cast(), stride, length, written);
+            }
+            let room = buffer.room(length);
+            let wide: &mut [MaybeUninit<f32>] = std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), length);
+            widen(operand.format, from.address.cast_const().cast(), stride, wide);
+            std::slice::from_raw_parts(room.as_ptr().cast(), length)
+        }
+    }
+}
+
+impl<T: Element> Target<T> for Stored<T> {
+    #[inline(always)]
+    fn address(self, first: usize) -> *const u8 {
+        self.address.wrapping_offset(first as isize * self.element_bytes())
+    }
+
+    #[inline(always)]
+    unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<T>, fill: impl FnOnce(&mut [T])) {
+        // SAFETY: the caller's promises. What is not stored as `T` becomes of `f32`, which is `T` then.
+        unsafe {
+            let to = self.at(first as isize);
+            if self.is_own() {
+                fill(std::slice::from_raw_parts_mut(to.address.cast(), length));
+                return;
+            }
+            let room = buffer.room(length);
+            room.fill(MaybeUninit::new(T::ZERO));
+            let values: &mut [T] = std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), length);
+            fill(values);
+            let wide: &[f32] = std::slice::from_raw_parts(values.as_ptr().cast(), length);
+            round(self.format, wide, to.address.cast());
+        }
+    }
+}
+
+#[inline(always)]
+fn is_f32<T: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<f32>()
+}
+
+/// Elements of 16 bits with a stride, as float32.
+///
+/// # Safety
+/// They must be readable.
+unsafe fn widen(format: Format, source: *const u16, stride: isize, wide_elements: &mut [MaybeUninit<f32>]) {
+    let widened = |bits: u16| match format {
+        Format::Float16 => widened_half(bits),
+        _ => widened_brain(bits),
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (stride, format) {
+            (0, _) => wide_elements.fill(MaybeUninit::new(widened(*source))),
+            (1, Format::Float16) => {
+                convert(std::slice::from_raw_parts(source, wide_elements.len()), wide_elements, widened_half)
+            }
+            (1, _) => convert(std::slice::from_raw_parts(source, wide_elements.len()), wide_elements, widened_brain),
+            _ => {
+                for (i, element) in wide_elements.iter_mut().enumerate() {
+                    *element = MaybeUninit::new(widened(*source.offset(i as isize * stride)));
+                }
+            }
+        }
+    }
+}
+
+/// Float32 as elements of 16 bits.
+///
+/// # Safety
+/// They must be writable, and no one else's.
+unsafe fn round(format: Format, elements: &[f32], target: *mut u16) {
+    // SAFETY: the caller's promise.
+    let target = unsafe { std::slice::from_raw_parts_mut(target.cast(), elements.len()) };
+    match format {
+        Format::Float16 => convert(elements, target, rounded_to_half),
+        _ => convert(elements, target, rounded_to_brain),
+    }
+}
+
+/// As vector code.
+#[inline(always)]
+fn convert<A: Copy, Y>(from: &[A], to: &mut [MaybeUninit<Y>], f: impl Fn(A) -> Y) {
+    wide(
+        #[inline(always)]
+        || to.iter_mut().zip(from).for_each(|(to, &from)| *to = MaybeUninit::new(f(from))),
+    );
+}
+
+/// The same number; of a NaN, the bits that there are.
+#[inline(always)]
+fn widened_brain(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The same number; of a NaN, the bits that there are.
+#[inline(always)]
+fn widened_half(bits: u16) -> f32 {
+    let size = u32::from(bits) & 0x7fff;
+    // Denormal numbers are multiples of 2^-24; infinity and NaN have the highest exponent here and there.
+    let denormal = (size as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();
+    let normal = (size << 13) + 0x3800_0000;
+    let not_finite = (size << 13) | 0x7f80_0000;
+    let finite = if size < 0x0400 { denormal } else { normal };
+    let wide = if size >= 0x7c00 { not_finite } else { finite };
+    f32::from_bits(wide | (u32::from(bits) & 0x8000) << 16)
+}
+
+/// The nearest number, of two the even one; of a NaN, the upper bits, so that it stays one.
+#[inline(always)]
+fn rounded_to_brain(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let not_a_number = bits >> 16 | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { not_a_number } else { rounded }) as u16
+}
+
+/// The nearest number, of two the even one; of a NaN, the upper bits, so that it stays one.
+#[inline(always)]
+fn rounded_to_half(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let size = bits & 0x7fff_ffff;
+    // Denormal: 2^-24 is the last place of the sum with 1/2.
+    let denormal = (f32::from_bits(size) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+    let normal = (size.wrapping_add(0xfff + (size >> 13 & 1)).wrapping_sub(0x3800_0000)) >> 13;
+    let not_a_number = 0x7e00 | (size >> 13 & 0x3ff);
+    let finite = if size < 0x3880_0000 { denormal } else { normal };
+    // From 65520 on, the nearest number is infinite.
+    let limited = if size >= 0x477f_f000 { 0x7c00 } else { finite };
+    let narrow = if size > 0x7f80_0000 { not_a_number } else { limited };
+    (narrow | (bits >> 16 & 0x8000)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::kernel::samples;
+    use forebay_base::{Kernel, TensorDesc};
+    use half::{bf16, f16};
+
+    use super::super::testing::{desc, run, strided, Random, Tensor};
+    use super::*;
+
+    /// A tensor of another type, by the kernel for that.
+    fn converted(tensor: &Tensor, data_type: DataType) -> Tensor {
+        match tensor.desc.data_type() == data_type {
+            true => tensor.clone(),
+            false => run(&Kernel::cast(), &[tensor], &[desc(data_type, tensor.desc.sizes())]).remove(0),
+        }
+    }
+
+    /// Whether a launch has the bits of conversions around the launch in float32.
+    fn compare(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) {
+        let own = run(kernel, &reads.iter().collect::<Vec<_>>(), writes);
+        let wide = |desc: &TensorDesc| computed_type(desc.data_type());
+        let wide_reads: Vec<Tensor> = reads.iter().map(|read| converted(read, wide(&read.desc))).collect();
+        let wide_writes: Vec<TensorDesc> = writes.iter().map(|write| desc(wide(write), write.sizes())).collect();
+        let results = run(kernel, &wide_reads.iter().collect::<Vec<_>>(), &wide_writes);
+        for (own, result) in own.iter().zip(&results) {
+            let expected = converted(result, own.desc.data_type());
+            let bits = |tensor: &Tensor| tensor.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(own), bits(&expected), "{kernel}: {}", own.desc);
+        }
+    }
+
+    #[test]
+    fn launches_have_the_bits_of_conversions_around_launches_in_float32() {
+        let samples = samples::stored_in_sixteen_bits();
+        for (seed, sample) in samples.iter().enumerate() {
+            let mut random = Random::new(seed as u64);
+            let mut positive = |desc: &TensorDesc| {
+                let values: Vec<f64> =
+                    random.values(desc.element_count() as usize).iter().map(|value| value.abs() + 0.125).collect();
+                Tensor::new(desc, &values)
+            };
+            let reads: Vec<Tensor> = sample.reads.iter().map(&mut positive).collect();
+            compare(&sample.kernel, &reads, &sample.writes);
+        }
+        assert!(samples.len() > 20);
+    }
+
+    #[test]
+    fn strides_and_long_rows_change_no_bits() {
+        let mut random = Random::new(7);
+        let half = DataType::Float16;
+        let mut tensor = |desc: &TensorDesc| {
+            let count = desc.total_size_bytes() / desc.data_type().size_bytes();
+            Tensor::new(desc, &random.values(count as usize))
+        };
+        let sizes = [3, 5, 1000];
+        for strides in [[5000, 1000, 1], [1, 3, 15], [1000, 0, 1], [2, 0, 6], [0, 0, 0]] {
+            let reads = [tensor(&strided(half, &sizes, &strides)), tensor(&desc(DataType::BFloat16, &sizes))];
+            let kernel = Kernel::Binary {
+                op: forebay_base::kernel::BinaryOp::Subtract,
+                activation: forebay_base::kernel::Activation::Relu,
+            };
+            for data_type in [half, DataType::BFloat16, DataType::Float32] {
+                compare(&kernel, &reads, &[desc(data_type, &sizes)]);
+            }
+        }
+        // Channels of some thousand positions, of which chunks and blocks end within rows.
+        let (image, channels) = ([2, 3, 70, 41], desc(DataType::Float32, &[3]));
+        let kernel =
+            Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: forebay_base::kernel::Activation::Relu };
+        let reads = [tensor(&desc(half, &image)), tensor(&channels), tensor(&channels)];
+        compare(&kernel, &reads, &[desc(half, &image), channels.clone(), channels]);
+    }
+
+    #[test]
+    fn every_number_of_16_bits_is_widened_as_the_half_crate_does() {
+        for bits in 0..=u16::MAX {
+            let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
+            for (own, expected) in [(widened_half(bits), half.to_f32()), (widened_brain(bits), brain.to_f32())] {
+                assert!(own.to_bits() == expected.to_bits() || own.is_nan() && expected.is_nan(), "{bits:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_rounded_as_the_half_crate_does() {
+        // Every number of 16 bits, the middle between it and the next, and what lies beside that.
+        for high in 0..=u16::MAX {
+            for low in [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let value = f32::from_bits(u32::from(high) << 16 | low);
+                assert_eq!(rounded_to_half(value), f16::from_f32(value).to_bits(), "{value:e}");
+                assert_eq!(rounded_to_brain(value), bf16::from_f32(value).to_bits(), "{value:e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Conversions between float32 and types of 16 bits that kernels do by themselves ([`forebay_base::KernelFacts::sixteen_bit`]): a launch
+//! reads what was to be widened for it, and writes what its result was to be rounded to.
+
+use forebay_base::kernel::facts::OperandRef;
+use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_model::program::{Operand, Program, ProgramLaunch};
+
+use super::{uses, Uses};
+
+/// Leaves out the conversions that launches can do by themselves.
+pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {
+    let widened = uses(program, removed);
+    for index in 0..program.launches.len() {
+        if let Some(readers) = readers_in_sixteen_bits(program, &widened, index) {
+            for (reader, read, operand) in readers {
+                program.launches[reader].reads[read] = operand;
+            }
+            removed[index] = true;
+        }
+    }
+    let rounded = uses(program, removed);
+    for index in (0..program.launches.len()).filter(|&index| !removed[index]).collect::<Vec<_>>() {
+        if let Some((writer, write, operand)) = writer_in_sixteen_bits(program, &rounded, index) {
+            program.launches[writer].writes[write] = operand;
+            removed[index] = true;
+        }
+    }
+}
+
+/// What a conversion reads and writes, where it does so without gaps.
+fn converted(launch: &ProgramLaunch) -> Option<(&Operand, &Operand)> {
+    let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) else {
+        return None;
+    };
+    let is_plain = from.desc.is_packed() && to.desc.is_packed() && from.desc.element_count() == to.desc.element_count();
+    is_plain.then_some((from, to))
+}
+
+fn is_sixteen_bit(operand: &Operand) -> bool {
+    matches!(operand.desc.data_type(), DataType::Float16 | DataType::BFloat16)
+}
+
+/// Where a launch widens to float32: what all launches that read the result read instead, if all of them can.
+fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<Vec<(usize, usize, Operand)>> {
+    let (from, to) = converted(&program.launches[index])?;
+    if !is_sixteen_bit(from) || to.desc.data_type() != DataType::Float32 || !uses.is_private(program, to) {
+        return None;
+    }
+    // What is read later has to be what is read here.
+    let stays = uses.writers(from.buffer).iter().all(|&writer| writer < index);
+    let is_written_here = uses.writers(to.buffer) == [index];
+    if !stays || !is_written_here {
+        return None;
+    }
+    let mut readers = Vec::new();
+    for &reader in uses.readers(to.buffer) {
+        let launch = &program.launches[reader];
+        for (read, operand) in launch.reads.iter().enumerate().filter(|(_, operand)| operand.buffer == to.buffer) {
+            if operand.offset_bytes != 0 || !launch.kernel.facts().sixteen_bit.includes(OperandRef::Read(read)) {
+                return None;
+            }
+            readers.push((reader, read, in_type(operand, from)?));
+        }
+    }
+    Some(readers)
+}
+
+/// Where a launch rounds the only use of another's result: the launch that writes it, which of its writes, and what it writes instead.
+fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<(usize, usize, Operand)> {
+    let (from, to) = converted(&program.launches[index])?;
+    let is_rounded = is_sixteen_bit(to) && from.desc.data_type() == DataType::Float32;
+    if !is_rounded || uses.only_reader(program, from) != Some(index) {
+        return None;
+    }
+    let &[writer] = uses.writers(from.buffer) else { return None };
+    let launch = &program.launches[writer];
+    let mut writes = launch.writes.iter().enumerate().filter(|(_, operand)| operand.buffer == from.buffer);
+    let (write, operand) = writes.next()?;
+    let can_round = launch.kernel.facts().sixteen_bit.includes(OperandRef::Write(write));
+    let is_whole = operand.desc.is_packed()
+        && operand.offset_bytes == 0
+        && operand.desc.element_count() == to.desc.element_count();
+    // Nobody touches the place before it is written now.
+    let touches = |launch: &ProgramLaunch| {
+        let operands = launch.reads.iter().chain(&launch.writes);
+        operands.filter(|operand| operand.buffer == to.buffer).any(|operand| operand.range().overlaps(to.range()))
+    };
+    let is_free = program.launches.get(writer..index).is_some_and(|between| !between.iter().any(touches));
+    if !can_round || !is_whole || !is_free {
+        return None;
+    }
+    Some((writer, write, in_type(operand, to)?))
+}
+
+/// An operand as it lies in another buffer with as many elements, of another type.
+fn in_type(operand: &Operand, other: &Operand) -> Option<Operand> {
+    let (data_type, desc) = (other.desc.data_type(), &operand.desc);
+    let desc = match desc.is_packed() {
+        true => TensorDesc::packed(data_type, desc.sizes()),
+        false => TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()),
+    };
+    Some(Operand { buffer: other.buffer, offset_bytes: other.offset_bytes, desc: desc.ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
+    use forebay_model::program::{BufferId, Role};
+
+    use super::super::fuse;
+    use super::*;
+    use crate::testing::ProgramBuilder;
+
+    const ADD: Kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
+
+    /// Programs in which buffers whose names begin with "half" hold float16.
+    #[derive(Default)]
+    struct Mixed {
+        buffers: ProgramBuilder,
+        launches: Vec<ProgramLaunch>,
+    }
+
+    impl Mixed {
+        fn launch(&mut self, kernel: Kernel, reads: &[&Operand], write: &Operand) {
+            let reads = reads.iter().map(|&operand| operand.clone()).collect();
+            self.launches.push(ProgramLaunch::new(String::new(), kernel, reads, vec![write.clone()]));
+        }
+
+        /// A temporary of eight elements.
+        fn temporary(&mut self, name: &str) -> Operand {
+            self.of(name, Role::Temporary, 8)
+        }
+
+        fn of(&mut self, name: &str, role: Role, elements: u64) -> Operand {
+            let data_type = if name.starts_with("half") { DataType::Float16 } else { DataType::Float32 };
+            let desc = TensorDesc::packed(data_type, &[elements]).unwrap();
+            let buffer = self.buffers.buffer(name, desc.total_size_bytes(), role);
+            Operand { buffer, offset_bytes: 0, desc }
+        }
+
+        fn fused(self, outputs: &[BufferId]) -> Vec<ProgramLaunch> {
+            let mut program = self.buffers.finish(outputs);
+            program.update_start = self.launches.len();
+            program.launches = self.launches;
+            fuse(program).launches
+        }
+    }
+
+    #[test]
+    fn a_launch_between_conversions_takes_their_operands() {
+        let mut mixed = Mixed::default();
+        let [x, wide, sum, y] = ["half x", "wide", "sum", "half y"].map(|name| mixed.temporary(name));
+        mixed.launch(Kernel::cast(), &[&x], &wide);
+        mixed.launch(ADD, &[&wide, &wide], &sum);
+        mixed.launch(Kernel::cast(), &[&sum], &y);
+        let fused = mixed.fused(&[y.buffer]);
+        assert_eq!(fused.len(), 1);
+        assert_eq!(
+            (fused[0].reads.as_slice(), fused[0].writes.as_slice()),
+            ([x.clone(), x].as_slice(), [y].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_view_of_what_was_widened_is_one_of_what_it_was_widened_from() {
+        let mut mixed = Mixed::default();
+        let [x, wide, y] = ["half x", "wide", "y"].map(|name| mixed.temporary(name));
+        let strided = |operand: &Operand| {
+            let desc = TensorDesc::strided(operand.desc.data_type(), &[2, 4], &[1, 2]).unwrap();
+            Operand { desc, ..operand.clone() }
+        };
+        mixed.launch(Kernel::cast(), &[&x], &wide);
+        mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&strided(&wide)], &y);
+        let fused = mixed.fused(&[y.buffer]);
+        assert_eq!(fused.len(), 1);
+        assert_eq!(fused[0].reads, [strided(&x)]);
+    }
+
+    #[test]
+    fn a_conversion_stays_where_one_of_its_readers_needs_it() {
+        let mut mixed = Mixed::default();
+        let [x, wide, y, z] = ["half x", "wide", "y", "z"].map(|name| mixed.temporary(name));
+        mixed.launch(Kernel::cast(), &[&x], &wide);
+        mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&wide], &y);
+        mixed.launch(Kernel::Softmax { axis: 0 }, &[&wide], &z);
+        assert_eq!(mixed.fused(&[y.buffer, z.buffer]).len(), 3);
+    }
+
+    #[test]
+    fn a_result_that_is_used_in_float32_as_well_stays_so() {
+        for is_output in [false, true] {
+            let mut mixed = Mixed::default();
+            let [x, sum, y, z] = ["x", "sum", "half y", "z"].map(|name| mixed.temporary(name));
+            mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&x], &sum);
+            mixed.launch(Kernel::cast(), &[&sum], &y);
+            let mut outputs = vec![y.buffer];
+            if is_output {
+                outputs.push(sum.buffer);
+            } else {
+                mixed.launch(Kernel::Softmax { axis: 0 }, &[&sum], &z);
+                outputs.push(z.buffer);
+            }
+            let count = mixed.launches.len();
+            assert_eq!(mixed.fused(&outputs).len(), count);
+        }
+    }
+
+    #[test]
+    fn what_changes_before_it_is_read_is_converted_first() {
+        let mut mixed = Mixed::default();
+        let [x, wide, y] = ["half x", "wide", "y"].map(|name| mixed.temporary(name));
+        mixed.launch(Kernel::cast(), &[&x], &wide);
+        mixed.launch(Kernel::Fill { value: 1.0 }, &[], &x);
+        mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&wide], &y);
+        assert_eq!(mixed.fused(&[y.buffer]).len(), 3);
+    }
+
+    #[test]
+    fn a_result_is_rounded_into_its_part_of_a_buffer_unless_that_is_in_use() {
+        for in_use in [false, true] {
+            let mut mixed = Mixed::default();
+            let [x, wide, z] = ["x", "wide", "half z"].map(|name| mixed.temporary(name));
+            let both = mixed.of("half both", Role::Temporary, 16);
+            let part = |number: u64| Operand { offset_bytes: 16 * number, desc: z.desc.clone(), ..both.clone() };
+            mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&x], &wide);
+            mixed.launch(Kernel::Copy, &[&part(u64::from(in_use))], &z);
+            mixed.launch(Kernel::cast(), &[&wide], &part(1));
+            let fused = mixed.fused(&[both.buffer, z.buffer]);
+            assert_eq!(fused.len(), if in_use { 3 } else { 2 });
+            assert_eq!(fused[fused.len() - 1].writes[0].buffer, if in_use { both.buffer } else { z.buffer });
+        }
+    }
+}
