@@ -85,8 +85,9 @@ impl<T: Element> Stored<T> {
         unsafe { (self, 1).load(0, 1, &mut buffer, std::ptr::null())[0] }
     }
 
+    /// Whether elements are stored as they are computed with.
     #[inline(always)]
-    fn is_own(self) -> bool {
+    pub fn is_own(self) -> bool {
         !is_f32::<T>() || self.format == Format::Own
     }
 

@@ -7,7 +7,7 @@ use forebay_base::DataType;
 
 use super::super::block::{map1, map2, run1};
 use super::super::element::{for_type, Bool, Float, Number};
-use super::super::parallel::{for_chunks, widest, CHUNK};
+use super::super::parallel::{for_chunks, widest, Pointer, CHUNK};
 use super::super::simd::limited;
 use super::super::stored::{computed_type, Stored};
 use super::super::View;
@@ -61,15 +61,37 @@ unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
 /// As [`forward_long`].
 unsafe fn map_long(x: &View, y: &View, f: impl Fn(f32) -> f32 + Copy + Sync) {
     let (source, target) = (Stored::<f32>::of(x), Stored::<f32>::of(y));
+    if !source.is_own() || !target.is_own() {
+        return for_chunks(x.count(), CHUNK, |range| {
+            widest(
+                #[inline(always)]
+                || {
+                    let start = range.start as isize;
+                    // SAFETY: the elements lie in the operands, and chunks are disjoint.
+                    unsafe { run1((source.at(start), 1), target.at(start), range.len(), f) };
+                },
+            );
+        });
+    }
+    let is_in_place = x.pointer == y.pointer;
+    let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
     for_chunks(x.count(), CHUNK, |range| {
-        widest(
-            #[inline(always)]
-            || {
-                let start = range.start as isize;
-                // SAFETY: the elements lie in the operands, and chunks are disjoint.
-                unsafe { run1((source.at(start), 1), target.at(start), range.len(), f) };
-            },
-        );
+        // SAFETY: the elements lie in the operands; chunks are disjoint, and x is read only where it is not y itself.
+        unsafe {
+            let y = target.slice_mut(range.start, range.len());
+            if is_in_place {
+                widest(
+                    #[inline(always)]
+                    || y.iter_mut().for_each(|y| *y = f(*y)),
+                );
+            } else {
+                let x = source.slice(range.start, range.len());
+                widest(
+                    #[inline(always)]
+                    || y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(x)),
+                );
+            }
+        }
     });
 }
 
