@@ -64,6 +64,13 @@
 //! | `Exchange` | x, order\[1] (see [`Exchange`]) | y, order\[1] |
 //! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
 //!
+//! # Operands of 16 bits
+//!
+//! Products and convolutions take operands that are all float16 or all bfloat16; their sums are float32, and each result is rounded once.
+//! Other kernels that compute in float32 may read or write some of their operands in 16 bits, each in a type of its own
+//! ([`KernelFacts::sixteen_bit`]): elementwise functions their numbers, batch normalisation x, dy, y and dx. Such a launch has the bits of
+//! conversions (`Cast`) around the launch in float32.
+//!
 //! # Reduction block boundaries
 //!
 //! A sum over positions (images and spatial places) is made of *reduction blocks*: a reduction block is a number of whole images, or
