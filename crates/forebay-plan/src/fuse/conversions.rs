@@ -10,19 +10,19 @@ use super::{uses, Uses};
 /// Leaves out the conversions that launches can do by themselves.
 pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {
     let widened = uses(program, removed);
-    for index in 0..program.launches.len() {
+    for (index, removed) in removed.iter_mut().enumerate() {
         if let Some(readers) = readers_in_sixteen_bits(program, &widened, index) {
             for (reader, read, operand) in readers {
                 program.launches[reader].reads[read] = operand;
             }
-            removed[index] = true;
+            *removed = true;
         }
     }
     let rounded = uses(program, removed);
-    for index in (0..program.launches.len()).filter(|&index| !removed[index]).collect::<Vec<_>>() {
+    for (index, removed) in removed.iter_mut().enumerate().filter(|(_, removed)| !**removed) {
         if let Some((writer, write, operand)) = writer_in_sixteen_bits(program, &rounded, index) {
             program.launches[writer].writes[write] = operand;
-            removed[index] = true;
+            *removed = true;
         }
     }
 }

@@ -4,115 +4,12 @@
 //! that is the very bytes being written, is first copied to a buffer. So the loop never sees two references to one byte.
 
 use std::cmp::Reverse;
-use std::mem::MaybeUninit;
 
+use super::buffer::{Buffer, Source, Target, BLOCK};
 use super::element::Element;
 use super::parallel::{broadcast_strides, Walk};
 use super::stored::Stored;
 use super::View;
-
-/// Elements in a block: small enough that buffers stay in the first-level cache.
-pub(super) const BLOCK: usize = 256;
-
-/// Room for one block of an operand.
-pub(super) struct Buffer<T>([MaybeUninit<T>; BLOCK]);
-
-impl<T: Copy> Buffer<T> {
-    /// An empty buffer.
-    #[inline(always)]
-    pub fn new() -> Buffer<T> {
-        Buffer([const { MaybeUninit::uninit() }; BLOCK])
-    }
-
-    /// Room for up to [`BLOCK`] elements.
-    #[inline(always)]
-    pub fn room(&mut self, length: usize) -> &mut [MaybeUninit<T>] {
-        &mut self.0[..length]
-    }
-
-    /// A copy of up to [`BLOCK`] elements with stride 1.
-    ///
-    /// # Safety
-    /// The elements must be readable, and `length` at most [`BLOCK`].
-    #[inline(always)]
-    pub unsafe fn copy_of(&mut self, source: *const T, length: usize) -> &[T] {
-        // SAFETY: the source is readable by the caller's promise, the buffer long enough, and both are different memory.
-        unsafe {
-            std::ptr::copy_nonoverlapping(source, self.0.as_mut_ptr().cast(), length);
-            std::slice::from_raw_parts(self.0.as_ptr().cast(), length)
-        }
-    }
-
-    /// Elements with any stride, as a slice that does not overlap `written`: the operand itself where it may be.
-    ///
-    /// # Safety
-    /// The elements must be readable and unwritten while the slice lives, except at `written` if the operand starts there;
-    /// `length` must be at most [`BLOCK`].
-    #[inline(always)]
-    pub unsafe fn load<Y>(&mut self, source: *const T, stride: isize, length: usize, written: *const Y) -> &[T] {
-        // SAFETY: all accesses are to the elements that the caller promised.
-        unsafe {
-            if stride == 1 && source.cast::<u8>() != written.cast::<u8>() {
-                return std::slice::from_raw_parts(source, length);
-            }
-            if stride == 1 {
-                return self.copy_of(source, length);
-            }
-            let buffer = &mut self.0[..length];
-            if stride == 0 {
-                buffer.fill(MaybeUninit::new(*source));
-            } else {
-                for (i, element) in buffer.iter_mut().enumerate() {
-                    *element = MaybeUninit::new(*source.offset(i as isize * stride));
-                }
-            }
-            std::slice::from_raw_parts(self.0.as_ptr().cast(), length)
-        }
-    }
-}
-
-/// A run of elements to read.
-pub(super) trait Source<A>: Copy {
-    /// Some of them, from one of them on, as a slice that does not overlap what is written at `written`.
-    ///
-    /// # Safety
-    /// As [`Buffer::load`].
-    unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A];
-}
-
-/// A run of elements to write, with stride 1.
-pub(super) trait Target<Y>: Copy {
-    /// Where an element lies.
-    fn address(self, first: usize) -> *const u8;
-
-    /// Writes some of them, from one of them on: what `fill` makes of them, which reads none of the elements that it is given.
-    ///
-    /// # Safety
-    /// They must be writable and no one else's, and `length` at most [`BLOCK`].
-    unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y]));
-}
-
-/// An address and a stride.
-impl<A: Copy> Source<A> for (*const A, isize) {
-    #[inline(always)]
-    unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<A>, written: *const u8) -> &[A] {
-        // SAFETY: the caller's promise.
-        unsafe { buffer.load(self.0.offset(first as isize * self.1), self.1, length, written) }
-    }
-}
-
-impl<Y> Target<Y> for *mut Y {
-    #[inline(always)]
-    fn address(self, first: usize) -> *const u8 {
-        self.wrapping_add(first).cast_const().cast()
-    }
-
-    #[inline(always)]
-    unsafe fn write(self, first: usize, length: usize, _: &mut Buffer<Y>, fill: impl FnOnce(&mut [Y])) {
-        // SAFETY: the caller's promise.
-        fill(unsafe { std::slice::from_raw_parts_mut(self.add(first), length) });
-    }
-}
 
 /// y\[i] = f(a\[i]) for a run.
 ///

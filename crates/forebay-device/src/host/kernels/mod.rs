@@ -7,6 +7,7 @@
 mod accumulators;
 mod attention;
 mod block;
+mod buffer;
 mod convolution;
 mod element;
 mod elementwise;

@@ -5,7 +5,7 @@ mod quantized;
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel};
 
-use super::block::BLOCK;
+use super::buffer::BLOCK;
 use super::element::{for_type, Float};
 use super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::{unsupported, View};

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 
 use forebay_base::DataType;
 
-use super::block::{Buffer, Source, Target, BLOCK};
+use super::buffer::{Buffer, Source, Target, BLOCK};
 use super::element::Element;
 use super::parallel::wide;
 use super::View;

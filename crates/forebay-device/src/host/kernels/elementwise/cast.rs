@@ -4,7 +4,8 @@ use forebay_base::narrow::{self, Narrowing};
 use forebay_base::{rounded_to_odd, DataType};
 use half::{bf16, f16};
 
-use super::super::block::{map1, Buffer, BLOCK};
+use super::super::block::map1;
+use super::super::buffer::{Buffer, BLOCK};
 use super::super::element::{Bool, Element};
 use super::super::parallel::{broadcast_strides, require_packed, Pointer, Walk};
 use super::super::stored::computed_type;

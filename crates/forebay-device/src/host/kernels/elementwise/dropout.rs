@@ -1,6 +1,7 @@
 //! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
 
-use super::super::block::{run1, run2, BLOCK};
+use super::super::block::{run1, run2};
+use super::super::buffer::BLOCK;
 use super::super::element::{for_type, Bool, Float};
 use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;

@@ -8,7 +8,7 @@ use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, SumTree, TensorDesc};
 
 use super::super::accumulators::{largest, Accumulators};
-use super::super::block::Buffer;
+use super::super::buffer::{Buffer, BLOCK};
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
 use super::super::partial_sums::load_sums;
@@ -16,7 +16,7 @@ use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
 /// Positions in a group.
-const GROUP: usize = super::super::block::BLOCK;
+const GROUP: usize = BLOCK;
 
 /// A class that no logit has: a label out of range.
 const NO_CLASS: i32 = -1;

@@ -6,7 +6,8 @@ use forebay_base::kernel::reduction_block_rows;
 use forebay_base::SumTree;
 
 use super::super::accumulators::Accumulators;
-use super::super::block::{run2, run3, BLOCK};
+use super::super::block::{run2, run3};
+use super::super::buffer::BLOCK;
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, require_packed, tree_sum, wide, Pointer, CHUNK};
 use super::super::View;
