@@ -1,5 +1,5 @@
-//! Products and convolutions of 16-bit numbers: operands are widened to float32 in the workspace, computed with there, and
-//! results are rounded once. The host is where other devices' results are judged, so this is plain rather than fast.
+//! Products and convolutions of 16-bit numbers, in float32: convolutions widen what they pack block by block, other operands are widened in
+//! the workspace, and results are rounded once.
 
 use forebay_base::kernel::ProductPart;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -22,7 +22,7 @@ pub(super) unsafe fn run(
     workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     let refuse = |reason: String| unsupported(kernel, reason);
-    if !is_16_bit(writes.iter().map(|view| view.desc.data_type())) {
+    if !reads.iter().chain(writes).any(|view| is_16_bit(view.desc)) {
         // SAFETY: the caller's promises.
         return unsafe { run_float32(kernel, reads, writes, workspace) };
     }
@@ -30,25 +30,71 @@ pub(super) unsafe fn run(
         return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
     }
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
-    let (wide_reads, wide_writes) = widened(&descs(reads), &descs(writes)).map_err(refuse)?;
-    let workspace = workspace.ok_or_else(|| refuse("its scratch is missing".to_string()))?;
-    let mut taken_bytes = 0;
-    let mut take = |size_bytes: u64| {
-        // SAFETY: the workspace holds every operand one after the other, by the caller's promise.
-        let pointer = unsafe { workspace.pointer.add(taken_bytes as usize) };
-        taken_bytes += size_bytes.next_multiple_of(ALIGNMENT_BYTES);
-        pointer
-    };
-    let mut place = |desc| View { desc, pointer: take(TensorDesc::total_size_bytes(desc)) };
-    let wide_reads: Vec<View> = wide_reads.iter().map(&mut place).collect();
-    let wide_writes: Vec<View> = wide_writes.iter().map(&mut place).collect();
-    let rest = View { desc: workspace.desc, pointer: take(0) };
+    let Widened { reads: wide_reads, writes: wide_writes } =
+        Widened::of(kernel, &descs(reads), &descs(writes)).map_err(refuse)?;
+    let mut room = Room { workspace, taken_bytes: 0 };
+    // SAFETY: the caller's promises: the workspace holds every operand that is widened, one after the other.
+    let (own_reads, own_writes) =
+        unsafe { (room.views(kernel, reads, &wide_reads)?, room.views(kernel, writes, &wide_writes)?) };
+    let rest = room.rest().map_err(refuse)?;
+    let rest = rest.as_ref().map(|(desc, pointer)| View { desc, pointer: *pointer });
     // SAFETY: the caller's promises; what is taken of the workspace is no one else's.
     unsafe {
-        reads.iter().zip(&wide_reads).try_for_each(|(read, wide)| widen(read, wide)).map_err(refuse)?;
-        run_float32(kernel, &wide_reads, &wide_writes, Some(rest))?;
-        wide_writes.iter().zip(writes).try_for_each(|(wide, write)| round(wide, write)).map_err(refuse)
+        for (read, own) in moved(reads, &own_reads) {
+            widen(read, own).map_err(refuse)?;
+        }
+        run_float32(kernel, &own_reads, &own_writes, rest)?;
+        for (write, own) in moved(writes, &own_writes) {
+            round(own, write).map_err(refuse)?;
+        }
     }
+    Ok(())
+}
+
+/// A workspace, of which operands take bytes one after the other.
+struct Room<'a> {
+    workspace: Option<View<'a>>,
+    taken_bytes: u64,
+}
+
+impl Room<'_> {
+    /// Operands where they are in float32, those that stay as they are where they are.
+    ///
+    /// # Safety
+    /// There must be room for them.
+    unsafe fn views<'a>(
+        &mut self,
+        kernel: &Kernel,
+        views: &[View<'a>],
+        wide: &'a [Option<TensorDesc>],
+    ) -> Result<Vec<View<'a>>, DeviceError> {
+        let mut own = Vec::with_capacity(views.len());
+        for (&view, desc) in views.iter().zip(wide) {
+            let Some(desc) = desc else {
+                own.push(view);
+                continue;
+            };
+            let missing = || unsupported(kernel, "its scratch is missing".to_string());
+            let workspace = self.workspace.ok_or_else(missing)?;
+            // SAFETY: the caller's promise.
+            own.push(View { desc, pointer: unsafe { workspace.pointer.add(self.taken_bytes as usize) } });
+            self.taken_bytes += desc.total_size_bytes().next_multiple_of(ALIGNMENT_BYTES);
+        }
+        Ok(own)
+    }
+
+    /// What is left, if there is a workspace.
+    fn rest(&self) -> Result<Option<(TensorDesc, *mut u8)>, String> {
+        let Some(workspace) = &self.workspace else { return Ok(None) };
+        let left_bytes = workspace.desc.total_size_bytes().saturating_sub(self.taken_bytes).max(1);
+        let desc = TensorDesc::packed(DataType::UInt8, &[left_bytes]).map_err(|error| error.to_string())?;
+        Ok(Some((desc, workspace.pointer.wrapping_add(self.taken_bytes as usize))))
+    }
+}
+
+/// Those operands that are elsewhere in float32, and where.
+fn moved<'v, 'a>(views: &'v [View<'a>], own: &'v [View<'a>]) -> impl Iterator<Item = (&'v View<'a>, &'v View<'a>)> {
+    views.iter().zip(own).filter(|(view, own)| view.pointer != own.pointer)
 }
 
 /// Temporary bytes that a product or a convolution needs.
@@ -57,16 +103,21 @@ pub(super) fn workspace_bytes(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
-    if !is_16_bit(writes.iter().map(TensorDesc::data_type)) {
+    if !reads.iter().chain(writes).any(is_16_bit) {
         return workspace_bytes_in_float32(kernel, reads, writes);
     }
-    let (reads, writes) = widened(reads, writes).map_err(|reason| unsupported(kernel, reason))?;
-    let sizes_bytes = reads.iter().chain(&writes).map(|desc| desc.total_size_bytes().next_multiple_of(ALIGNMENT_BYTES));
+    let widened = Widened::of(kernel, reads, writes).map_err(|reason| unsupported(kernel, reason))?;
+    let sizes_bytes = widened.reads.iter().chain(&widened.writes).flatten();
+    let sizes_bytes = sizes_bytes.map(|desc| desc.total_size_bytes().next_multiple_of(ALIGNMENT_BYTES));
+    let own = |descs: &[TensorDesc], wide: &[Option<TensorDesc>]| {
+        descs.iter().zip(wide).map(|(desc, wide)| wide.as_ref().unwrap_or(desc).clone()).collect::<Vec<_>>()
+    };
+    let (reads, writes) = (own(reads, &widened.reads), own(writes, &widened.writes));
     Ok(sizes_bytes.sum::<u64>() + workspace_bytes_in_float32(kernel, &reads, &writes)?)
 }
 
 /// # Safety
-/// As [`run`], with operands in float32.
+/// As [`run`], with operands in float32 but for those that convolutions pack.
 unsafe fn run_float32(
     kernel: &Kernel,
     reads: &[View],
@@ -93,21 +144,32 @@ fn workspace_bytes_in_float32(
     }
 }
 
-fn is_16_bit(mut written: impl Iterator<Item = DataType>) -> bool {
-    written.all(|data_type| matches!(data_type, DataType::Float16 | DataType::BFloat16))
+fn is_16_bit(desc: &TensorDesc) -> bool {
+    matches!(desc.data_type(), DataType::Float16 | DataType::BFloat16)
 }
 
-/// The operands in float32, without gaps between their elements.
-///
-/// # Errors
-/// Where they are not all of one type.
-fn widened(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(Vec<TensorDesc>, Vec<TensorDesc>), String> {
-    let data_type = writes[0].data_type();
-    if let Some(desc) = reads.iter().find(|desc| desc.data_type() != data_type) {
-        return Err(format!("{desc} is not {data_type}, as the result is"));
+/// Operands as they are in float32, without gaps between their elements; none for those that stay as they are.
+struct Widened {
+    reads: Vec<Option<TensorDesc>>,
+    writes: Vec<Option<TensorDesc>>,
+}
+
+impl Widened {
+    /// # Errors
+    /// Where operands are not all of one type.
+    fn of(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Widened, String> {
+        let data_type = reads[0].data_type();
+        if let Some(desc) = reads.iter().chain(writes).find(|desc| desc.data_type() != data_type) {
+            return Err(format!("{desc} is not {data_type}, as {} is", reads[0]));
+        }
+        let packed = if matches!(kernel, Kernel::MatMul { .. }) { 0 } else { convolution::reads_packed(kernel) };
+        let wide = |desc: &TensorDesc| widened_desc(desc).map(Some);
+        let own = |(number, desc): (usize, &TensorDesc)| if number < packed { Ok(None) } else { wide(desc) };
+        Ok(Widened {
+            reads: reads.iter().enumerate().map(own).collect::<Result<_, _>>()?,
+            writes: writes.iter().map(wide).collect::<Result<_, _>>()?,
+        })
     }
-    let wide = |descs: &[TensorDesc]| descs.iter().map(widened_desc).collect::<Result<Vec<_>, _>>();
-    Ok((wide(reads)?, wide(writes)?))
 }
 
 /// The sizes of the elements that there are: where a dimension repeats one element, 1.

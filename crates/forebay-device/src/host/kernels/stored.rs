@@ -172,6 +172,69 @@ impl<T: Element> Target<T> for Stored<T> {
     }
 }
 
+impl Stored<f32> {
+    /// Elements that no one writes during `'b`.
+    ///
+    /// # Safety
+    /// The elements must lie in the operand, and no one may write them during `'b`.
+    pub unsafe fn slice<'b>(self, start: usize, len: usize) -> Elements<'b> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = self.at(start as isize).address.cast_const();
+            match self.format {
+                Format::Own => Elements::Float32(std::slice::from_raw_parts(first.cast(), len)),
+                Format::Float16 => Elements::Float16(std::slice::from_raw_parts(first.cast(), len)),
+                Format::BFloat16 => Elements::BFloat16(std::slice::from_raw_parts(first.cast(), len)),
+            }
+        }
+    }
+}
+
+/// Some elements of an operand that is computed with in float32.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Elements<'a> {
+    Float32(&'a [f32]),
+    /// Bits of float16.
+    Float16(&'a [u16]),
+    /// Bits of bfloat16.
+    BFloat16(&'a [u16]),
+}
+
+impl Elements<'_> {
+    /// The element of a number.
+    #[inline(always)]
+    pub fn get(self, number: usize) -> f32 {
+        match self {
+            Elements::Float32(elements) => elements[number],
+            Elements::Float16(bits) => widened_half(bits[number]),
+            Elements::BFloat16(bits) => widened_brain(bits[number]),
+        }
+    }
+
+    /// Copies elements that are `stride` apart, from one of them on.
+    pub fn copy_to(self, target: &mut [f32], start: usize, stride: usize) {
+        match self {
+            Elements::Float32(elements) => copy_apart(&elements[start..], stride, target, |element| element),
+            Elements::Float16(bits) => copy_apart(&bits[start..], stride, target, widened_half),
+            Elements::BFloat16(bits) => copy_apart(&bits[start..], stride, target, widened_brain),
+        }
+    }
+}
+
+#[inline(always)]
+fn copy_apart<A: Copy>(source: &[A], stride: usize, target: &mut [f32], f: impl Fn(A) -> f32) {
+    wide(
+        #[inline(always)]
+        || match stride {
+            1 => {
+                let source = &source[..target.len()];
+                target.iter_mut().zip(source).for_each(|(to, &from)| *to = f(from));
+            }
+            _ => target.iter_mut().zip(source.iter().step_by(stride)).for_each(|(to, &from)| *to = f(from)),
+        },
+    );
+}
+
 #[inline(always)]
 fn is_f32<T: 'static>() -> bool {
     TypeId::of::<T>() == TypeId::of::<f32>()

@@ -11,6 +11,7 @@ use forebay_base::kernel::Activation;
 use super::super::parallel::{copy_run, for_each, threads, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
+use super::super::stored::Stored;
 use super::super::thread_buffer::with_buffer;
 use super::super::View;
 use super::axis::{Axis, Class};
@@ -195,7 +196,7 @@ impl Correlation {
     pub unsafe fn run(
         &self,
         activation: Activation,
-        source: Pointer<f32>,
+        source: Stored<f32>,
         weights: Pointer<f32>,
         bias: Option<&View>,
         target: Pointer<f32>,
@@ -217,7 +218,7 @@ impl Correlation {
             // SAFETY: the image's and group's channels exist; every task writes elements of its own.
             unsafe {
                 let start = image * self.source.image + group * self.sources * self.source.channel;
-                let source = Pointer::new(source.at(start as isize));
+                let source = source.at(start as isize);
                 let channel = group * self.targets + targets.start;
                 let start = image * self.target.image + channel * self.target.channel;
                 let weights = weights.at((group * self.weights_per_group()) as isize);
@@ -234,7 +235,7 @@ impl Correlation {
     unsafe fn channel_by_channel(
         &self,
         activation: Activation,
-        source: Pointer<f32>,
+        source: Stored<f32>,
         weights: Pointer<f32>,
         bias: Option<&[f32]>,
         target: Pointer<f32>,
@@ -345,7 +346,7 @@ impl Correlation {
     unsafe fn block(
         &self,
         activation: Activation,
-        source: Pointer<f32>,
+        source: Stored<f32>,
         weights: *const f32,
         bias: Option<&[f32]>,
         target: *mut f32,
@@ -468,7 +469,7 @@ pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&
 pub(super) unsafe fn pack_transposed(
     geometry: &Geometry,
     correlation: &Correlation,
-    w: Pointer<f32>,
+    w: Stored<f32>,
     packed: Pointer<f32>,
 ) {
     let (inputs, outputs, taps) = (geometry.inputs, geometry.outputs, geometry.taps());
@@ -486,8 +487,8 @@ pub(super) unsafe fn pack_transposed(
             return;
         }
         for (output, line) in line.chunks_exact_mut(family.taps.len()).enumerate() {
-            let taps_seen = &w[(output * inputs + input) * taps..][..taps];
-            line.iter_mut().zip(&family.taps).for_each(|(value, &tap)| *value = taps_seen[tap]);
+            let first = (output * inputs + input) * taps;
+            line.iter_mut().zip(&family.taps).for_each(|(value, &tap)| *value = w.get(first + tap));
         }
     });
 }

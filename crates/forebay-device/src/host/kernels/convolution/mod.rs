@@ -17,6 +17,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::parallel::{require_packed, Pointer};
 use super::spatial::{spatial3, Spatial};
+use super::stored::{computed_type, Stored};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
@@ -112,11 +113,25 @@ impl Geometry {
     }
 }
 
+/// How many of the first reads are packed block by block, and may be stored in 16 bits.
+pub(super) fn reads_packed(kernel: &Kernel) -> usize {
+    match kernel {
+        Kernel::ConvolutionDataGradient { .. } | Kernel::ConvolutionWeightGradient { .. } => 2,
+        _ => 1,
+    }
+}
+
 /// A kernel of this family with its geometry, and its operands sorted into x, w and y.
 fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Geometry, DeviceError> {
     let refuse = |reason| unsupported(kernel, reason);
-    if let Some(desc) = reads.iter().chain(writes).find(|desc| desc.data_type() != DataType::Float32) {
-        return Err(refuse(format!("the host convolves float32, not {}", desc.data_type())));
+    let packed = reads_packed(kernel);
+    let is_read = |(number, desc): (usize, &TensorDesc)| match number < packed {
+        true => computed_type(desc.data_type()),
+        false => desc.data_type(),
+    };
+    let types = reads.iter().enumerate().map(is_read).chain(writes.iter().map(TensorDesc::data_type));
+    if let Some(other) = types.into_iter().find(|&data_type| data_type != DataType::Float32) {
+        return Err(refuse(format!("the host convolves float32, not {other}")));
     }
     match kernel {
         Kernel::Convolution { convolution, .. } => Geometry::new(convolution, &reads[0], &reads[1], &writes[0]),
@@ -152,14 +167,14 @@ pub(super) unsafe fn run(
     let workspace_count = workspace.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
     let workspace = workspace.as_ref().map(Pointer::<f32>::of);
     let missing = || refuse("its scratch is missing".to_string());
-    let [first, second] = [Pointer::of(&reads[0]), Pointer::of(&reads[1])];
+    let [first, second] = [Stored::of(&reads[0]), Stored::of(&reads[1])];
     let target = Pointer::of(&writes[0]);
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
     unsafe {
         match kernel {
             Kernel::Convolution { activation, .. } => {
                 let correlation = Correlation::forward(&geometry).map_err(refuse)?;
-                correlation.run(*activation, first, second, reads.get(2), target);
+                correlation.run(*activation, first, Pointer::of(&reads[1]), reads.get(2), target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
@@ -189,7 +204,7 @@ pub(super) fn workspace_bytes(
     let bytes = match kernel {
         Kernel::ConvolutionDataGradient { .. } => {
             Correlation::transposed(&geometry).map_err(refuse)?;
-            reads[1].total_size_bytes()
+            reads[1].element_count() * size_of::<f32>() as u64
         }
         Kernel::ConvolutionWeightGradient { .. } => {
             (WeightGradient::new(&geometry).map_err(refuse)?.workspace_count() * size_of::<f32>()) as u64

@@ -7,6 +7,7 @@
 use super::super::parallel::copy_run;
 use super::super::simd::{dispatch_wide, Vector, WIDTH_MAX};
 use super::super::spatial::Spatial;
+use super::super::stored::Elements;
 use super::axis::Axis;
 use super::microkernel::VECTORS;
 
@@ -146,19 +147,26 @@ impl Slab {
     }
 
     /// Packs what a block sees of one channel.
-    pub fn pack(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
+    pub fn pack(&self, lines: &[Line], channel: Elements, target: &mut [f32]) {
         self.pack_lines(lines, channel, target, true);
         // Up to the next channel: vectors read what is behind the last position, and a zero times what a buffer held before need not be one.
         target[self.used - self.axes[2].spread..].fill(0.0);
     }
 
     /// The same where the zeros are there already: those of another channel that was packed like this one.
-    pub fn pack_inside(&self, lines: &[Line], channel: &[f32], target: &mut [f32]) {
+    pub fn pack_inside(&self, lines: &[Line], channel: Elements, target: &mut [f32]) {
         self.pack_lines(lines, channel, target, false);
     }
 
-    fn pack_lines(&self, lines: &[Line], channel: &[f32], target: &mut [f32], with_zeros: bool) {
+    fn pack_lines(&self, lines: &[Line], channel: Elements, target: &mut [f32], with_zeros: bool) {
         let (pitch, stride) = (self.pitch[2], self.axes[2].source_stride);
+        let Elements::Float32(channel) = channel else {
+            for (line, target) in lines.iter().zip(target.chunks_exact_mut(pitch)) {
+                line.fill_outside(target, with_zeros);
+                channel.copy_to(&mut target[line.low..line.high], line.start, stride);
+            }
+            return;
+        };
         // SAFETY: the CPU's best vectors are chosen; addresses come from slices.
         unsafe { pack_lines(&mut Packing { lines, channel, target, pitch, stride, with_zeros }) }
     }
@@ -170,6 +178,17 @@ pub(super) struct Line {
     low: usize,
     high: usize,
     start: usize,
+}
+
+impl Line {
+    /// The zeros before and after, where they are not there already.
+    #[inline(always)]
+    fn fill_outside(&self, target: &mut [f32], with_zeros: bool) {
+        if with_zeros {
+            target[..self.low].fill(0.0);
+            target[self.high..].fill(0.0);
+        }
+    }
 }
 
 /// Lines of a channel to be packed.
@@ -195,10 +214,7 @@ dispatch_wide! {
 unsafe fn pack_lines_with<V: Vector>(packing: &mut Packing) {
     let (channel, stride) = (packing.channel, packing.stride);
     for (line, target) in packing.lines.iter().zip(packing.target.chunks_exact_mut(packing.pitch)) {
-        if packing.with_zeros {
-            target[..line.low].fill(0.0);
-            target[line.high..].fill(0.0);
-        }
+        line.fill_outside(target, packing.with_zeros);
         let (target, source) = (&mut target[line.low..line.high], &channel[line.start..]);
         match stride {
             // SAFETY: the caller's promise.

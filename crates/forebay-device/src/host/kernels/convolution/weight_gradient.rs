@@ -11,6 +11,7 @@ use forebay_base::SumTree;
 
 use super::super::parallel::{for_each, wide, Pointer};
 use super::super::simd::{dispatch, SummedVector, LANES};
+use super::super::stored::{Elements, Stored};
 use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::Axis;
 use super::correlation::taps;
@@ -189,7 +190,7 @@ impl<'a> WeightGradient<'a> {
     /// # Safety
     /// The operands must have the geometry's sizes and the workspace [`WeightGradient::workspace_count`] elements; no one may
     /// write x and dy, or touch dw and the workspace.
-    pub unsafe fn run(&self, x: Pointer<f32>, dy: Pointer<f32>, dw: Pointer<f32>, workspace: Option<Pointer<f32>>) {
+    pub unsafe fn run(&self, x: Stored<f32>, dy: Stored<f32>, dw: Pointer<f32>, workspace: Option<Pointer<f32>>) {
         let tiles = self.tiles.count();
         let subtrees = self.tree().subtrees(if workspace.is_some() { self.slots as u64 } else { 1 });
         let count = subtrees.count() as usize;
@@ -251,8 +252,8 @@ impl<'a> WeightGradient<'a> {
         &self,
         tile: &Tile,
         (first, tree): (u64, SumTree),
-        x: Pointer<f32>,
-        dy: Pointer<f32>,
+        x: Stored<f32>,
+        dy: Stored<f32>,
         work: impl FnOnce(&[f32]),
     ) {
         let source_count = tile.inputs.len * self.slab.channel_stride + SLACK;
@@ -292,7 +293,7 @@ impl<'a> WeightGradient<'a> {
         &self,
         tile: &Tile,
         chunk: usize,
-        (x, dy): (Pointer<f32>, Pointer<f32>),
+        (x, dy): (Stored<f32>, Stored<f32>),
         (source, gradient): (&mut [f32], &mut [f32]),
         sums: &mut [f32],
     ) {
@@ -329,7 +330,7 @@ impl<'a> WeightGradient<'a> {
 
     /// Packs a block of a channel of dy such that its positions have the numbers that they have in the packed source; the
     /// numbers between rows get zeros.
-    fn pack_gradient(&self, channel: &[f32], block: &Block, target: &mut [f32]) {
+    fn pack_gradient(&self, channel: Elements, block: &Block, target: &mut [f32]) {
         let layout = &self.geometry.y;
         let [planes, rows, columns]: [usize; 3] = std::array::from_fn(|d| block.end[d] - block.first[d]);
         for (plane, target) in target.chunks_exact_mut(self.plane_stride).take(self.slab.block[0]).enumerate() {
@@ -337,7 +338,7 @@ impl<'a> WeightGradient<'a> {
                 if plane < planes && row < rows {
                     let (plane, row) = (block.first[0] + plane, block.first[1] + row);
                     let start = plane * layout.plane + row * layout.row + block.first[2];
-                    line[..columns].copy_from_slice(&channel[start..start + columns]);
+                    channel.copy_to(&mut line[..columns], start, 1);
                     line[columns..].fill(0.0);
                 } else {
                     line.fill(0.0);
