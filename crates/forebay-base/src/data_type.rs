@@ -181,6 +181,34 @@ impl DataType {
         facts.file_bits < 8 || facts.file_bits == 8 && matches!(facts.kind, NumberKind::Real)
     }
 
+    /// Whether it is a floating type of 16 bits: `float16` or `bfloat16`.
+    ///
+    /// ```
+    /// use forebay_base::DataType;
+    ///
+    /// assert!(DataType::BFloat16.is_sixteen_bit());
+    /// assert!(!DataType::Int16.is_sixteen_bit());
+    /// ```
+    pub const fn is_sixteen_bit(self) -> bool {
+        matches!(self, DataType::Float16 | DataType::BFloat16)
+    }
+
+    /// The type that elements are computed with in: `float32` for the floating types of 16 bits, else the type itself.
+    ///
+    /// ```
+    /// use forebay_base::DataType;
+    ///
+    /// assert_eq!(DataType::Float16.computed_in(), DataType::Float32);
+    /// assert_eq!(DataType::Float64.computed_in(), DataType::Float64);
+    /// ```
+    pub const fn computed_in(self) -> DataType {
+        if self.is_sixteen_bit() {
+            DataType::Float32
+        } else {
+            self
+        }
+    }
+
     /// What elements are.
     pub const fn kind(self) -> NumberKind {
         self.facts().kind

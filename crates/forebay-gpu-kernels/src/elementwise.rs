@@ -4,7 +4,7 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
-use super::operands::{computed_type, format_of};
+use super::operands::format_of;
 use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
@@ -81,7 +81,7 @@ fn formats<'a>(operands: impl IntoIterator<Item = &'a TensorDesc>) -> Vec<u32> {
 }
 
 fn unary(op: UnaryOp, reads: &[TensorDesc], write: &TensorDesc, gpu: &Target) -> Result<Vec<Dispatch>, String> {
-    let data_type = computed_type(reads[0].data_type());
+    let data_type = reads[0].data_type().computed_in();
     require_type_of_result(write, data_type)?;
     let kind = kind_of(data_type)?;
     let numbers = arguments_of(op);
@@ -166,7 +166,7 @@ fn binary(
     write: &TensorDesc,
     gpu: &Target,
 ) -> Result<Vec<Dispatch>, String> {
-    let [a, b] = [&reads[0], &reads[1]].map(|desc| computed_type(desc.data_type()));
+    let [a, b] = [&reads[0], &reads[1]].map(|desc| desc.data_type().computed_in());
     if !op.is_comparison() {
         require_type_of_result(write, a)?;
     }
@@ -329,7 +329,7 @@ fn random(
 /// # Errors
 /// Where a result is not computed in this type.
 fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(), String> {
-    match computed_type(write.data_type()) == data_type {
+    match write.data_type().computed_in() == data_type {
         true => Ok(()),
         false => Err(format!("a result of {data_type} is not written as {write}; cast it")),
     }
@@ -338,7 +338,7 @@ fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(),
 /// # Errors
 /// Where an operand is neither float32 nor of 16 bits.
 fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
-    match computed_type(desc.data_type()) {
+    match desc.data_type().computed_in() {
         DataType::Float32 => Ok(()),
         other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
     }

@@ -6,7 +6,7 @@ use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
-use super::operands::{bindings, computed_type, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, exactly, for_type, format_of, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
@@ -81,7 +81,7 @@ impl Batch<'_> {
         let [x, scale, bias] = exactly(reads, "operands")?;
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
-        if are_shared(&StridedLayout::of(x)?) || is_sixteen_bit(y) {
+        if are_shared(&StridedLayout::of(x)?) || y.data_type().is_sixteen_bit() {
             // As inference does, with the statistics that have just been written.
             let of = [X, Operand::Read(1), Operand::Read(2), Operand::Write(1), Operand::Write(2), RESULT];
             let normalized = self.by_element(&NORMALIZATION, [(X, x), (RESULT, y), (X, x)], bindings(of))?;
@@ -103,7 +103,7 @@ impl Batch<'_> {
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
-        if are_shared(&StridedLayout::of(x)?) || is_sixteen_bit(dx) {
+        if are_shared(&StridedLayout::of(x)?) || dx.data_type().is_sixteen_bit() {
             let of = (0..6).map(Operand::Read).chain([Operand::Between, RESULT]);
             let tensors = [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)];
             let gradient = self.by_element(&GRADIENT_WITH_SUMS, tensors, bindings(of))?;
@@ -166,8 +166,7 @@ impl Batch<'_> {
         let is_wide = strided_layouts[0].samples() >= WIDE_SAMPLES
             && self.gpu.invocations_max >= WIDE_WORKGROUP_SIZE
             && self.gpu.shared_bytes >= WIDE_SHARED_BYTES;
-        let shader =
-            for_type(computed_type(tensors[0].1.data_type()), [if is_wide { wide } else { float32 }, float64])?;
+        let shader = for_type(tensors[0].1.data_type().computed_in(), [if is_wide { wide } else { float32 }, float64])?;
         let channels = strided_layouts[0].channels;
         let formats = formats_of(&tensors);
         Ok(Lowered::from(self.dispatch((shader, formats), &strided_layouts, false, channels, all(counts))))
@@ -261,8 +260,8 @@ impl ByResult {
     /// # Errors
     /// Where these are not computed in one type.
     fn of(&self, [x, result, dy]: [DataType; 3]) -> Result<&'static Shader, String> {
-        let computed = computed_type(x);
-        if let Some(other) = [result, dy].into_iter().find(|&other| computed_type(other) != computed) {
+        let computed = x.computed_in();
+        if let Some(other) = [result, dy].into_iter().find(|&other| other.computed_in() != computed) {
             return Err(format!("x is {x}, and another operand {other}; cast one first"));
         }
         let float32 = match result {
@@ -272,10 +271,6 @@ impl ByResult {
         };
         for_type(computed, [float32, self.float64])
     }
-}
-
-fn is_sixteen_bit(desc: &TensorDesc) -> bool {
-    matches!(desc.data_type(), DataType::Float16 | DataType::BFloat16)
 }
 
 /// How x and dy are stored, as constants of `batch_operands.slang`: of x, the result and dy.
@@ -291,7 +286,7 @@ fn all((reads, writes): (usize, usize)) -> Vec<Bound> {
 /// # Errors
 /// Where an operand does not have one element for each of x's channels.
 fn require_per_channel(x: &TensorDesc, others: &[&TensorDesc]) -> Result<(), String> {
-    require_packed(others, computed_type(x.data_type()), x.sizes().get(1).copied().unwrap_or(1))
+    require_packed(others, x.data_type().computed_in(), x.sizes().get(1).copied().unwrap_or(1))
 }
 
 fn running_statistics(

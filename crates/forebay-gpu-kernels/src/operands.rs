@@ -70,14 +70,6 @@ pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Re
     }
 }
 
-/// The type that a kernel computes in, with an operand of this type: float32 for one of 16 bits.
-pub(super) fn computed_type(data_type: DataType) -> DataType {
-    match data_type {
-        DataType::Float16 | DataType::BFloat16 => DataType::Float32,
-        other => other,
-    }
-}
-
 /// How `sixteen_bit.slang` is told of a type in which the elements of an operand lie that is computed with in float32.
 pub(super) fn format_of(data_type: DataType) -> u32 {
     match data_type {

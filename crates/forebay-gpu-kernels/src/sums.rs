@@ -4,7 +4,7 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{is_relu, squares, sum_channels, Settings};
-use super::operands::{bindings, computed_type, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, exactly, for_type, format_of, require_packed};
 use super::shaders;
 use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
@@ -47,14 +47,14 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
                 formats: Some([x, x].map(|desc| format_of(desc.data_type()))),
                 ..settings
             };
-            data_type = computed_type(data_type);
+            data_type = data_type.computed_in();
             ([&shaders::SUMS_STATISTICS_F32, &shaders::SUMS_STATISTICS_F64], strided_layouts([x, x])?)
         }
         Summing::BatchGradient { epsilon, activation } => {
             let [dy, x, parameters @ ..] = exactly::<6>(reads, "operands")?;
-            data_type = computed_type(data_type);
+            data_type = data_type.computed_in();
             require_packed(&parameters, data_type, channels)?;
-            if computed_type(dy.data_type()) != data_type {
+            if dy.data_type().computed_in() != data_type {
                 return Err(format!("{dy} is not computed in {data_type}, as {x} is"));
             }
             let formats = Some([x, dy].map(|desc| format_of(desc.data_type())));

@@ -73,7 +73,7 @@ impl ElementTypes {
 
     /// Whether a type is among them.
     pub fn include(self, data_type: DataType) -> bool {
-        let is_sixteen_bit = matches!(data_type, DataType::Float16 | DataType::BFloat16);
+        let is_sixteen_bit = data_type.is_sixteen_bit();
         match self {
             ElementTypes::Every => true,
             ElementTypes::NotNarrow => !data_type.is_narrow(),
@@ -85,8 +85,8 @@ impl ElementTypes {
 }
 
 /// Operands of a kernel that may be float16 or bfloat16 in a launch that computes in float32: elements are widened where they are read,
-/// and rounded to the nearest number, to the even one of two, where they are written. So a launch has the bits of three: a conversion of
-/// what is read, the launch in float32, and a conversion of what is written.
+/// and rounded to the nearest number, to the even one of two, where they are written. So a launch has the bits of
+/// three launches: a conversion of what is read, the launch in float32, and a conversion of what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SixteenBit {
     /// Those that are read.

@@ -16,7 +16,7 @@ use crate::context::{GradientBuilder, Lowering, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
 use crate::kernel_gradient::Application;
-use crate::precision::{is_16_bit, takes_16_bit, widened};
+use crate::precision::{takes_16_bit, widened};
 use crate::program::Operand;
 
 /// Writes an operator as a decomposition.
@@ -92,7 +92,7 @@ impl<'a> Composer<'a> {
             _ if data_type.is_float() => (value as f32).to_le_bytes().to_vec(),
             _ => (value as i64).to_le_bytes()[..size].to_vec(),
         };
-        let is_made = is_16_bit(data_type) || data_type.is_float() && data_type.is_narrow();
+        let is_made = data_type.is_sixteen_bit() || data_type.is_float() && data_type.is_narrow();
         let stored = if is_made { DataType::Float32 } else { data_type };
         let tensor = Tensor::new(stored, &[], bytes);
         let tensor = tensor.ok_or_else(|| self.view.error(format!("{value} is no number of {data_type}")))?;
@@ -128,7 +128,7 @@ impl<'a> Composer<'a> {
     /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
     /// converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
-        let is_16_bit = |ty: &TensorType| is_16_bit(ty.data_type);
+        let is_16_bit = |ty: &TensorType| ty.data_type.is_sixteen_bit();
         if takes_16_bit(&kernel) || !inputs.iter().any(|input| is_16_bit(&input.ty)) {
             return self.push(Action::Kernel(kernel), inputs, outputs);
         }
@@ -622,7 +622,7 @@ impl Decomposition {
             let is_cast = matches!(action, Action::Kernel(Kernel::Cast { .. }));
             let is_of_step =
                 matches!(inputs.as_slice(), [part] if matches!(part.source, Source::Step(of, 0) if of == step));
-            is_cast && is_of_step && matches!(outputs.as_slice(), [ty] if is_16_bit(ty.data_type))
+            is_cast && is_of_step && matches!(outputs.as_slice(), [ty] if ty.data_type.is_sixteen_bit())
         };
         let next = (step + 1..self.steps.len()).find(rounds)?;
         node.outputs[self.node_output(node, next, 0)?]

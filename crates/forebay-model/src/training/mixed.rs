@@ -112,7 +112,7 @@ impl Precision {
 pub(super) fn narrow(graph: &mut Graph, precision: Option<&Precision>) -> Result<(), ModelError> {
     let Some(precision) = precision else { return Ok(()) };
     let refuse = |reason: String| Err(ModelError::Request { reason });
-    if !crate::precision::is_16_bit(precision.kind) {
+    if !precision.kind.is_sixteen_bit() {
         return refuse(format!("mixed precision is of float16 or bfloat16, not of {}", precision.kind));
     }
     let mut unmatched: BTreeSet<&String> = precision.float32.iter().collect();
@@ -285,7 +285,7 @@ impl Pass<'_> {
 /// that are kept.
 pub(super) fn widen_again(graph: &mut Graph, backward: usize) {
     let nodes = std::mem::take(&mut graph.nodes);
-    let is_narrow = |id: &ValueId| graph.ty(*id).is_some_and(|ty| crate::precision::is_16_bit(ty.data_type));
+    let is_narrow = |id: &ValueId| graph.ty(*id).is_some_and(|ty| ty.data_type.is_sixteen_bit());
     let is_float = |id: &ValueId| graph.ty(*id).is_some_and(|ty| ty.data_type == DataType::Float32);
     let mut casts = BTreeMap::new();
     for node in nodes.iter().take(backward).filter(|node| node.operation.name() == "Cast") {

@@ -36,14 +36,13 @@ fn converted(launch: &ProgramLaunch) -> Option<(&Operand, &Operand)> {
     is_plain.then_some((from, to))
 }
 
-fn is_sixteen_bit(operand: &Operand) -> bool {
-    matches!(operand.desc.data_type(), DataType::Float16 | DataType::BFloat16)
-}
-
 /// Where a launch widens to float32: what all launches that read the result read instead, if all of them can.
 fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<Vec<(usize, usize, Operand)>> {
     let (from, to) = converted(&program.launches[index])?;
-    if !is_sixteen_bit(from) || to.desc.data_type() != DataType::Float32 || !uses.is_private(program, to) {
+    if !from.desc.data_type().is_sixteen_bit()
+        || to.desc.data_type() != DataType::Float32
+        || !uses.is_private(program, to)
+    {
         return None;
     }
     // What is read later has to be what is read here.
@@ -68,7 +67,7 @@ fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Opti
 /// Where a launch rounds the only use of another's result: the launch that writes it, which of its writes, and what it writes instead.
 fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<(usize, usize, Operand)> {
     let (from, to) = converted(&program.launches[index])?;
-    let is_rounded = is_sixteen_bit(to) && from.desc.data_type() == DataType::Float32;
+    let is_rounded = to.desc.data_type().is_sixteen_bit() && from.desc.data_type() == DataType::Float32;
     if !is_rounded || uses.only_reader(program, from) != Some(index) {
         return None;
     }
@@ -80,7 +79,7 @@ fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Optio
     let is_whole = operand.desc.is_packed()
         && operand.offset_bytes == 0
         && operand.desc.element_count() == to.desc.element_count();
-    // Nobody touches the place before it is written now.
+    // The bytes are written earlier than before: no launch in between may touch them.
     let touches = |launch: &ProgramLaunch| {
         let operands = launch.reads.iter().chain(&launch.writes);
         operands.filter(|operand| operand.buffer == to.buffer).any(|operand| operand.range().overlaps(to.range()))

@@ -22,7 +22,7 @@ pub(super) unsafe fn run(
     workspace: Option<View>,
 ) -> Result<(), DeviceError> {
     let refuse = |reason: String| unsupported(kernel, reason);
-    if !reads.iter().chain(writes).any(|view| is_16_bit(view.desc)) {
+    if !reads.iter().chain(writes).any(|view| view.desc.data_type().is_sixteen_bit()) {
         // SAFETY: the caller's promises.
         return unsafe { run_float32(kernel, reads, writes, workspace) };
     }
@@ -103,7 +103,7 @@ pub(super) fn workspace_bytes(
     reads: &[TensorDesc],
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
-    if !reads.iter().chain(writes).any(is_16_bit) {
+    if !reads.iter().chain(writes).any(|desc| desc.data_type().is_sixteen_bit()) {
         return workspace_bytes_in_float32(kernel, reads, writes);
     }
     let widened = Widened::of(kernel, reads, writes).map_err(|reason| unsupported(kernel, reason))?;
@@ -142,10 +142,6 @@ fn workspace_bytes_in_float32(
         Kernel::MatMul { .. } => Ok(0),
         _ => convolution::workspace_bytes(kernel, reads, writes),
     }
-}
-
-fn is_16_bit(desc: &TensorDesc) -> bool {
-    matches!(desc.data_type(), DataType::Float16 | DataType::BFloat16)
 }
 
 /// Operands as they are in float32, without gaps between their elements; none for those that stay as they are.

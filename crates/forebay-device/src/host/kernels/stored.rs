@@ -24,15 +24,7 @@ enum Format {
     BFloat16,
 }
 
-/// The type that a kernel computes in, with an operand of this type: float32 for one of 16 bits.
-pub(super) fn computed_type(data_type: DataType) -> DataType {
-    match data_type {
-        DataType::Float16 | DataType::BFloat16 => DataType::Float32,
-        other => other,
-    }
-}
-
-/// The elements of an operand, of type `T` to whom computes with them.
+/// The elements of an operand, which are of type `T` in computations.
 #[derive(Debug)]
 pub(super) struct Stored<T> {
     address: *mut u8,
@@ -133,7 +125,7 @@ impl<T: Element> Source<T> for (Stored<T>, isize) {
     #[inline(always)]
     unsafe fn load(self, first: usize, length: usize, buffer: &mut Buffer<T>, written: *const u8) -> &[T] {
         let (operand, stride) = self;
-        // SAFETY: the caller's promises. What is not stored as `T` is to become `f32`, which is `T` then.
+        // SAFETY: the caller's promises. What is not stored as `T` is widened to `f32`, which is `T` then.
         unsafe {
             let from = operand.at(first as isize * stride);
             if operand.is_own() {
@@ -155,7 +147,7 @@ impl<T: Element> Target<T> for Stored<T> {
 
     #[inline(always)]
     unsafe fn write(self, first: usize, length: usize, buffer: &mut Buffer<T>, fill: impl FnOnce(&mut [T])) {
-        // SAFETY: the caller's promises. What is not stored as `T` becomes of `f32`, which is `T` then.
+        // SAFETY: the caller's promises. What is not stored as `T` is rounded from `f32`, which is `T` then.
         unsafe {
             let to = self.at(first as isize);
             if self.is_own() {
@@ -201,7 +193,7 @@ pub(super) enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// The element of a number.
+    /// One element.
     #[inline(always)]
     pub fn get(self, number: usize) -> f32 {
         match self {
@@ -279,7 +271,7 @@ unsafe fn round(format: Format, elements: &[f32], target: *mut u16) {
     }
 }
 
-/// As vector code.
+/// Converts each element, in vector code.
 #[inline(always)]
 fn convert<A: Copy, Y>(from: &[A], to: &mut [MaybeUninit<Y>], f: impl Fn(A) -> Y) {
     wide(
@@ -352,7 +344,7 @@ mod tests {
     /// Whether a launch has the bits of conversions around the launch in float32.
     fn compare(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) {
         let own = run(kernel, &reads.iter().collect::<Vec<_>>(), writes);
-        let wide = |desc: &TensorDesc| computed_type(desc.data_type());
+        let wide = |desc: &TensorDesc| desc.data_type().computed_in();
         let wide_reads: Vec<Tensor> = reads.iter().map(|read| converted(read, wide(&read.desc))).collect();
         let wide_writes: Vec<TensorDesc> = writes.iter().map(|write| desc(wide(write), write.sizes())).collect();
         let results = run(kernel, &wide_reads.iter().collect::<Vec<_>>(), &wide_writes);

@@ -11,7 +11,6 @@ use super::normalization::{batch, layer};
 use super::parallel::{require_packed, Pointer};
 use super::partial_sums::{check_sums, load_sums, store_sums};
 use super::reduce::rows;
-use super::stored::computed_type;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -24,7 +23,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let data_type = match kernel {
         Kernel::AddSums { .. } | Kernel::FromSums { .. } => writes[0].desc.data_type(),
         Kernel::Sums { of: Summing::BatchStatistics | Summing::BatchGradient { .. } } => {
-            computed_type(reads[0].desc.data_type())
+            reads[0].desc.data_type().computed_in()
         }
         _ => reads[0].desc.data_type(),
     };

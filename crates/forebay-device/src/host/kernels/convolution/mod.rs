@@ -17,7 +17,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::parallel::{require_packed, Pointer};
 use super::spatial::{spatial3, Spatial};
-use super::stored::{computed_type, Stored};
+use super::stored::Stored;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
@@ -126,7 +126,7 @@ fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Res
     let refuse = |reason| unsupported(kernel, reason);
     let packed = reads_packed(kernel);
     let is_read = |(number, desc): (usize, &TensorDesc)| match number < packed {
-        true => computed_type(desc.data_type()),
+        true => desc.data_type().computed_in(),
         false => desc.data_type(),
     };
     let types = reads.iter().enumerate().map(is_read).chain(writes.iter().map(TensorDesc::data_type));

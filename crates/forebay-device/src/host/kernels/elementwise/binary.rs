@@ -6,7 +6,6 @@ use forebay_base::DataType;
 use super::super::block::map2;
 use super::super::element::{for_type, Bool, Integer, Number};
 use super::super::simd::limited;
-use super::super::stored::computed_type;
 use super::super::View;
 
 /// y = activation(op(a, b)).
@@ -14,8 +13,8 @@ use super::super::View;
 /// # Safety
 /// As [`super::super::run`].
 pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &View, y: &View) -> Result<(), String> {
-    let data_type = computed_type(a.desc.data_type());
-    if computed_type(b.desc.data_type()) != data_type {
+    let data_type = a.desc.data_type().computed_in();
+    if b.desc.data_type().computed_in() != data_type {
         return Err(format!("operands of {data_type} and {} differ; cast one first", b.desc.data_type()));
     }
     if op.is_comparison() && activation != Activation::None {

@@ -8,7 +8,6 @@ use super::super::block::map1;
 use super::super::buffer::{Buffer, BLOCK};
 use super::super::element::{Bool, Element};
 use super::super::parallel::{broadcast_strides, require_packed, Pointer, Walk};
-use super::super::stored::computed_type;
 use super::super::View;
 
 /// The widest types. Every element type is held exactly by one of them, so that a conversion is a widening and a narrowing
@@ -153,7 +152,7 @@ fn store<W: Wide>(data_type: DataType) -> Store<W> {
 /// # Safety
 /// As [`super::super::run`].
 pub(super) unsafe fn run(narrowing: Narrowing, x: &View, y: &View) -> Result<(), String> {
-    if [x, y].iter().all(|view| computed_type(view.desc.data_type()) == DataType::Float32) {
+    if [x, y].iter().all(|view| view.desc.data_type().computed_in() == DataType::Float32) {
         // SAFETY: the caller's promises. Float32 has all numbers of 16 bits, so that nothing is rounded twice.
         return unsafe { map1(x, y, |x: f32| x) };
     }

@@ -9,7 +9,7 @@ use super::super::block::{map1, map2, run1};
 use super::super::element::{for_type, Bool, Float, Number};
 use super::super::parallel::{for_chunks, widest, Pointer, CHUNK};
 use super::super::simd::limited;
-use super::super::stored::{computed_type, Stored};
+use super::super::stored::Stored;
 use super::super::View;
 
 /// y = op(x).
@@ -17,7 +17,7 @@ use super::super::View;
 /// # Safety
 /// As [`super::super::run`].
 pub(super) unsafe fn forward(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
-    let data_type = computed_type(x.desc.data_type());
+    let data_type = x.desc.data_type().computed_in();
     // SAFETY: the caller's promises, and the types are those of the views.
     unsafe {
         match data_type {
@@ -237,7 +237,7 @@ fn sign<T: Float>(x: T) -> T {
 /// As [`super::super::run`].
 pub(super) unsafe fn gradient(op: UnaryOp, dy: &View, value: &View, dx: &View) -> Result<(), String> {
     // SAFETY: the caller's promises, and the type is that of the views.
-    unsafe { for_type!(computed_type(dy.desc.data_type()), floats, T => gradient_float::<T>(op, dy, value, dx)) }
+    unsafe { for_type!(dy.desc.data_type().computed_in(), floats, T => gradient_float::<T>(op, dy, value, dx)) }
 }
 
 /// # Safety

@@ -10,7 +10,7 @@ use super::super::block::{run1, run2};
 use super::super::element::Float;
 use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::partial_sums::load_sums;
-use super::super::stored::{computed_type, for_each_block, Stored};
+use super::super::stored::{for_each_block, Stored};
 use super::super::strided_layout::StridedLayout;
 use super::super::View;
 
@@ -35,11 +35,11 @@ impl<const N: usize> Shape<N> {
         if let Some(other) = statistics.iter().find(|view| view.count() != strided_layout.channels) {
             return Err(format!("{} needs {} elements, one per channel", other.desc, strided_layout.channels));
         }
-        let data_type = computed_type(x.desc.data_type());
+        let data_type = x.desc.data_type().computed_in();
         if let Some(other) = statistics.iter().find(|view| view.desc.data_type() != data_type) {
             return Err(format!("{} must be {data_type}, as {} is normalised in it", other.desc, x.desc));
         }
-        if let Some(other) = others.iter().find(|other| computed_type(other.desc.data_type()) != data_type) {
+        if let Some(other) = others.iter().find(|other| other.desc.data_type().computed_in() != data_type) {
             return Err(format!("{} is not computed in {data_type}, as {} is", other.desc, x.desc));
         }
         Ok(Shape { x: strided_layout, others: strided_layouts, channels: strided_layout.channels })

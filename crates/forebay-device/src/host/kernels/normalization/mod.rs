@@ -8,7 +8,6 @@ use forebay_base::Kernel;
 
 use super::block::map2;
 use super::element::{for_type, Float};
-use super::stored::computed_type;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
@@ -20,7 +19,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     let data_type = match kernel {
         Kernel::BatchNormalization { .. }
         | Kernel::BatchNormalizationTraining { .. }
-        | Kernel::BatchNormalizationGradient { .. } => computed_type(reads[0].desc.data_type()),
+        | Kernel::BatchNormalizationGradient { .. } => reads[0].desc.data_type().computed_in(),
         _ => reads[0].desc.data_type(),
     };
     // SAFETY: the caller's promises, and the types are those of the views.
