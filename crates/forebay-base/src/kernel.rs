@@ -201,6 +201,28 @@ pub struct Window {
     pub pads_end: Vec<u64>,
 }
 
+impl Window {
+    /// Whether an element may lie in several places of the window.
+    ///
+    /// ```
+    /// use forebay_base::kernel::Window;
+    ///
+    /// let (dilations, pads) = (vec![1, 1], vec![0, 0]);
+    /// let (kernel, strides) = (vec![2, 2], vec![2, 2]);
+    /// let window = Window { kernel, strides, dilations, pads_begin: pads.clone(), pads_end: pads };
+    /// assert!(!window.overlaps());
+    /// assert!(Window { kernel: vec![2, 3], ..window }.overlaps());
+    /// ```
+    pub fn overlaps(&self) -> bool {
+        let reach = self
+            .kernel
+            .iter()
+            .zip(&self.dilations)
+            .map(|(&taps, &dilation)| (taps.max(1) - 1).saturating_mul(dilation));
+        reach.zip(&self.strides).any(|(reach, &stride)| reach >= stride)
+    }
+}
+
 /// A convolution; all three directions use the same description (that of the forward one).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convolution {

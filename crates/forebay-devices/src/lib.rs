@@ -37,6 +37,9 @@ pub static BACKENDS: &[&dyn Backend] = &[&HostBackend, &NullBackend, &VulkanBack
 /// The name of the device that is there on every machine.
 pub const DEFAULT: &str = "host";
 
+/// Other names of backends, as other frameworks have them, and the names that they stand for.
+pub const ALIASES: &[(&str, &str)] = &[("cpu", DEFAULT)];
+
 /// A device that cannot be opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenError {

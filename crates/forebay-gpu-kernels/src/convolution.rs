@@ -79,6 +79,11 @@ pub(super) fn lower(
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
     let lowered = || {
+        if let Kernel::ConvolutionWeightGradient { convolution } = kernel {
+            let (operand_type, stays_wide) = OperandType::with_sums(reads, writes)?;
+            let geometry = Geometry::new(operand_type, convolution, &reads[0], &writes[0], &reads[1])?;
+            return Ok(weight_gradient::lower(&geometry, stays_wide, gpu));
+        }
         let operand_type = OperandType::of(reads, writes)?;
         reads[2..].iter().try_for_each(check_packed)?;
         let bias = reads.len() > 2;
@@ -93,10 +98,6 @@ pub(super) fn lower(
                 let geometry = Geometry::new(operand_type, convolution, &writes[0], &reads[1], &reads[0])?;
                 let direction = Direction::transposed(&geometry);
                 Ok(by_images(&operands, gpu, |images| direction.dispatch(images, bias, *activation, gpu)))
-            }
-            Kernel::ConvolutionWeightGradient { convolution } => {
-                let geometry = Geometry::new(operand_type, convolution, &reads[0], &writes[0], &reads[1])?;
-                Ok(weight_gradient::lower(&geometry, gpu))
             }
             _ => Err("not a convolution".to_string()),
         }

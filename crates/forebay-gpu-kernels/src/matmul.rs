@@ -67,11 +67,12 @@ pub(super) fn lower(
     let &Kernel::MatMul { transpose_a, transpose_b, alpha, beta, activation, part } = kernel else {
         return Err(unsupported(kernel, "not a matrix product"));
     };
-    let operand_type = OperandType::of(reads, writes).map_err(refuse)?;
+    // The columns of a result that are there already are read as it is written.
+    let continued = kernel.facts().continues;
+    let own_reads = reads.iter().enumerate().filter(|(number, _)| Some(*number) != continued);
+    let own_reads: Vec<TensorDesc> = own_reads.map(|(_, desc)| desc.clone()).collect();
+    let (operand_type, stays_wide) = OperandType::with_sums(&own_reads, writes).map_err(refuse)?;
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    if operand_type != OperandType::Float32 && matches!(part, ProductPart::Columns { .. }) {
-        return Err(refuse("sums that were rounded to 16 bits are not gone on from".to_string()));
-    }
     let first_column = match part {
         ProductPart::Whole => None,
         ProductPart::Columns { first } => Some(first),
@@ -120,10 +121,13 @@ pub(super) fn lower(
     parameters.extend([first_column.unwrap_or(0) as u32, PRODUCT_TERMS as u32, product.outer.len() as u32]);
     parameters.extend(product.outer.iter().flatten().map(|&word| word as u32));
     let summand = if reads.len() > summand { Operand::Read(summand) } else { Operand::Read(0) };
+    // Builds of 16 bits have the result bound twice, as what it may be stored in.
+    let count = if operand_type == OperandType::Float32 { 4 } else { 5 };
+    let operands = [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0), Operand::Write(0)];
     Ok(Dispatch {
         shader,
-        constants: vec![u32::from(transpose_a), u32::from(transpose_b), u32::from(blocks > 1)],
-        bindings: [Operand::Read(0), Operand::Read(1), summand, Operand::Write(0)].map(Into::into).to_vec(),
+        constants: [transpose_a, transpose_b, blocks > 1, stays_wide].map(u32::from)[..count - 1].to_vec(),
+        bindings: operands[..count].iter().map(|&operand| operand.into()).collect(),
         parameters,
         groups,
     }

@@ -20,10 +20,23 @@ pub(super) type Builds = [&'static Shader; 3];
 pub(super) type CooperativeBuilds = [&'static Shader; 2];
 
 impl OperandType {
+    /// The type of what is read, and whether results stay float32 where it has 16 bits.
+    ///
+    /// # Errors
+    /// Where operands are not all of one of these types.
+    pub fn with_sums(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(OperandType, bool), String> {
+        let operand_type = OperandType::of(reads, &[])?;
+        let is_wide = writes.iter().all(|desc| desc.data_type() == DataType::Float32);
+        match is_wide {
+            true => Ok((operand_type, operand_type != OperandType::Float32)),
+            false => Ok((OperandType::of(reads, writes)?, false)),
+        }
+    }
+
     /// # Errors
     /// Where operands are not all of one of these types.
     pub fn of(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<OperandType, String> {
-        let data_type = writes.first().map_or(DataType::Float32, TensorDesc::data_type);
+        let data_type = reads.first().map_or(DataType::Float32, TensorDesc::data_type);
         let operand_type = match data_type {
             DataType::Float16 => OperandType::Float16,
             DataType::BFloat16 => OperandType::BFloat16,

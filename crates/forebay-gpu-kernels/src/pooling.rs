@@ -3,9 +3,9 @@
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::operands::require_type;
-use super::shaders::{Shader, POOLING, POOLING_INDICES};
-use super::spatial::{by_images, require_float32, Sliding, Spatial};
+use super::operands::{format_of, require_type};
+use super::shaders::{Shader, POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16};
+use super::spatial::{by_images, Sliding, Spatial};
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// Elements that a workgroup computes.
@@ -23,10 +23,18 @@ pub(super) fn lower(
         if let Kernel::PoolIndices { window } = kernel {
             return indices(window, &reads[0], &writes[0], gpu);
         }
-        require_float32(reads, writes)?;
+        let is_float = |desc: &&TensorDesc| desc.data_type().computed_in() == DataType::Float32;
+        if let Some(desc) = reads.iter().chain(writes).find(|desc| !is_float(desc)) {
+            return Err(format!("{desc} is not float32"));
+        }
+        let shader = match writes[0].data_type() {
+            DataType::Float16 => &POOLING_TO_F16,
+            DataType::BFloat16 => &POOLING_TO_BF16,
+            _ => &POOLING,
+        };
         match kernel {
             Kernel::Pool { op, window } => {
-                Pooling::new(*op, window, &reads[0], &writes[0])?.lower(&POOLING, [x, x], &writes[0], false, gpu)
+                Pooling::new(*op, window, &reads[0], &writes[0])?.lower(shader, [x, x], &writes[0], false, gpu)
             }
             Kernel::PoolGradient { op: PoolOp::Max, .. } if reads.len() < 2 => {
                 Err("the gradient of max pooling needs x".to_string())
@@ -34,7 +42,7 @@ pub(super) fn lower(
             Kernel::PoolGradient { op, window } => {
                 let dy = x;
                 let x = reads.get(1).map_or(dy, |x| (x, Operand::Read(1)));
-                Pooling::new(*op, window, &writes[0], &reads[0])?.lower(&POOLING, [x, dy], &writes[0], true, gpu)
+                Pooling::new(*op, window, &writes[0], &reads[0])?.lower(shader, [x, dy], &writes[0], true, gpu)
             }
             _ => Err("not a pooling".to_string()),
         }
@@ -95,7 +103,12 @@ impl Pooling {
             parameters.extend(spatial.iter().flat_map(Spatial::stride_words));
             Dispatch {
                 shader,
-                constants: vec![self.operation, u32::from(gradient)],
+                constants: vec![
+                    self.operation,
+                    u32::from(gradient),
+                    format_of(x.0.data_type()),
+                    format_of(dy.0.data_type()),
+                ],
                 bindings: [x.1, dy.1, Operand::Write(0)].map(Into::into).to_vec(),
                 parameters,
                 groups,

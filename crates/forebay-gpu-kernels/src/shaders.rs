@@ -180,6 +180,8 @@ shaders! {
     MATMUL_64X64_F16_COOPERATIVE_VECTORIZED = "matmul_64x64_f16_cooperative_vectorized",
     POOLING = "pooling",
     POOLING_INDICES = "pooling_indices",
+    POOLING_TO_BF16 = "pooling_to_bf16" portable,
+    POOLING_TO_F16 = "pooling_to_f16" portable,
     RECURRENT = "recurrent",
     RECURRENT_GRADIENT = "recurrent_gradient",
     WEIGHT_GRADIENT_16X64_NARROW = "weight_gradient_16x64_narrow" portable,

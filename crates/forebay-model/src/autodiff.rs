@@ -34,7 +34,9 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
     keep_statistics(graph, &wanted);
     graph.begin_backward();
     let mut d_values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
-    let mut builder = GradientBuilder { graph, wanted: &wanted, infer: infer_node, prefix: "gradient" };
+    let from_inputs = from_inputs(graph);
+    let mut builder =
+        GradientBuilder { graph, wanted: &wanted, from_inputs: &from_inputs, infer: infer_node, prefix: "gradient" };
     d_values[of.0 as usize] = Some(builder.constant(seed));
     for i in (0..builder.graph.nodes.len()).rev() {
         let node = builder.graph.nodes[i].clone();
@@ -121,6 +123,20 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
         }
     }
     Ok(wanted)
+}
+
+/// By value: whether it depends on an input of the graph.
+fn from_inputs(graph: &Graph) -> Vec<bool> {
+    let mut from_inputs = vec![false; graph.values.len()];
+    for &input in graph.inputs.iter().filter(|&input| !graph.initializers.contains_key(input)) {
+        from_inputs[input.0 as usize] = true;
+    }
+    for node in &graph.nodes {
+        if node.inputs.iter().flatten().any(|input| from_inputs[input.0 as usize]) {
+            node.outputs.iter().flatten().for_each(|output| from_inputs[output.0 as usize] = true);
+        }
+    }
+    from_inputs
 }
 
 /// Gives layer normalisations their optional outputs, mean and inverse deviation, and attention its result by heads and the

@@ -15,6 +15,7 @@ use forebay_base::Kernel;
 use crate::action::Action;
 use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
+use crate::precision::widened;
 
 /// Largest size of an axis whose padding by reflection has a gradient: it needs an index per element.
 const PADDED_SIZE_MAX: u64 = 1 << 24;
@@ -115,6 +116,11 @@ impl Application<'_> {
             // What narrow types keep of a number has steps, as the integers have.
             Kernel::Cast(_) if [x.data_type, builder.ty(dy).data_type].iter().any(|ty| !ty.has_gradients()) => {
                 return Some(vec![None]);
+            }
+            // Gradients by parameters are not rounded on their way to float32.
+            Kernel::Cast(_) if builder.is_of_parameters(input(0)) => {
+                let wide = builder.converted_from(dy).filter(|&wide| builder.ty(wide) == x);
+                return Some(vec![Some(wide.unwrap_or_else(|| builder.cast(dy, &x)))]);
             }
             Kernel::Cast(_) => (Kernel::cast(), vec![dy]),
             Kernel::Slice { starts, steps } => {
@@ -370,7 +376,9 @@ impl Application<'_> {
     ) -> Gradients {
         let (a, b) = (self.inputs[0], self.inputs[1]);
         let product = |builder: &mut GradientBuilder, i: usize, (left, transpose_left), (right, transpose_right)| {
-            let ty = builder.ty(self.inputs[i]);
+            let own = builder.ty(self.inputs[i]);
+            // By weights, it is a sum over the batch, as in `weight_gradient`.
+            let ty = if builder.is_of_parameters(self.inputs[i]) { widened(&own) } else { own.clone() };
             let rank = ty.shape.len();
             let mut shape = builder.ty(dy).shape;
             let batch = shape.len() - 2;
@@ -385,7 +393,8 @@ impl Application<'_> {
                 part: ProductPart::Whole,
             };
             let d = builder.one(kernel, &[left, right], TensorType::new(ty.data_type, &shape));
-            builder.sum_to(d, &ty.shape)
+            let sum = builder.sum_to(d, &ty.shape);
+            builder.cast(sum, &own)
         };
         let mut gradients = vec![None; self.inputs.len()];
         if self.needs[1] {
@@ -490,6 +499,8 @@ impl Application<'_> {
     }
 }
 
+/// The gradient by weights, which is a sum over the batch: in float32, so that sums over parts of the batch are added before they are
+/// rounded.
 fn weight_gradient(
     builder: &mut GradientBuilder,
     convolution: &Convolution,
@@ -499,7 +510,8 @@ fn weight_gradient(
 ) -> ValueId {
     let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution.clone() };
     let ty = builder.ty(w);
-    builder.one(kernel, &[x, dy], ty)
+    let sums = builder.one(kernel, &[x, dy], widened(&ty));
+    builder.cast(sums, &ty)
 }
 
 /// The sum over everything but the channels (axis 1): the gradient of a bias.

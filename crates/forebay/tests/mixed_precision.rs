@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{DataType, Model, Tensor};
-use forebay_golden::{host, onnx, trainer};
+use forebay::training::{Loss, Optimizer, Precision, TrainingOptions};
+use forebay::{DataType, MemorySize, Model, Tensor, Trainer};
+use forebay_golden::{host, onnx, trainer, Case};
 use forebay_testing::Random;
 use half::{bf16, f16};
 
@@ -177,4 +177,26 @@ fn float16_between_conversions_trains() {
 #[test]
 fn bfloat16_between_conversions_trains() {
     check(DataType::BFloat16, |value| bf16::from_f64(value).to_f64(), 1.0 / 128.0);
+}
+
+/// Weight gradients, products and pooling are computed in parts as those of float32 are.
+#[test]
+fn the_least_budget_is_about_half_of_that_in_float32() {
+    let case = Case::read("unet3d");
+    let options = |precision: Option<Precision>| {
+        let mut options = forebay_golden::recipe(&case);
+        options.precision = precision;
+        options
+    };
+    let least = |trainer: &Trainer| trainer.statistics().minimum_budget_bytes;
+    let wide = least(&trainer(case.model(), options(None), host(2)));
+    for precision in [Precision::bfloat16(), Precision::float16()] {
+        let mut free = trainer(case.model(), options(Some(precision.clone())), host(2));
+        let narrow = least(&free);
+        assert!(narrow < wide * 2 / 3, "{}: {narrow} bytes, and {wide} in float32", precision.kind);
+        let within = host(2).simulate_device(MemorySize::Bytes(narrow));
+        let mut within = trainer(case.model(), options(Some(precision.clone())), within);
+        let (expected, found) = [&mut free, &mut within].map(|trainer| forebay_golden::run(&case, trainer, 1)).into();
+        forebay_golden::assert_same(&expected, &found, &precision.kind.to_string());
+    }
 }

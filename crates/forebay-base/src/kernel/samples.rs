@@ -143,13 +143,21 @@ pub fn on_devices() -> Vec<Sample> {
     kinds.flat_map(of).collect()
 }
 
-/// The samples once more with operands of 16 bits: products with all of them, and [`stored_in_sixteen_bits`].
+/// The samples once more with operands of 16 bits: products with all of them and, where they add along the batch, with results of
+/// float32, and [`stored_in_sixteen_bits`].
 pub fn of_sixteen_bits() -> Vec<Sample> {
     let is_product = |sample: &Sample| sample.kernel.facts().types == super::facts::ElementTypes::Products;
-    let products = || all().into_iter().filter(is_product);
-    let types = SIXTEEN_BITS.into_iter();
-    let products = types.flat_map(|kind| products().filter_map(move |sample| sample.in_type(kind)));
-    products.chain(stored_in_sixteen_bits()).collect()
+    let products: Vec<Sample> = all().into_iter().filter(is_product).collect();
+    let of_kind = |kind| products.iter().filter_map(move |sample| sample.clone().in_type(kind));
+    let narrow: Vec<Sample> = SIXTEEN_BITS.into_iter().flat_map(of_kind).collect();
+    let stays_wide =
+        |sample: &&Sample| matches!(sample.kernel, Kernel::MatMul { .. } | Kernel::ConvolutionWeightGradient { .. });
+    let wide = |sample: &Sample| {
+        let writes = sample.writes.iter().map(|desc| in_type(desc, Float32)).collect::<Option<_>>()?;
+        Some(Sample { writes, ..sample.clone() })
+    };
+    let wide: Vec<Sample> = narrow.iter().filter(stays_wide).filter_map(wide).collect();
+    [narrow, wide, stored_in_sixteen_bits()].concat()
 }
 
 /// The samples of which some operands may be stored in 16 bits ([`SixteenBit`]): with all of these, with those that are read, and with

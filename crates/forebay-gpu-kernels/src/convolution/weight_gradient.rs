@@ -63,8 +63,8 @@ fn tiles(outputs: u32, operand_type: OperandType, gpu: &Target) -> Tiles {
     }
 }
 
-/// How a weight gradient runs.
-pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
+/// How a weight gradient runs. Where what is read has 16 bits, results may stay float32.
+pub(super) fn lower(geometry: &Geometry, stays_wide: bool, gpu: &Target) -> Lowered {
     let (window, y) = (&geometry.window, &geometry.y);
     let weights_per_output = u64::from(geometry.inputs) * u64::from(window.taps());
     let weights = weights_per_output * u64::from(geometry.outputs) * u64::from(geometry.groups);
@@ -127,11 +127,12 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     parameters.extend([window.kernel, window.strides, window.dilations, window.pads].into_iter().flatten());
     let (own_chunks, own_images) = if are_images { (0, own) } else { (own, 0) };
     parameters.extend([weights, u64::from(y.images), own_chunks, own_images].map(|word| word as u32));
-    // A shader has all of its bindings bound, even those that it does not use here.
+    // A shader has all of its bindings bound, even those that it does not use here. Results that stay float32 are the sums of the only
+    // subtree.
     let of_subtrees = if count > 1 { Operand::Between } else { Operand::Write(0) };
     let dispatch = Dispatch {
         shader,
-        constants: vec![u32::from(count > 1)],
+        constants: vec![u32::from(count > 1 || stays_wide)],
         bindings: [Operand::Read(0), Operand::Read(1), Operand::Write(0), of_subtrees].map(Into::into).to_vec(),
         parameters,
         groups,
@@ -143,7 +144,7 @@ pub(super) fn lower(geometry: &Geometry, gpu: &Target) -> Lowered {
     let groups = super::super::groups(weights.div_ceil(SUMS_WEIGHTS), gpu);
     let counts = [u64::from(groups[0]), weights, count, above.groups(), above.group_leaves()];
     let sums = Dispatch {
-        shader: geometry.operand_type.build(SUMS),
+        shader: if stays_wide { OperandType::Float32 } else { geometry.operand_type }.build(SUMS),
         constants: Vec::new(),
         bindings: [Operand::Between, Operand::Write(0)].map(Into::into).to_vec(),
         parameters: counts.map(|word| word as u32).to_vec(),

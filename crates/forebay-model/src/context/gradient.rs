@@ -14,6 +14,8 @@ pub struct GradientBuilder<'a> {
     pub graph: &'a mut Graph,
     /// By value: whether its gradient is wanted (it depends on a trained parameter or an asked-for input).
     pub wanted: &'a [bool],
+    /// By value: whether it depends on an input of the graph. What does not is a parameter, a constant, or made of these.
+    pub from_inputs: &'a [bool],
     /// Gives the outputs of an appended operator their types: inference, which stands above and looks operators up.
     pub infer: fn(&mut Graph, usize) -> Result<(), ModelError>,
     /// What the names of new values begin with.
@@ -24,6 +26,11 @@ impl GradientBuilder<'_> {
     /// Whether the gradient by the node's input `i` is wanted.
     pub fn needs(&self, node: &Node, i: usize) -> bool {
         matches!(node.inputs.get(i), Some(Some(value)) if self.wanted.get(value.0 as usize).copied().unwrap_or(false))
+    }
+
+    /// Whether a value is made of parameters and constants alone.
+    pub fn is_of_parameters(&self, value: ValueId) -> bool {
+        self.from_inputs.get(value.0 as usize) == Some(&false)
     }
 
     /// The type of a value.
@@ -69,8 +76,15 @@ impl GradientBuilder<'_> {
         results.into_iter().zip(outputs).map(|(result, output)| self.cast(result, output)).collect()
     }
 
+    /// What a value was converted from by the node that made it.
+    pub fn converted_from(&self, value: ValueId) -> Option<ValueId> {
+        let made_it = |node: &&Node| node.outputs.contains(&Some(value));
+        let node = self.graph.nodes.iter().rev().find(made_it)?;
+        matches!(node.operation, Operation::Kernel(Kernel::Cast(_))).then(|| node.inputs[0]).flatten()
+    }
+
     /// The same elements in another type; the value itself where it has that type.
-    fn cast(&mut self, x: ValueId, ty: &TensorType) -> ValueId {
+    pub fn cast(&mut self, x: ValueId, ty: &TensorType) -> ValueId {
         if self.ty(x) == *ty {
             return x;
         }

@@ -45,8 +45,12 @@ fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Opti
     {
         return None;
     }
-    // What is read later has to be what is read here.
-    let stays = uses.writers(from.buffer).iter().all(|&writer| writer < index);
+    // What is read later has to be what is read here. The rest of a concatenation may be written at any time.
+    let overwrites = |&&writer: &&usize| {
+        let mut writes = program.launches[writer].writes.iter();
+        writer >= index && writes.any(|write| write.buffer == from.buffer && write.range().overlaps(from.range()))
+    };
+    let stays = !uses.writers(from.buffer).iter().any(|writer| overwrites(&writer));
     let is_written_here = uses.writers(to.buffer) == [index];
     if !stays || !is_written_here {
         return None;
@@ -212,6 +216,20 @@ mod tests {
         mixed.launch(Kernel::Fill { value: 1.0 }, &[], &x);
         mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&wide], &y);
         assert_eq!(mixed.fused(&[y.buffer]).len(), 3);
+    }
+
+    #[test]
+    fn what_lies_next_to_it_may_be_written_later() {
+        for overwritten in [false, true] {
+            let mut mixed = Mixed::default();
+            let [wide, y, z] = ["wide", "y", "half z"].map(|name| mixed.temporary(name));
+            let both = mixed.of("half both", Role::Temporary, 16);
+            let part = |number: u64| Operand { offset_bytes: 16 * number, desc: z.desc.clone(), ..both.clone() };
+            mixed.launch(Kernel::cast(), &[&part(0)], &wide);
+            mixed.launch(Kernel::Copy, &[&z], &part(u64::from(!overwritten)));
+            mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&wide], &y);
+            assert_eq!(mixed.fused(&[both.buffer, y.buffer]).len(), if overwritten { 3 } else { 2 });
+        }
     }
 
     #[test]

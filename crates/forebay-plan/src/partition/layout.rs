@@ -22,7 +22,7 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     let fits = (4..=5).contains(&sizes.len())
         && sizes[0] == 1
         && sizes[2] > 1
-        && desc.data_type() == DataType::Float32
+        && desc.data_type().computed_in() == DataType::Float32
         && desc.is_packed()
         && buffer.role.is_temporary();
     if !fits {

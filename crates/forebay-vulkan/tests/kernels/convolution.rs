@@ -94,6 +94,11 @@ impl Case {
         let kernel = Kernel::ConvolutionWeightGradient { convolution: convolution() };
         let reads = [self.x.clone(), self.y.clone()];
         compare(seed, &kernel, &reads, std::slice::from_ref(&self.w.0), self.tolerance());
+        if self.data_type() != DataType::Float32 {
+            // Sums that are not rounded.
+            let sums = packed(DataType::Float32, self.w.0.sizes());
+            compare(seed, &kernel, &reads, &[sums], self.tolerance() - rounding(self.data_type()));
+        }
     }
 }
 
@@ -249,9 +254,13 @@ fn a_weight_gradient_has_the_same_bits_whole_and_in_parts() {
         ([2, 1, 1, 150], &[1300, 2], [3, 1, 1, 1]),
         ([4, 1, 1, 6], &[5000], [4, 1, 3, 2]),
     ];
-    for (seed, (sizes, input, window)) in (300..).zip(cases) {
+    let types = [DataType::Float32, DataType::Float16, DataType::BFloat16];
+    for (seed, (sizes, input, window)) in (300..).zip([cases, cases].concat()) {
         let mut random = Random::new(seed);
         let case = Case::even(&mut random, sizes, input, window);
+        // Of 16 bits, sums are float32.
+        let w = case.w.clone();
+        let case = Case { w, ..case.of(types[seed as usize % 3]) };
         let kernel = Kernel::ConvolutionWeightGradient { convolution: case.convolution.clone() };
         let expected = whole(&case, &kernel, &[&case.x, &case.y], &case.w.0);
         assert!(expected == in_parts(&case, 0, 1, &[0, 1]), "seed {seed}: cut between images");

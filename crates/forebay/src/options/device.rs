@@ -10,7 +10,7 @@ use crate::process_group::ProcessGroup;
 use crate::Shard;
 
 /// A device by its name on the command line: a backend (`host`, `null`, `vulkan`), and where there may be several devices of it,
-/// which one (`vulkan:0`, `vulkan:radeon`).
+/// which one (`vulkan:0`, `vulkan:radeon`). `cpu` is another name of `host`.
 ///
 /// A name says nothing of whether there is such a device: that shows when it is opened. [`devices`](crate::devices) lists what
 /// there is.
@@ -21,6 +21,7 @@ use crate::Shard;
 /// let name: DeviceName = "vulkan:1".parse()?;
 /// assert_eq!((name.backend(), name.index(), name.to_string()), ("vulkan", Some(1), "vulkan:1".to_string()));
 /// assert_eq!(DeviceName::default(), "host".parse()?);
+/// assert_eq!("cpu".parse::<DeviceName>()?.to_string(), "host");
 /// assert!("vulkan:".parse::<DeviceName>().is_err());
 /// # Ok::<(), forebay::Error>(())
 /// ```
@@ -69,6 +70,8 @@ impl FromStr for DeviceName {
                 format!("'{text}' names no device: write BACKEND, BACKEND:NUMBER or BACKEND:NAME, as in vulkan:0");
             return Err(Error::Option { reason });
         }
+        let alias = forebay_devices::ALIASES.iter().find(|(alias, _)| *alias == text);
+        let backend = alias.map_or(backend, |(_, backend)| *backend);
         Ok(DeviceName { backend: backend.to_string(), adapter: adapter.map(str::to_string) })
     }
 }

@@ -327,13 +327,15 @@ impl Operands<'_> {
         // What is part of a product is not cut again.
         let is_whole = part == ProductPart::Whole;
         self.product_rows(is_whole, &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
-        // Where there are batches, rows are packed; and sums in 16 bits are rounded, so that nothing can be added to them.
+        // Where there are batches, rows are packed.
         let is_one_matrix = y.sizes()[..rank - 2].iter().all(|&size| size == 1);
-        let may_be_cut = is_whole && is_one_matrix && y.data_type() == DataType::Float32;
+        let may_be_cut = is_whole && is_one_matrix;
         let columns = (OperandRef::Write(0), Along { first: first_column, ..Along::axis(rank - 1) });
         let targets = with_summand([read(1, of(1, false)), columns], rank - 1);
         self.add(AxisRole::Columns, may_be_cut.then_some(PRODUCT_COLUMNS), &targets, &[]);
-        let leaves = (may_be_cut && y.is_packed() && may_add_terms && !has_summand).then_some(lines::PRODUCT);
+        // Sums in 16 bits are rounded, so that nothing can be added to them.
+        let may_be_added = may_add_terms && !has_summand && y.data_type() == DataType::Float32;
+        let leaves = (may_be_cut && y.is_packed() && may_be_added).then_some(lines::PRODUCT);
         self.add(AxisRole::Reduced, leaves, &[read(0, of(0, false)), read(1, of(1, true))], &[]);
         Some(())
     }

@@ -84,7 +84,7 @@ pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::Float32,
-        sixteen_bit: SixteenBit::NONE,
+        sixteen_bit: SixteenBit::of(&[0], &[0]),
         work: Work::Elements,
         counted_along: OperandRef::Write(0),
         continues: None,
@@ -111,7 +111,8 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
-        sixteen_bit: SixteenBit::NONE,
+        // Where windows overlap, gradients are added.
+        sixteen_bit: SixteenBit::of(&[0, 1], if window.overlaps() { &[] } else { &[0] }),
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
         continues: None,

@@ -137,7 +137,7 @@ pub(super) fn cast() -> KernelFacts<'static> {
         counted_along: OperandRef::Write(0),
         continues: None,
         cut_choice: CutChoice::First,
-        by_rows: ByRows::NONE,
+        by_rows: ByRows::of(&[0], &[0]),
         leading_axes: Some(LeadingAxes::of(&[0], 1)),
         broadcast_from: None,
         reads_entangled: 0,

@@ -136,9 +136,11 @@ fn cuts_keep_to_lines() {
     let trees: Vec<_> = found.iter().map(|one| one.leaves.is_some()).collect();
     assert_eq!(trees, [false, false, true], "only terms are summed");
     let sixteen = [&a, &b, &y].map(|desc| TensorDesc::packed(DataType::Float16, desc.sizes()).unwrap());
-    let found = product.facts().dimensions(&[&sixteen[0], &sixteen[1]], &[&sixteen[2]]).unwrap();
-    let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
-    assert_eq!(steps, [Some(1), None, None], "sums of 16 bits are rounded");
+    for (result, terms) in [(&sixteen[2], None), (&y, Some(super::super::PRODUCT_TERMS))] {
+        let found = product.facts().dimensions(&[&sixteen[0], &sixteen[1]], &[result]).unwrap();
+        let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
+        assert_eq!(steps, [Some(1), Some(PRODUCT_COLUMNS), terms], "sums of 16 bits are rounded");
+    }
     // Columns of a part are counted from its first.
     let mut columns = product.clone();
     if let super::Placement::Product(part, _) = columns.placement() {

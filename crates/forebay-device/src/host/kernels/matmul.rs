@@ -1,17 +1,24 @@
-//! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms.
+//! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms. Tiles of 16 bits are
+//! rounded once, from sums in float32.
 
 use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
-use forebay_base::{DataType, Kernel};
+use forebay_base::Kernel;
 
-use super::parallel::{broadcast_strides, for_each, require_packed, Pointer};
-use super::product::{multiply, rows_max, Matrix, PANEL};
+use super::buffer::{Buffer, Source, BLOCK};
+use super::parallel::{broadcast_strides, for_each, require_packed};
+use super::product::{buffer_count, multiply, Factor, Matrix, PANEL};
 use super::simd::limited;
+use super::sixteen_bit::check_types;
+use super::stored::Stored;
+use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::{unsupported, View};
 use crate::device::DeviceError;
 
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
+/// A row of a tile is read at once from what is added to it.
+const _: () = assert!(TILE_COLUMNS <= BLOCK);
 
 /// Tasks that keep a few threads busy to the end.
 const TASKS_MIN: usize = 8;
@@ -26,11 +33,7 @@ fn tile_columns(others: usize, n: usize) -> usize {
 
 /// One product's numbers.
 struct Product {
-    m: usize,
-    n: usize,
     k: usize,
-    transpose_a: bool,
-    transpose_b: bool,
     alpha: f32,
     beta: f32,
     activation: Activation,
@@ -46,9 +49,8 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let refuse = |reason| unsupported(kernel, reason);
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    if let Some(view) = [a, b, y].into_iter().chain(reads.get(2)).find(|v| v.desc.data_type() != DataType::Float32) {
-        return Err(refuse(format!("the host multiplies float32, not {}", view.desc.data_type())));
-    }
+    let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
+    check_types(kernel, &descs(reads), &descs(writes)).map_err(refuse)?;
     let matrix = |view: &View, transpose: bool| {
         let sizes = view.sizes();
         let (rows, columns) = match sizes.len() {
@@ -72,6 +74,9 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         return Err(refuse(format!("sizes {}, {} and {} do not fit", a.desc, b.desc, y.desc)));
     }
     let batches = batches(a, b, y).map_err(refuse)?;
+    if batches.is_empty() {
+        return Ok(());
+    }
     // What is computed of y: its columns from the first on.
     let mut sizes = y.sizes();
     if let Some(columns) = sizes.last_mut() {
@@ -82,32 +87,52 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if matches!(part, ProductPart::Columns { first: 1.. }) && !is_in_place() {
         return Err(refuse("columns are added to a matrix in its place".to_string()));
     }
-    let product = Product { m, n, k, transpose_a, transpose_b, alpha, beta, activation };
+    let product = Product { k, alpha, beta, activation };
     let c = match c {
-        Some(c) => Some((Pointer::<f32>::of(c), broadcast_strides(c, &sizes).map_err(refuse)?)),
+        Some(c) => Some((Stored::of(c), broadcast_strides(c, &sizes).map_err(refuse)?)),
         None => None,
     };
     let pitch = |view| row_pitch(view).map_err(refuse);
     let (a_pitch, b_pitch, y_pitch) = (pitch(a)?, pitch(b)?, pitch(y)?);
-    let (a, b, out) = (Pointer::<f32>::of(a), Pointer::<f32>::of(b), Pointer::<f32>::of(y));
-    let tile_rows = rows_max(TILE_ROWS, TILE_COLUMNS, k);
+    let (a, b, out) = (Stored::of(a), Stored::of(b), Stored::of(y));
+    let factors = |batch: usize| {
+        let (a_batch, b_batch) = batches[batch];
+        // SAFETY: batch offsets lie inside the operands.
+        let (a, b) = unsafe { (a.at((a_batch * m * k) as isize), b.at((b_batch * k * n) as isize)) };
+        let (a, b) = (Factor::rows(a, a_pitch), Factor::rows(b, b_pitch));
+        (if transpose_a { a.transposed() } else { a }, if transpose_b { b.transposed() } else { b })
+    };
+    let tile_rows = tile_rows(k, factors(0), out);
     let row_tiles = m.div_ceil(tile_rows);
     let tile_columns = tile_columns(batches.len() * row_tiles, n);
     let column_tiles = n.div_ceil(tile_columns);
     for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
         let (row, column) = (tile / column_tiles * tile_rows, tile % column_tiles * tile_columns);
-        let (a_batch, b_batch) = batches[batch];
+        let tile = Tile { row, column, rows: tile_rows.min(m - row), columns: tile_columns.min(n - column) };
         // SAFETY: batch offsets lie inside the operands; every task writes a tile of its own.
         unsafe {
-            let a = Matrix::rows(a.at((a_batch * m * k) as isize), a_pitch);
-            let b = Matrix::rows(b.at((b_batch * k * n) as isize), b_pitch);
-            let y = Matrix::rows(out.at((batch * m * y_pitch + first) as isize), y_pitch);
+            let y = out.at((batch * m * y_pitch + first) as isize);
             let summand = c.as_ref().map(|(base, strides)| summand(*base, strides, &sizes, batch));
-            tile_product(&product, (row, column), (tile_rows, tile_columns), a, b, y, summand);
+            tile_product(&product, &tile, factors(batch), (y, y_pitch), summand);
         }
     });
     Ok(())
+}
+
+/// Rows of a tile: as many as the calling thread's buffer has room for.
+fn tile_rows(k: usize, factors: (Factor, Factor), y: Stored<f32>) -> usize {
+    let count = |rows: usize| buffer_count((rows, TILE_COLUMNS, k), factors) + own_count(rows * TILE_COLUMNS, y);
+    let mut halved = (0..TILE_ROWS.ilog2()).map(|halvings| TILE_ROWS >> halvings);
+    halved.find(|&rows| count(rows) <= ELEMENTS_MAX).unwrap_or(1)
+}
+
+/// Elements of a buffer for what is written of an operand: none where that is float32.
+fn own_count(count: usize, operand: Stored<f32>) -> usize {
+    match operand.own() {
+        Some(_) => 0,
+        None => count,
+    }
 }
 
 /// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
@@ -122,11 +147,37 @@ fn row_pitch(view: &View) -> Result<usize, String> {
     Ok(sizes.last().copied().unwrap_or(1))
 }
 
+/// What is added to a product.
+#[derive(Clone, Copy)]
+struct Summand {
+    elements: Stored<f32>,
+    row_stride: isize,
+    column_stride: isize,
+}
+
+impl Summand {
+    /// Fills a row of a tile with what is added to it, times a factor.
+    ///
+    /// # Safety
+    /// The row must lie in the summand from a column on, its at most [`BLOCK`] elements be writable at `target`, and no one else's.
+    unsafe fn fill(self, (row, column): (usize, usize), factor: f32, target: *mut f32, columns: usize) {
+        let mut buffer = Buffer::new();
+        let offset = row as isize * self.row_stride + column as isize * self.column_stride;
+        // SAFETY: the caller's promises; a summand in the place of the result is copied first.
+        let (line, values) = unsafe {
+            let elements = (self.elements.at(offset), self.column_stride);
+            let values = elements.load(0, columns, &mut buffer, target.cast_const().cast());
+            (std::slice::from_raw_parts_mut(target, columns), values)
+        };
+        line.iter_mut().zip(values).for_each(|(sum, value)| *sum = factor * value);
+    }
+}
+
 /// The matrix that is added in a batch: its strides may be 0.
 ///
 /// # Safety
 /// The batch must exist.
-unsafe fn summand(base: Pointer<f32>, strides: &[isize], sizes: &[usize], batch: usize) -> Matrix {
+unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: usize) -> Summand {
     let outer = sizes.len().saturating_sub(2);
     let (mut offset, mut left) = (0, batch);
     for dimension in (0..outer).rev() {
@@ -135,7 +186,7 @@ unsafe fn summand(base: Pointer<f32>, strides: &[isize], sizes: &[usize], batch:
     }
     let row_stride = if sizes.len() > 1 { strides[outer] } else { 0 };
     // SAFETY: strides broadcast the summand over the batch.
-    Matrix { base: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
+    Summand { elements: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
 }
 
 /// By batch of y: the batches of a and b, broadcast as NumPy does.
@@ -173,48 +224,61 @@ fn batches(a: &View, b: &View, y: &View) -> Result<Vec<(usize, usize)>, String> 
     Ok((0..count).map(|batch| (index(batch, &a_strides), index(batch, &b_strides))).collect())
 }
 
+/// A part of a product's result.
+struct Tile {
+    row: usize,
+    column: usize,
+    rows: usize,
+    /// At most [`TILE_COLUMNS`].
+    columns: usize,
+}
+
 /// One tile of one batch. The summand is read before the tile is written, so it may be the tile itself.
 ///
 /// # Safety
-/// The matrices must be those of the batch; the tile must be no one else's.
+/// The matrices must be those of the batch, `y` with its row pitch; the tile must be no one else's.
 unsafe fn tile_product(
     product: &Product,
-    (row, column): (usize, usize),
-    (tile_rows, tile_columns): (usize, usize),
-    a: Matrix,
-    b: Matrix,
-    y: Matrix,
-    summand: Option<Matrix>,
+    tile: &Tile,
+    (a, b): (Factor, Factor),
+    (y, y_pitch): (Stored<f32>, usize),
+    summand: Option<Summand>,
 ) {
-    let rows = tile_rows.min(product.m - row);
-    let columns = tile_columns.min(product.n - column);
-    let a = if product.transpose_a { a.transposed() } else { a };
-    let b = if product.transpose_b { b.transposed() } else { b };
+    let &Tile { row, column, rows, columns } = tile;
+    let sizes = (rows, columns, product.k);
     // SAFETY: rows and columns lie inside the matrices by the caller's promise.
-    unsafe {
-        let (a, b, y) = (a.from(row, 0), b.from(0, column), y.from(row, column));
-        if let Some(summand) = summand {
+    let (a, b, y) = unsafe { (a.from(row, 0), b.from(0, column), y.at((row * y_pitch + column) as isize)) };
+    let buffer_count = buffer_count(sizes, (a, b));
+    with_buffer(buffer_count + own_count(rows * columns, y), |buffer| {
+        let (buffer, rounded) = buffer.split_at_mut(buffer_count);
+        let sums = match y.own() {
+            Some(y) => Matrix::rows(y, y_pitch),
+            None => Matrix::rows(rounded.as_mut_ptr(), columns),
+        };
+        // SAFETY: the tile and the summand lie in the operands by the caller's promise; rows of sums are no one else's.
+        unsafe {
+            if let Some(summand) = summand {
+                (0..rows).for_each(|i| summand.fill((row + i, column), product.beta, sums.from(i, 0).base, columns));
+            }
+            multiply(sizes, (a, b), sums, (product.alpha, summand.is_some()), buffer);
             for i in 0..rows {
-                for j in 0..columns {
-                    *y.from(i, j).base = product.beta * *summand.from(row + i, column + j).base;
+                let line = std::slice::from_raw_parts_mut(sums.from(i, 0).base, columns);
+                if product.activation != Activation::None {
+                    let [low, high] = product.activation.limits();
+                    line.iter_mut().for_each(|value| *value = limited(*value, low, high));
+                }
+                if !y.is_own() {
+                    y.store(i * y_pitch, line);
                 }
             }
         }
-        multiply(rows, columns, product.k, a, b, y, product.alpha, summand.is_some());
-        if product.activation != Activation::None {
-            let [low, high] = product.activation.limits();
-            for i in 0..rows {
-                let line = std::slice::from_raw_parts_mut(y.from(i, 0).base, columns);
-                line.iter_mut().for_each(|value| *value = limited(*value, low, high));
-            }
-        }
-    }
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use forebay_base::kernel::PRODUCT_TERMS;
-    use forebay_base::{sum_tree, SumTree};
+    use forebay_base::{sum_tree, DataType, SumTree};
 
     use super::super::testing::{assert_close, desc, run, Random, Tensor};
     use super::*;
@@ -351,8 +415,15 @@ mod tests {
 
     #[test]
     fn tiles_have_fewer_rows_where_more_sums_wait_than_there_is_room_for() {
-        assert_eq!(rows_max(TILE_ROWS, TILE_COLUMNS, 1 << 23), TILE_ROWS);
-        assert_eq!(rows_max(TILE_ROWS, TILE_COLUMNS, (1 << 23) + 1), TILE_ROWS / 2);
-        assert!(rows_max(TILE_ROWS, TILE_COLUMNS, usize::MAX) >= TILE_ROWS / 4);
+        let [own, half] = [DataType::Float32, DataType::Float16].map(|data_type| {
+            let desc = desc(data_type, &[1]);
+            Stored::of(&View { desc: &desc, pointer: std::ptr::NonNull::dangling().as_ptr() })
+        });
+        let rows = |k: usize, stored: Stored<f32>| tile_rows(k, [Factor::rows(stored, k); 2].into(), stored);
+        assert_eq!(rows(1 << 23, own), TILE_ROWS);
+        assert_eq!(rows((1 << 23) + 1, own), TILE_ROWS / 2);
+        assert!(rows(usize::MAX, own) >= TILE_ROWS / 4);
+        assert_eq!(rows(1 << 19, half), TILE_ROWS);
+        assert!(rows(usize::MAX, half) >= TILE_ROWS / 8);
     }
 }

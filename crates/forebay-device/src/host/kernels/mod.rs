@@ -90,10 +90,10 @@ pub(crate) unsafe fn run(
             | Kernel::SoftmaxCrossEntropyGradient { .. }
             | Kernel::MeanSquaredError
             | Kernel::MeanSquaredErrorGradient => loss::run(kernel, reads, writes),
-            Kernel::MatMul { .. }
-            | Kernel::Convolution { .. }
+            Kernel::MatMul { .. } => matmul::run(kernel, reads, writes),
+            Kernel::Convolution { .. }
             | Kernel::ConvolutionDataGradient { .. }
-            | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::run(kernel, reads, writes, workspace),
+            | Kernel::ConvolutionWeightGradient { .. } => convolution::run(kernel, reads, writes, workspace),
             Kernel::IntegerProduct { .. } | Kernel::IntegerConvolution { .. } => {
                 integer::run(kernel, reads, writes, workspace)
             }
@@ -149,10 +149,13 @@ pub(crate) fn workspace_bytes(
     writes: &[TensorDesc],
 ) -> Result<u64, DeviceError> {
     match kernel {
-        Kernel::MatMul { .. }
-        | Kernel::Convolution { .. }
+        Kernel::MatMul { .. } => {
+            sixteen_bit::check_types(kernel, reads, writes).map_err(|reason| unsupported(kernel, reason))?;
+            Ok(0)
+        }
+        Kernel::Convolution { .. }
         | Kernel::ConvolutionDataGradient { .. }
-        | Kernel::ConvolutionWeightGradient { .. } => sixteen_bit::workspace_bytes(kernel, reads, writes),
+        | Kernel::ConvolutionWeightGradient { .. } => convolution::workspace_bytes(kernel, reads, writes),
         Kernel::IntegerProduct { .. } | Kernel::IntegerConvolution { .. } => {
             integer::workspace_bytes(kernel, reads, writes)
         }

@@ -8,6 +8,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use super::largest::{Plane, Planes};
 use super::parallel::{for_chunks, for_each, require_packed, wide, Pointer};
 use super::spatial::{spatial3, Spatial};
+use super::stored::{Elements, Stored};
 use super::thread_buffer::with_buffer;
 use super::{unsupported, View};
 use crate::device::DeviceError;
@@ -38,6 +39,12 @@ struct Columns {
     element: usize,
 }
 
+impl Columns {
+    fn all(self) -> Range<usize> {
+        self.first..self.first + self.count
+    }
+}
+
 /// No element yet.
 const NONE: u32 = u32::MAX;
 
@@ -50,11 +57,17 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         // SAFETY: the caller's promises.
         return unsafe { indices(window, &reads[0], &writes[0]) }.map_err(|reason| unsupported(kernel, reason));
     }
-    if let Some(view) = reads.iter().chain(writes).find(|view| view.desc.data_type() != DataType::Float32) {
-        return Err(unsupported(kernel, format!("the host pools float32, not {}", view.desc.data_type())));
+    let is_float = |view: &&View| view.desc.data_type().computed_in() == DataType::Float32;
+    if let Some(view) = reads.iter().chain(writes).find(|view| !is_float(view)) {
+        return Err(unsupported(kernel, format!("the host pools in float32, not {}", view.desc.data_type())));
     }
     if let (Kernel::PoolGradient { op: PoolOp::Max, .. }, None) = (kernel, reads.get(1)) {
         return Err(unsupported(kernel, "the gradient of max pooling needs x".to_string()));
+    }
+    let result_type = writes[0].desc.data_type();
+    if matches!(kernel, Kernel::PoolGradient { window, .. } if window.overlaps()) && result_type != DataType::Float32 {
+        let reason = format!("gradients of windows that overlap are summed in float32, not in {result_type}");
+        return Err(unsupported(kernel, reason));
     }
     // SAFETY: the caller's promises are those that the two directions ask for.
     let result = unsafe {
@@ -124,24 +137,21 @@ impl Sliding {
         all
     }
 
-    /// Calls `work(first column, columns, input elements of the first)` for every tap of an output row's windows, in
-    /// row-major order, with the columns that see an element of the input through it: one element for each layout.
+    /// Calls `work(first elements)` for every row of the input that an output row's windows see, in order: with its first element in each
+    /// layout.
     #[inline(always)]
-    fn for_each_tap<const N: usize>(
-        &self,
-        row: usize,
-        layouts: [&Spatial; N],
-        mut work: impl FnMut(usize, usize, [usize; N]),
-    ) {
+    fn for_each_row<const N: usize>(&self, row: usize, layouts: [&Spatial; N], mut work: impl FnMut([usize; N])) {
         let at = [row / self.output[1], row % self.output[1]];
         for z in self.elements(0, at[0]) {
             for y in self.elements(1, at[1]) {
-                let starts = layouts.map(|layout| z * layout.plane + y * layout.row);
-                for columns in &self.columns {
-                    work(columns.first, columns.count, starts.map(|start| start + columns.element));
-                }
+                work(layouts.map(|layout| z * layout.plane + y * layout.row));
             }
         }
+    }
+
+    /// Elements of a buffer for a row of an operand.
+    fn row_room(&self) -> usize {
+        self.input[2].max(self.output[2])
     }
 
     /// How many taps of an output element's window count in a mean along a dimension: those in the input, or with padding
@@ -176,22 +186,28 @@ impl Sliding {
         }
     }
 
-    /// One row of the forward direction.
+    /// One row of the forward direction. `room` is for a row of x.
     #[inline(always)]
-    fn pool(&self, op: PoolOp, row: usize, x: &[f32], y: &mut [f32]) {
+    fn pool(&self, op: PoolOp, row: usize, x: Elements, room: &mut [f32], y: &mut [f32]) {
         match op {
             PoolOp::Max => {
                 y.fill(f32::NEG_INFINITY);
-                self.for_each_tap(row, [&self.x], |low, count, [first]| {
-                    self.zip(&mut y[low..low + count], &x[first..], |largest, x| {
-                        *largest = if x > *largest || x.is_nan() { x } else { *largest };
-                    });
+                self.for_each_row(row, [&self.x], |[start]| {
+                    let seen = x.run(start, self.input[2], room);
+                    for columns in &self.columns {
+                        self.zip(&mut y[columns.all()], &seen[columns.element..], |largest, x| {
+                            *largest = if x > *largest || x.is_nan() { x } else { *largest };
+                        });
+                    }
                 });
             }
             PoolOp::Average { count_include_pad } => {
                 y.fill(0.0);
-                self.for_each_tap(row, [&self.x], |low, count, [first]| {
-                    self.zip(&mut y[low..low + count], &x[first..], |sum, x| *sum += x);
+                self.for_each_row(row, [&self.x], |[start]| {
+                    let seen = x.run(start, self.input[2], room);
+                    for columns in &self.columns {
+                        self.zip(&mut y[columns.all()], &seen[columns.element..], |sum, x| *sum += x);
+                    }
                 });
                 y.iter_mut().zip(self.divisors(row, count_include_pad)).for_each(|(sum, divisor)| *sum /= divisor);
             }
@@ -199,40 +215,46 @@ impl Sliding {
     }
 
     /// Finds the largest element of each of a row's windows, where its gradient goes: the first of several, NaN before
-    /// everything. `layout` is that of x.
+    /// everything. `layout` is that of x, and `room` for a row of it.
     #[inline(always)]
-    fn find_largest(&self, row: usize, x: &[f32], layout: &Spatial, candidates: &mut [Candidate]) {
+    fn find_largest(
+        &self,
+        row: usize,
+        (x, layout): (Elements, &Spatial),
+        room: &mut [f32],
+        candidates: &mut [Candidate],
+    ) {
         candidates.fill(Candidate { value: 0.0, element: NONE });
         let stride = self.strides[2] as u32;
-        self.for_each_tap(row, [layout, &self.x], |low, count, [first, in_gradient]| {
-            let mut element = in_gradient as u32;
-            self.zip(&mut candidates[low..low + count], &x[first..], |candidate, x| {
-                let wins =
-                    candidate.element == NONE || x > candidate.value || (x.is_nan() && !candidate.value.is_nan());
-                let challenger = Candidate { value: x, element };
-                *candidate = if wins { challenger } else { *candidate };
-                element = element.wrapping_add(stride);
-            });
+        self.for_each_row(row, [layout, &self.x], |[start, in_gradient]| {
+            let seen = x.run(start, self.input[2], room);
+            for columns in &self.columns {
+                let mut element = (in_gradient + columns.element) as u32;
+                self.zip(&mut candidates[columns.all()], &seen[columns.element..], |candidate, x| {
+                    let wins =
+                        candidate.element == NONE || x > candidate.value || (x.is_nan() && !candidate.value.is_nan());
+                    let challenger = Candidate { value: x, element };
+                    *candidate = if wins { challenger } else { *candidate };
+                    element = element.wrapping_add(stride);
+                });
+            }
         });
     }
 
     /// Gives a row's gradients to the largest elements of their windows.
     ///
     /// # Safety
-    /// `dx` must be a channel of the input that no one else touches.
+    /// `dx` must be a channel of the input that no one else touches. Where it has 16 bits, windows do not overlap.
     #[inline(always)]
-    unsafe fn give_to_largest(
-        &self,
-        row: usize,
-        (x, layout): (&[f32], &Spatial),
-        dy: &[f32],
-        candidates: &mut [Candidate],
-        dx: Pointer<f32>,
-    ) {
-        self.find_largest(row, x, layout, candidates);
+    unsafe fn give_to_largest(&self, candidates: &[Candidate], dy: &[f32], dx: Stored<f32>) {
         for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
             // SAFETY: the candidate is an element of the channel.
-            unsafe { *dx.at(candidate.element as isize) += slope };
+            unsafe {
+                match dx.own() {
+                    Some(dx) => *dx.add(candidate.element as usize) += slope,
+                    None => dx.set(candidate.element as usize, 0.0 + slope),
+                }
+            }
         }
     }
 
@@ -241,12 +263,22 @@ impl Sliding {
     /// # Safety
     /// As [`Sliding::give_to_largest`].
     #[inline(always)]
-    unsafe fn give_to_all(&self, row: usize, shares: &[f32], dx: Pointer<f32>) {
+    unsafe fn give_to_all(&self, row: usize, shares: &[f32], dx: Stored<f32>) {
         let stride = self.strides[2];
-        self.for_each_tap(row, [&self.x], |low, count, [first]| {
-            // SAFETY: the elements that the columns see are a part of a row of the channel.
-            let dx = unsafe { dx.slice_mut(first, (count - 1) * stride + 1) };
-            dx.iter_mut().step_by(stride).zip(&shares[low..low + count]).for_each(|(dx, share)| *dx += share);
+        self.for_each_row(row, [&self.x], |[start]| {
+            for columns in &self.columns {
+                let (first, shares) = (start + columns.element, &shares[columns.all()]);
+                // SAFETY: the elements that the columns see are a part of a row of the channel.
+                unsafe {
+                    let Some(dx) = dx.own() else {
+                        let elements = (first..).step_by(stride);
+                        elements.zip(shares).for_each(|(element, share)| dx.set(element, 0.0 + share));
+                        continue;
+                    };
+                    let dx = std::slice::from_raw_parts_mut(dx.add(first), (columns.count - 1) * stride + 1);
+                    dx.iter_mut().step_by(stride).zip(shares).for_each(|(dx, share)| *dx += share);
+                }
+            }
         });
     }
 
@@ -291,38 +323,73 @@ const PLANES_MIN: usize = 8 * 1024;
 /// # Safety
 /// As [`super::run`].
 unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
-    let (source, target) = (Pointer::<f32>::of(x), Pointer::<f32>::of(y));
+    let (source, target) = (Stored::<f32>::of(x), Stored::<f32>::of(y));
     let rows = sliding.output[0] * sliding.output[1];
     let channels = y.sizes()[..2].iter().product::<usize>();
     if let Some(planes) = sliding.planes().filter(|_| op == PoolOp::Max) {
-        let (count, elements) = (planes.count(), sliding.input[1] * sliding.input[2]);
-        return for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
-            with_buffer(count, |buffer| {
-                planes.prepare(buffer);
-                for channel in channels {
-                    // SAFETY: a channel's elements lie in the operands, and every task writes channels of its own.
-                    let (x, y) = unsafe {
-                        let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
-                        (x, target.slice_mut(sliding.channel(&sliding.y, channel), sliding.y.span))
-                    };
-                    planes.pool(buffer, Plane { x, x_pitch: sliding.x.row, y, y_pitch: sliding.y.row });
-                }
-            });
-        });
+        // SAFETY: the caller's promises.
+        return unsafe { planes_forward(&planes, sliding, channels, source, target) };
     }
+    let columns = sliding.output[2];
     for_chunks(channels * rows, ROWS, |tasks| {
+        let mut room = vec![0.0; if source.is_own() { 0 } else { sliding.row_room() }];
+        let mut results = vec![0.0; if target.is_own() { 0 } else { columns }];
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
             // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
-            let (x, y) = unsafe {
+            unsafe {
                 let start = sliding.channel(&sliding.y, channel) + sliding.row(row);
                 let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
-                (x, target.slice_mut(start, sliding.output[2]))
-            };
-            wide(
-                #[inline(always)]
-                || sliding.pool(op, row, x, y),
-            );
+                let y = match target.own() {
+                    Some(target) => std::slice::from_raw_parts_mut(target.add(start), columns),
+                    None => &mut results,
+                };
+                wide(
+                    #[inline(always)]
+                    || sliding.pool(op, row, x, &mut room, y),
+                );
+                if !target.is_own() {
+                    target.store(start, &results);
+                }
+            }
         }
+    });
+}
+
+/// # Safety
+/// As [`forward`].
+unsafe fn planes_forward(
+    planes: &Planes,
+    sliding: &Sliding,
+    channels: usize,
+    source: Stored<f32>,
+    target: Stored<f32>,
+) {
+    let (count, elements) = (planes.count(), sliding.input[1] * sliding.input[2]);
+    let room = |operand: Stored<f32>, layout: &Spatial| if operand.is_own() { 0 } else { layout.span };
+    let (x_room, y_room) = (room(source, &sliding.x), room(target, &sliding.y));
+    for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
+        with_buffer(count + x_room + y_room, |buffer| {
+            let (buffer, rest) = buffer.split_at_mut(count);
+            let (x_buffer, y_buffer) = rest.split_at_mut(x_room);
+            planes.prepare(buffer);
+            for channel in channels {
+                let start = sliding.channel(&sliding.y, channel);
+                // SAFETY: a channel's elements lie in the operands, and every task writes channels of its own.
+                unsafe {
+                    let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
+                    let x = x.run(0, sliding.x.span, x_buffer);
+                    let y = match target.own() {
+                        Some(target) => std::slice::from_raw_parts_mut(target.add(start), sliding.y.span),
+                        None => &mut *y_buffer,
+                    };
+                    planes.pool(buffer, Plane { x, x_pitch: sliding.x.row, y, y_pitch: sliding.y.row });
+                    for row in 0..if target.is_own() { 0 } else { sliding.output[1] } {
+                        let first = row * sliding.y.row;
+                        target.store(start + first, &y_buffer[first..][..sliding.output[2]]);
+                    }
+                }
+            }
+        });
     });
 }
 
@@ -347,7 +414,7 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
                 let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
                 (x, target.slice_mut(start, sliding.output[2]))
             };
-            sliding.find_largest(row, x, &sliding.x, &mut candidates);
+            sliding.find_largest(row, (Elements::Float32(x), &sliding.x), &mut [], &mut candidates);
             let place =
                 |candidate: &Candidate| if candidate.element == NONE { 0 } else { i64::from(candidate.element) };
             y.iter_mut().zip(&candidates).for_each(|(y, candidate)| *y = place(candidate));
@@ -361,9 +428,9 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
 /// # Safety
 /// As [`super::run`].
 unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) -> Result<(), String> {
-    let (gradient, target) = (Pointer::<f32>::of(dy), Pointer::<f32>::of(dx));
+    let (gradient, target) = (Stored::<f32>::of(dy), Stored::<f32>::of(dx));
     let source = match x {
-        Some(x) => Some((Pointer::<f32>::of(x), Spatial::of(x.desc)?)),
+        Some(x) => Some((Stored::<f32>::of(x), Spatial::of(x.desc)?)),
         None => None,
     };
     let columns = sliding.output[2];
@@ -373,12 +440,13 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
             let x = source
                 .as_ref()
                 .map(|(source, layout)| (source.slice(sliding.channel(layout, channel), layout.span), layout));
-            (Pointer::new(target.at(sliding.channel(&sliding.x, channel) as isize)), x)
+            (target.at(sliding.channel(&sliding.x, channel) as isize), x)
         };
+        let mut room = vec![0.0; sliding.row_room()];
         for row in 0..sliding.input[0] * sliding.input[1] {
             let start = row / sliding.input[1] * sliding.x.plane + row % sliding.input[1] * sliding.x.row;
             // SAFETY: the row lies in the task's channel.
-            unsafe { dx.slice_mut(start, sliding.input[2]) }.fill(0.0);
+            unsafe { dx.store(start, &room[..sliding.input[2]]) };
         }
         let mut candidates = vec![Candidate { value: 0.0, element: NONE }; columns];
         let mut shares = vec![0.0; columns];
@@ -388,11 +456,14 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
             match (op, x) {
                 (PoolOp::Max, Some(x)) => wide(
                     #[inline(always)]
-                    // SAFETY: the channel is the task's.
-                    || unsafe { sliding.give_to_largest(row, x, dy, &mut candidates, dx) },
+                    || {
+                        sliding.find_largest(row, x, &mut room, &mut candidates);
+                        // SAFETY: the channel is the task's.
+                        unsafe { sliding.give_to_largest(&candidates, dy.run(0, columns, &mut room), dx) };
+                    },
                 ),
                 (PoolOp::Average { count_include_pad }, _) => {
-                    let divisors = sliding.divisors(row, count_include_pad);
+                    let (dy, divisors) = (dy.run(0, columns, &mut room), sliding.divisors(row, count_include_pad));
                     shares.iter_mut().zip(dy).zip(divisors).for_each(|((share, dy), divisor)| *share = dy / divisor);
                     wide(
                         #[inline(always)]
@@ -409,8 +480,13 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{assert_close, desc, differences, dot, run, Random, Tensor};
+    use super::super::testing::{
+        assert_bits_of_conversions, assert_close, desc, differences, dot, run, Random, Tensor,
+    };
     use super::*;
+
+    const OPERATIONS: [PoolOp; 3] =
+        [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }];
 
     fn window(kernel: &[u64], strides: &[u64], pads: &[u64], dilations: &[u64]) -> Window {
         Window {
@@ -432,12 +508,32 @@ mod tests {
     }
 
     #[test]
+    fn elements_of_16_bits_are_widened_and_rounded() {
+        let mut random = Random::new(9);
+        let more = [(window(&[2, 2], &[2, 3], &[1, 1], &[1, 1]), vec![2, 2, 9, 300], vec![2, 2, 5, 101])];
+        for (window, input, output) in cases().into_iter().chain(more) {
+            for (op, data_type) in
+                OPERATIONS.into_iter().zip([DataType::Float16, DataType::BFloat16].into_iter().cycle())
+            {
+                let mut tensor = |sizes: &[u64]| {
+                    Tensor::new(&desc(data_type, sizes), &random.values(sizes.iter().product::<u64>() as usize))
+                };
+                let (x, dy) = (tensor(&input), tensor(&output));
+                let forward = Kernel::Pool { op, window: window.clone() };
+                assert_bits_of_conversions(&forward, std::slice::from_ref(&x), &[desc(data_type, &output)]);
+                let result = if window.overlaps() { DataType::Float32 } else { data_type };
+                let backward = Kernel::PoolGradient { op, window: window.clone() };
+                let reads = if op == PoolOp::Max { vec![dy, x] } else { vec![dy] };
+                assert_bits_of_conversions(&backward, &reads, &[desc(result, &input)]);
+            }
+        }
+    }
+
+    #[test]
     fn gradients_match_differences() {
         let mut random = Random::new(3);
         for (window, input, output) in cases() {
-            for op in
-                [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }]
-            {
+            for op in OPERATIONS {
                 let (x_desc, y_desc) = (desc(DataType::Float32, &input), desc(DataType::Float32, &output));
                 // Values far apart, so that differences do not change which one is largest.
                 let count = input.iter().product::<u64>();
@@ -553,9 +649,7 @@ mod tests {
             let slopes = random.values(y_desc.element_count() as usize);
             let (x, dy) = (Tensor::new(&x_desc, &values), Tensor::new(&y_desc, &slopes));
             let sliding = sliding(&window, &x_desc, &y_desc).unwrap();
-            for op in
-                [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }]
-            {
+            for op in OPERATIONS {
                 let what = format!("case {number}: {op:?} {window:?} {x_desc} to {y_desc}");
                 let (expected_y, expected_dx) = naive(op, &sliding, &values, &slopes);
                 let kernel = Kernel::Pool { op, window: window.clone() };

@@ -5,7 +5,8 @@
 //! element is computed next to nor on the width of vectors.
 //!
 //! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
-//! sums in registers. For very few rows, packing takes longer than it saves, so columns are read in place.
+//! sums in registers. For very few rows, packing takes longer than it saves, so columns are read in place. Factors of 16 bits are widened
+//! block by block.
 
 use std::mem::MaybeUninit;
 
@@ -14,7 +15,7 @@ use forebay_base::SumTree;
 
 use super::parallel::wide;
 use super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES, WIDTH_MAX};
-use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
+use super::stored::Stored;
 
 /// Vectors of columns in a tile.
 const VECTORS: usize = 3;
@@ -61,41 +62,95 @@ impl Matrix {
     }
 }
 
+/// A factor of a product: a matrix whose elements may be stored in 16 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Factor {
+    elements: Stored<f32>,
+    row_stride: isize,
+    column_stride: isize,
+}
+
+impl Factor {
+    /// A factor with adjacent columns.
+    pub fn rows(elements: Stored<f32>, row_stride: usize) -> Factor {
+        Factor { elements, row_stride: row_stride as isize, column_stride: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> Factor {
+        Factor { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
+    }
+
+    /// The factor from a row and a column on.
+    ///
+    /// # Safety
+    /// The element must exist.
+    pub unsafe fn from(self, row: usize, column: usize) -> Factor {
+        let offset = row as isize * self.row_stride + column as isize * self.column_stride;
+        // SAFETY: in bounds by the caller's promise.
+        Factor { elements: unsafe { self.elements.at(offset) }, ..self }
+    }
+
+    /// Elements of a buffer that holds some of a factor in float32: none where it is float32.
+    fn room(self, rows: usize, columns: usize) -> usize {
+        match self.elements.own() {
+            Some(_) => 0,
+            None => rows * columns,
+        }
+    }
+
+    /// Its first rows and columns in float32: where they lie, or in a buffer of as many elements as [`Factor::room`] says, in the
+    /// same order.
+    ///
+    /// # Safety
+    /// The elements must exist, and no one may write them.
+    unsafe fn widened(self, rows: usize, columns: usize, buffer: &mut [f32]) -> Matrix {
+        if let Some(base) = self.elements.own() {
+            return Matrix { base, row_stride: self.row_stride, column_stride: self.column_stride };
+        }
+        if self.column_stride != 1 {
+            // SAFETY: the caller's promises.
+            return unsafe { self.transposed().widened(columns, rows, buffer) }.transposed();
+        }
+        for (row, line) in buffer.chunks_exact_mut(columns.max(1)).take(rows).enumerate() {
+            // SAFETY: the caller's promises.
+            unsafe { self.from(row, 0).elements.slice(0, columns) }.copy_to(line, 0, 1);
+        }
+        Matrix::rows(buffer.as_mut_ptr(), columns)
+    }
+}
+
 /// The tree of a product's blocks; no terms at all are one of them, too.
 fn tree(k: usize) -> SumTree {
     SumTree::flat((k as u64).div_ceil(PRODUCT_TERMS).max(1))
 }
 
-/// The most rows of a tile, `rows` or a fraction of it, whose sums of `k` terms the calling thread's buffer holds.
-pub(super) fn rows_max(rows: usize, columns: usize, k: usize) -> usize {
-    let fits = |&rows: &usize| tree(k).depth() as usize * rows * columns <= ELEMENTS_MAX;
-    (0..rows.ilog2()).map(|halvings| rows >> halvings).find(fits).unwrap_or(1)
+/// Elements of the buffer that [`multiply`] needs.
+pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (Factor, Factor)) -> usize {
+    let terms = k.min(PRODUCT_TERMS as usize);
+    tree(k).depth() as usize * m * n + a.room(m, terms) + b.room(terms, n)
 }
 
 /// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread. What c has is added to the first
 /// block.
 ///
 /// # Safety
-/// The elements must exist; no one else may write `a` and `b` or touch `c`, and `c` must not overlap them. The calling thread's
-/// buffer must be free.
-#[allow(clippy::too_many_arguments)]
+/// The elements must exist; no one else may write `a` and `b` or touch `c`, and `c` must not overlap them. The buffer must have as many
+/// elements as [`buffer_count`] says.
 pub(super) unsafe fn multiply(
-    m: usize,
-    n: usize,
-    k: usize,
-    a: Matrix,
-    b: Matrix,
+    (m, n, k): (usize, usize, usize),
+    (a, b): (Factor, Factor),
     c: Matrix,
-    scale: f32,
-    accumulate: bool,
+    (scale, accumulate): (f32, bool),
+    buffer: &mut [f32],
 ) {
     // All terms of a few columns after the other: that is how they lie in memory.
-    let width = if are_exchanged(m, b, c) { LANES } else { n.max(1) };
+    let width = if are_exchanged(m, [b.row_stride, b.column_stride], c) { LANES } else { n.max(1) };
     for column in (0..n).step_by(width) {
         // SAFETY: the columns exist; the caller promises the rest.
         unsafe {
             let (b, c) = (b.from(0, column), c.from(0, column));
-            multiply_columns(&Job { sizes: (m, width.min(n - column), k), a, b, c, scale, accumulate });
+            multiply_columns((m, width.min(n - column), k), (a, b), c, (scale, accumulate), buffer);
         }
     }
 }
@@ -104,42 +159,49 @@ pub(super) unsafe fn multiply(
 ///
 /// # Safety
 /// As [`multiply`].
-unsafe fn multiply_columns(job: &Job) {
-    let Job { sizes: (m, n, k), c, .. } = *job;
+unsafe fn multiply_columns(
+    (m, n, k): (usize, usize, usize),
+    (a, b): (Factor, Factor),
+    c: Matrix,
+    (scale, accumulate): (f32, bool),
+    buffer: &mut [f32],
+) {
     let (terms, tree) = (PRODUCT_TERMS as usize, tree(k));
-    let block = |leaf: u64, sum: Matrix, accumulate: bool| {
+    let (a_buffer, rest) = buffer.split_at_mut(a.room(m, k.min(terms)));
+    let (b_buffer, rest) = rest.split_at_mut(b.room(k.min(terms), n));
+    let mut block = |leaf: u64, sum: Matrix, accumulate: bool| {
         let start = leaf as usize * terms;
+        let count = terms.min(k - start);
         // SAFETY: the block lies inside the matrices; the caller promises the rest.
         unsafe {
-            let (a, b) = (job.a.from(0, start), job.b.from(start, 0));
-            multiply_block(&Job { sizes: (m, n, terms.min(k - start)), a, b, c: sum, scale: job.scale, accumulate });
+            let a = a.from(0, start).widened(m, count, a_buffer);
+            let b = b.from(start, 0).widened(count, n, b_buffer);
+            multiply_block(&Job { sizes: (m, n, count), a, b, c: sum, scale, accumulate });
         }
     };
     // Sums that wait for what is to the right of them, and the block: the first of them in c itself, the others behind each other.
-    with_buffer(tree.depth() as usize * m * n, |buffer| {
-        let behind = buffer.as_mut_ptr();
-        let place = |waiting: usize| match waiting {
-            0 => c,
-            // SAFETY: no more sums wait than the tree has levels.
-            _ => Matrix::rows(unsafe { behind.add((waiting - 1) * m * n) }, n),
-        };
-        let mut waiting = 0;
-        for leaf in 0..tree.leaves() {
-            let mut merges = tree.merges_after(leaf);
-            if merges > 0 {
-                block(leaf, place(waiting - 1), true);
-                merges -= 1;
-            } else {
-                block(leaf, place(waiting), job.accumulate && leaf == 0);
-                waiting += 1;
-            }
-            for _ in 0..merges {
-                waiting -= 1;
-                // SAFETY: both are m x n matrices that are no one else's, and lie apart.
-                unsafe { add(m, n, place(waiting - 1), place(waiting)) };
-            }
+    let behind = rest.as_mut_ptr();
+    let place = |waiting: usize| match waiting {
+        0 => c,
+        // SAFETY: no more sums wait than the tree has levels.
+        _ => Matrix::rows(unsafe { behind.add((waiting - 1) * m * n) }, n),
+    };
+    let mut waiting = 0;
+    for leaf in 0..tree.leaves() {
+        let mut merges = tree.merges_after(leaf);
+        if merges > 0 {
+            block(leaf, place(waiting - 1), true);
+            merges -= 1;
+        } else {
+            block(leaf, place(waiting), accumulate && leaf == 0);
+            waiting += 1;
         }
-    });
+        for _ in 0..merges {
+            waiting -= 1;
+            // SAFETY: both are m x n matrices that are no one else's, and lie apart.
+            unsafe { add(m, n, place(waiting - 1), place(waiting)) };
+        }
+    }
 }
 
 /// `sum += later`, for m x n matrices of rows.
@@ -213,13 +275,13 @@ struct Job {
 impl Job {
     /// Whether its columns are exchanged with rows in registers.
     fn is_exchanged(&self) -> bool {
-        self.sizes.1 == LANES && are_exchanged(self.sizes.0, self.b, self.c)
+        self.sizes.1 == LANES && are_exchanged(self.sizes.0, [self.b.row_stride, self.b.column_stride], self.c)
     }
 }
 
 /// Whether few rows are multiplied with columns whose terms are adjacent, so that columns are exchanged with rows in registers.
-fn are_exchanged(rows: usize, b: Matrix, c: Matrix) -> bool {
-    rows <= ROWS_EXCHANGED && b.row_stride == 1 && b.column_stride != 1 && c.column_stride == 1
+fn are_exchanged(rows: usize, [row_stride, column_stride]: [isize; 2], c: Matrix) -> bool {
+    rows <= ROWS_EXCHANGED && row_stride == 1 && column_stride != 1 && c.column_stride == 1
 }
 
 dispatch! {

@@ -83,6 +83,12 @@ impl<T: Element> Stored<T> {
         !is_f32::<T>() || self.format == Format::Own
     }
 
+    /// The elements where they lie, if they are stored as they are computed with.
+    #[inline(always)]
+    pub fn own(self) -> Option<*mut T> {
+        self.is_own().then(|| self.address.cast())
+    }
+
     #[inline(always)]
     fn element_bytes(self) -> isize {
         if self.is_own() {
@@ -165,6 +171,38 @@ impl<T: Element> Target<T> for Stored<T> {
 }
 
 impl Stored<f32> {
+    /// Stores one element, rounded where it is stored in 16 bits.
+    ///
+    /// # Safety
+    /// As [`Stored::store`].
+    #[inline(always)]
+    pub unsafe fn set(self, number: usize, value: f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = self.at(number as isize).address;
+            match self.format {
+                Format::Own => to.cast::<f32>().write(value),
+                Format::Float16 => to.cast::<u16>().write(rounded_to_half(value)),
+                Format::BFloat16 => to.cast::<u16>().write(rounded_to_brain(value)),
+            }
+        }
+    }
+
+    /// Stores some elements from one on, each rounded once where they are stored in 16 bits.
+    ///
+    /// # Safety
+    /// The elements must lie in the operand, and be no one else's.
+    pub unsafe fn store(self, start: usize, values: &[f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = self.at(start as isize);
+            match to.own() {
+                Some(to) => std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()),
+                None => round(to.format, values, to.address.cast()),
+            }
+        }
+    }
+
     /// Elements that no one writes during `'b`.
     ///
     /// # Safety
@@ -192,7 +230,20 @@ pub(super) enum Elements<'a> {
     BFloat16(&'a [u16]),
 }
 
-impl Elements<'_> {
+impl<'a> Elements<'a> {
+    /// Some elements from one on: where they lie, or in a buffer.
+    #[inline(always)]
+    pub fn run<'b>(self, start: usize, len: usize, buffer: &'b mut [f32]) -> &'b [f32]
+    where
+        'a: 'b,
+    {
+        if let Elements::Float32(elements) = self {
+            return &elements[start..start + len];
+        }
+        self.copy_to(&mut buffer[..len], start, 1);
+        &buffer[..len]
+    }
+
     /// One element.
     #[inline(always)]
     pub fn get(self, number: usize) -> f32 {
@@ -330,30 +381,8 @@ mod tests {
     use forebay_base::{Kernel, TensorDesc};
     use half::{bf16, f16};
 
-    use super::super::testing::{desc, run, strided, Random, Tensor};
+    use super::super::testing::{assert_bits_of_conversions, desc, run, strided, Random, Tensor};
     use super::*;
-
-    /// A tensor of another type, by the kernel for that.
-    fn converted(tensor: &Tensor, data_type: DataType) -> Tensor {
-        match tensor.desc.data_type() == data_type {
-            true => tensor.clone(),
-            false => run(&Kernel::cast(), &[tensor], &[desc(data_type, tensor.desc.sizes())]).remove(0),
-        }
-    }
-
-    /// Whether a launch has the bits of conversions around the launch in float32.
-    fn compare(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) {
-        let own = run(kernel, &reads.iter().collect::<Vec<_>>(), writes);
-        let wide = |desc: &TensorDesc| desc.data_type().computed_in();
-        let wide_reads: Vec<Tensor> = reads.iter().map(|read| converted(read, wide(&read.desc))).collect();
-        let wide_writes: Vec<TensorDesc> = writes.iter().map(|write| desc(wide(write), write.sizes())).collect();
-        let results = run(kernel, &wide_reads.iter().collect::<Vec<_>>(), &wide_writes);
-        for (own, result) in own.iter().zip(&results) {
-            let expected = converted(result, own.desc.data_type());
-            let bits = |tensor: &Tensor| tensor.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(own), bits(&expected), "{kernel}: {}", own.desc);
-        }
-    }
 
     #[test]
     fn launches_have_the_bits_of_conversions_around_launches_in_float32() {
@@ -366,7 +395,7 @@ mod tests {
                 Tensor::new(desc, &values)
             };
             let reads: Vec<Tensor> = sample.reads.iter().map(&mut positive).collect();
-            compare(&sample.kernel, &reads, &sample.writes);
+            assert_bits_of_conversions(&sample.kernel, &reads, &sample.writes);
         }
         assert!(samples.len() > 20);
     }
@@ -387,7 +416,7 @@ mod tests {
                 activation: forebay_base::kernel::Activation::Relu,
             };
             for data_type in [half, DataType::BFloat16, DataType::Float32] {
-                compare(&kernel, &reads, &[desc(data_type, &sizes)]);
+                assert_bits_of_conversions(&kernel, &reads, &[desc(data_type, &sizes)]);
             }
         }
         // Channels of some thousand positions, of which chunks and blocks end within rows.
@@ -395,7 +424,7 @@ mod tests {
         let kernel =
             Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: forebay_base::kernel::Activation::Relu };
         let reads = [tensor(&desc(half, &image)), tensor(&channels), tensor(&channels)];
-        compare(&kernel, &reads, &[desc(half, &image), channels.clone(), channels]);
+        assert_bits_of_conversions(&kernel, &reads, &[desc(half, &image), channels.clone(), channels]);
     }
 
     #[test]

@@ -216,3 +216,26 @@ pub(super) fn differences(x: &[f64], loss: impl Fn(&[f64]) -> f64) -> Vec<f64> {
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
+
+/// A tensor of another type, by the kernel for that.
+fn converted(tensor: &Tensor, data_type: DataType) -> Tensor {
+    match tensor.desc.data_type() == data_type {
+        true => tensor.clone(),
+        false => run(&Kernel::cast(), &[tensor], &[desc(data_type, tensor.desc.sizes())]).remove(0),
+    }
+}
+
+/// Checks that a launch has the bits of conversions around the launch in float32.
+#[track_caller]
+pub(super) fn assert_bits_of_conversions(kernel: &Kernel, reads: &[Tensor], writes: &[TensorDesc]) {
+    let own = run(kernel, &reads.iter().collect::<Vec<_>>(), writes);
+    let wide = |desc: &TensorDesc| desc.data_type().computed_in();
+    let wide_reads: Vec<Tensor> = reads.iter().map(|read| converted(read, wide(&read.desc))).collect();
+    let wide_writes: Vec<TensorDesc> = writes.iter().map(|write| desc(wide(write), write.sizes())).collect();
+    let results = run(kernel, &wide_reads.iter().collect::<Vec<_>>(), &wide_writes);
+    for (own, result) in own.iter().zip(&results) {
+        let expected = converted(result, own.desc.data_type());
+        let bits = |tensor: &Tensor| tensor.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(own), bits(&expected), "{kernel}: {}", own.desc);
+    }
+}

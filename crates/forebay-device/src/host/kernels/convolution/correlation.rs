@@ -12,8 +12,7 @@ use super::super::parallel::{copy_run, for_each, threads, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::stored::Stored;
-use super::super::thread_buffer::with_buffer;
-use super::super::View;
+use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::{Axis, Class};
 use super::channelwise::{sum_plane, Plane, BEHIND};
 use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_MAX, VECTORS};
@@ -191,18 +190,16 @@ impl Correlation {
     /// Writes activation(correlation + bias) to the target.
     ///
     /// # Safety
-    /// The operands must have the correlation's sizes; no one may write the source and the weights, or touch the target.
-    /// The weights are ordered by group, family, target channel, source channel and tap.
+    /// The operands must have the correlation's sizes, a bias as many elements as the target has channels; no one may write the source
+    /// and the weights, or touch the target. The weights are ordered by group, family, target channel, source channel and tap.
     pub unsafe fn run(
         &self,
         activation: Activation,
         source: Stored<f32>,
         weights: Pointer<f32>,
-        bias: Option<&View>,
-        target: Pointer<f32>,
+        bias: Option<&[f32]>,
+        target: Stored<f32>,
     ) {
-        // SAFETY: a bias has one element for each channel of the target; no one writes it.
-        let bias = bias.map(|bias| unsafe { Pointer::<f32>::of(bias).slice(0, self.groups * self.targets) });
         if self.sources == 1 && self.targets == 1 {
             // SAFETY: the caller's promises.
             return unsafe { self.channel_by_channel(activation, source, weights, bias, target) };
@@ -223,7 +220,51 @@ impl Correlation {
                 let start = image * self.target.image + channel * self.target.channel;
                 let weights = weights.at((group * self.weights_per_group()) as isize);
                 let bias = bias.map(|bias| &bias[group * self.targets..][..self.targets]);
-                self.block(activation, source, weights, bias, target.at(start as isize), origin, targets);
+                let target = target.at(start as isize);
+                let block = Block { activation, source, weights, bias, origin };
+                match target.own() {
+                    Some(base) => with_buffer(self.packed_count(), |packed| {
+                        self.block(&block, targets, &Output { base, layout: self.target, first: [0; 3] }, packed);
+                    }),
+                    None => self.rounded_block(&block, targets, target),
+                }
+            }
+        });
+    }
+
+    /// One block for some target channels of 16 bits, whose sums are rounded once.
+    ///
+    /// # Safety
+    /// As [`Correlation::run`]; `target` is the first channel's.
+    unsafe fn rounded_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
+        let axes = &self.slab.axes;
+        let first: [usize; 3] = std::array::from_fn(|d| block.origin[d] * axes[d].target_stride);
+        let sizes: [usize; 3] = std::array::from_fn(|d| {
+            let all: usize = axes[d].classes.iter().map(|class| class.count).sum();
+            (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
+        });
+        let [planes, rows, columns] = sizes;
+        let count = planes * rows * columns;
+        let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
+        let packed_count = self.packed_count();
+        let at_once = (ELEMENTS_MAX.saturating_sub(packed_count) / count.max(1)).min(targets.len);
+        let mut large = vec![0.0; if at_once == 0 { count } else { 0 }];
+        with_buffer(packed_count + at_once * count, |buffer| {
+            let (packed, sums) = buffer.split_at_mut(packed_count);
+            let sums = if at_once == 0 { &mut large } else { sums };
+            for part in spans(targets.len, at_once) {
+                let channels = Span { start: targets.start + part.start, len: part.len };
+                // SAFETY: the caller's promises; there is room for the part's channels.
+                unsafe { self.block(block, channels, &Output { base: sums.as_mut_ptr(), layout, first }, packed) };
+                for line in 0..part.len * planes * rows {
+                    let (channel, plane, row) = (line / rows / planes, line / rows % planes, line % rows);
+                    let start = (part.start + channel) * self.target.channel
+                        + (first[0] + plane) * self.target.plane
+                        + (first[1] + row) * self.target.row
+                        + first[2];
+                    // SAFETY: the row lies in the target, and is no one else's.
+                    unsafe { target.store(start, &sums[line * columns..][..columns]) };
+                }
             }
         });
     }
@@ -238,7 +279,7 @@ impl Correlation {
         source: Stored<f32>,
         weights: Pointer<f32>,
         bias: Option<&[f32]>,
-        target: Pointer<f32>,
+        target: Stored<f32>,
     ) {
         let (slab, blocks) = (&self.slab, self.slab.block_count());
         let (rows, columns) = (slab.block[1], slab.block[2]);
@@ -293,8 +334,8 @@ impl Correlation {
     ///
     /// # Safety
     /// As [`Correlation::run`]; the block's source is packed, and there is room for its sums.
-    unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: *mut f32) {
-        let Some((lens, at, layout)) = self.places(family, origin) else { return };
+    unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: Stored<f32>) {
+        let Some((lens, at, layout)) = self.places(family, origin, &self.target) else { return };
         // Rows are summed together, with what is between them, where every element is a position.
         let (rows, count) = match self.step {
             1 => (1, (lens[1] - 1) * layout.pitch + lens[2]),
@@ -306,18 +347,23 @@ impl Correlation {
                 let packed = plane.packed.add(number * self.slab.plane_pitch());
                 sum_plane(&Plane { packed, rows, count, pitch: layout.pitch, ..plane });
                 let stride = self.slab.axes[0].target_stride;
-                let base = target.add((at[0] + number * stride) * self.target.plane + at[1] * self.target.row + at[2]);
+                let start = (at[0] + number * stride) * self.target.plane + at[1] * self.target.row + at[2];
                 for row in 0..lens[1] {
                     let sums = std::slice::from_raw_parts(plane.sums.add(row * layout.pitch), lens[2]);
-                    layout.write_run(sums, base.add(row * layout.row_stride));
+                    layout.store_run(sums, target.at((start + row * layout.row_stride) as isize));
                 }
             }
         }
     }
 
-    /// How many positions of a block a family has in each dimension, where the first is, and where all lie in the target's planes; none
-    /// where it has none.
-    fn places(&self, family: &Family, origin: [usize; 3]) -> Option<([usize; 3], [usize; 3], Layout)> {
+    /// How many positions of a block a family has in each dimension, where the first is, and where all lie in planes of the target, which
+    /// is laid out so; none where it has none.
+    fn places(
+        &self,
+        family: &Family,
+        origin: [usize; 3],
+        target: &Spatial,
+    ) -> Option<([usize; 3], [usize; 3], Layout)> {
         let slab = &self.slab;
         let mut lens: [usize; 3] =
             std::array::from_fn(|d| slab.block[d].min(family.counts[d].saturating_sub(origin[d])));
@@ -328,7 +374,7 @@ impl Correlation {
             rows: lens[1],
             columns: lens[2],
             pitch: slab.row_pitch(),
-            row_stride: strides[1] * self.target.row,
+            row_stride: strides[1] * target.row,
             column_stride: strides[2],
         };
         (!lens.contains(&0)).then_some((lens, at, layout))
@@ -338,57 +384,50 @@ impl Correlation {
         self.families.iter().map(|family| family.taps.len()).sum::<usize>() * self.sources * self.targets
     }
 
-    /// One block of one image and group, for some target channels.
+    /// Elements that a chunk of source channels takes when it is packed.
+    fn packed_count(&self) -> usize {
+        self.source_chunk * self.slab.channel_stride + SLACK
+    }
+
+    /// One block for some target channels.
     ///
     /// # Safety
-    /// As [`Correlation::run`].
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn block(
-        &self,
-        activation: Activation,
-        source: Stored<f32>,
-        weights: *const f32,
-        bias: Option<&[f32]>,
-        target: *mut f32,
-        origin: [usize; 3],
-        targets: Span,
-    ) {
+    /// As [`Correlation::run`], with the output for the target, and a buffer of [`Correlation::packed_count`].
+    unsafe fn block(&self, block: &Block, targets: Span, output: &Output, packed: &mut [f32]) {
+        let &Block { activation, source, weights, bias, origin } = block;
         let stride = self.slab.channel_stride;
         let lines = self.slab.lines(origin, &self.source);
-        with_buffer(self.source_chunk * stride + SLACK, |packed| {
-            for chunk in spans(self.sources, self.source_chunk) {
-                for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
-                    // SAFETY: the channel exists; no one writes the source.
-                    let channel =
-                        unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
-                    self.slab.pack(&lines, channel, packed);
-                }
-                let is_last = chunk.start + chunk.len == self.sources;
-                for family in &self.families {
-                    let row = self.sources * family.taps.len();
-                    let skipped = targets.start * row + chunk.start * family.taps.len();
-                    let job = Job {
-                        correlation: self,
-                        family,
-                        origin,
-                        targets,
-                        terms: Terms {
-                            offsets: &family.offsets[..chunk.len * family.taps.len()],
-                            packed: packed.as_ptr(),
-                            // SAFETY: the family's weights hold a row for each target channel.
-                            weights: unsafe { weights.add(family.weights + skipped) },
-                            weight_stride: row,
-                        },
-                        bias,
-                        first: chunk.start == 0,
-                        limits: if is_last { activation } else { Activation::None }.limits(),
-                        target,
-                    };
-                    // SAFETY: the caller's promises; the block's source is packed.
-                    unsafe { correlate_block(&job) };
-                }
+        for chunk in spans(self.sources, self.source_chunk) {
+            for (number, packed) in packed.chunks_exact_mut(stride).take(chunk.len).enumerate() {
+                // SAFETY: the channel exists; no one writes the source.
+                let channel = unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
+                self.slab.pack(&lines, channel, packed);
             }
-        });
+            let is_last = chunk.start + chunk.len == self.sources;
+            for family in &self.families {
+                let row = self.sources * family.taps.len();
+                let skipped = targets.start * row + chunk.start * family.taps.len();
+                let job = Job {
+                    correlation: self,
+                    family,
+                    origin,
+                    targets,
+                    terms: Terms {
+                        offsets: &family.offsets[..chunk.len * family.taps.len()],
+                        packed: packed.as_ptr(),
+                        // SAFETY: the family's weights hold a row for each target channel.
+                        weights: unsafe { weights.add(family.weights + skipped) },
+                        weight_stride: row,
+                    },
+                    bias,
+                    first: chunk.start == 0,
+                    limits: if is_last { activation } else { Activation::None }.limits(),
+                    output,
+                };
+                // SAFETY: the caller's promises; the block's source is packed.
+                unsafe { correlate_block(&job) };
+            }
+        }
     }
 }
 
@@ -493,6 +532,24 @@ pub(super) unsafe fn pack_transposed(
     });
 }
 
+/// One block of positions of one image and group, with its operands.
+struct Block<'a> {
+    activation: Activation,
+    source: Stored<f32>,
+    weights: *const f32,
+    bias: Option<&'a [f32]>,
+    origin: [usize; 3],
+}
+
+/// Where sums of some target channels are written.
+struct Output {
+    /// The first of them.
+    base: *mut f32,
+    layout: Spatial,
+    /// The element of the target, in each dimension, that lies there.
+    first: [usize; 3],
+}
+
 /// One family of one block with its operands.
 struct Job<'a> {
     correlation: &'a Correlation,
@@ -505,8 +562,7 @@ struct Job<'a> {
     first: bool,
     /// What is written is within them.
     limits: [f32; 2],
-    /// The first target channel.
-    target: *mut f32,
+    output: &'a Output,
 }
 
 dispatch_wide! {
@@ -520,8 +576,9 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn correlate_block_with<V: Vector>(job: &Job) {
     let (correlation, slab) = (job.correlation, &job.correlation.slab);
-    let Some((lens, at, layout)) = correlation.places(job.family, job.origin) else { return };
-    let (target, layout) = (&correlation.target, layout.merged());
+    let Output { base: output, layout: target, first } = job.output;
+    let Some((lens, at, layout)) = correlation.places(job.family, job.origin, target) else { return };
+    let (at, layout) = ([at[0] - first[0], at[1] - first[1], at[2] - first[2]], layout.merged());
     let tiles = layout.tiles(V::WIDTH, V::Half::WIDTH);
     let channel_stride = target.channel;
     for plane in 0..lens[0] {
@@ -538,7 +595,7 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
                 let (channels, plane_start) = (Span { start, len }, plane * slab.plane_pitch());
                 // SAFETY: the caller's promises; positions of the tile lie in the block.
                 unsafe {
-                    let base = job.target.add(start * channel_stride + base);
+                    let base = output.add(start * channel_stride + base);
                     let place = TileOutput { base, stride: channel_stride };
                     match tile.is_narrow {
                         true => correlate_at::<V::Half>(job, &layout, tile, plane_start, channels, place),

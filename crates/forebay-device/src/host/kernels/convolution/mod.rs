@@ -1,7 +1,8 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
 //! Every direction packs a block of its source into a small buffer of the thread, lined up for vectors and with zeros around,
-//! and runs register tiles over it; no buffer grows with the problem. What depends on the order of summation depends on
+//! and runs register tiles over it; no buffer grows with the problem. What has 16 bits is widened when it is packed, and rounded when
+//! its sum is complete. What depends on the order of summation depends on
 //! spatial sizes and channels only, never on the batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
@@ -13,15 +14,19 @@ mod tiles;
 mod weight_gradient;
 
 use forebay_base::kernel::Convolution;
-use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_base::{Kernel, TensorDesc};
 
-use super::parallel::{require_packed, Pointer};
+use super::parallel::{for_each, require_packed, Pointer};
+use super::sixteen_bit::check_types;
 use super::spatial::{spatial3, Spatial};
 use super::stored::Stored;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
 use weight_gradient::WeightGradient;
+
+/// Elements that a task widens.
+const WIDENED_AT_ONCE: usize = 64 * 1024;
 
 /// A convolution's sizes, always with three spatial dimensions.
 #[derive(Clone, Copy, Debug)]
@@ -113,26 +118,10 @@ impl Geometry {
     }
 }
 
-/// How many of the first reads are packed block by block, and may be stored in 16 bits.
-pub(super) fn reads_packed(kernel: &Kernel) -> usize {
-    match kernel {
-        Kernel::ConvolutionDataGradient { .. } | Kernel::ConvolutionWeightGradient { .. } => 2,
-        _ => 1,
-    }
-}
-
 /// A kernel of this family with its geometry, and its operands sorted into x, w and y.
 fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Geometry, DeviceError> {
     let refuse = |reason| unsupported(kernel, reason);
-    let packed = reads_packed(kernel);
-    let is_read = |(number, desc): (usize, &TensorDesc)| match number < packed {
-        true => desc.data_type().computed_in(),
-        false => desc.data_type(),
-    };
-    let types = reads.iter().enumerate().map(is_read).chain(writes.iter().map(TensorDesc::data_type));
-    if let Some(other) = types.into_iter().find(|&data_type| data_type != DataType::Float32) {
-        return Err(refuse(format!("the host convolves float32, not {other}")));
-    }
+    check_types(kernel, reads, writes).map_err(refuse)?;
     match kernel {
         Kernel::Convolution { convolution, .. } => Geometry::new(convolution, &reads[0], &reads[1], &writes[0]),
         Kernel::ConvolutionDataGradient { convolution, .. } => {
@@ -168,23 +157,44 @@ pub(super) unsafe fn run(
     let workspace = workspace.as_ref().map(Pointer::<f32>::of);
     let missing = || refuse("its scratch is missing".to_string());
     let [first, second] = [Stored::of(&reads[0]), Stored::of(&reads[1])];
-    let target = Pointer::of(&writes[0]);
+    let target = Stored::of(&writes[0]);
+    if let Kernel::ConvolutionWeightGradient { .. } = kernel {
+        let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(workspace_count);
+        // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
+        unsafe { gradient.run(first, second, target, workspace) };
+        return Ok(());
+    }
+    let own = Own::of(kernel, &descs(reads));
+    let bias = match reads.get(2).map(|bias| (Stored::of(bias), bias.desc.element_count() as usize)) {
+        // SAFETY: the caller's promises: the bias is packed, and the workspace holds what is its own, one after the other.
+        Some((bias, count)) => Some(unsafe {
+            match bias.own() {
+                Some(bias) => Pointer::new(bias).slice(0, count),
+                None => widened(bias, count, workspace.ok_or_else(missing)?.at(own.weights as isize)),
+            }
+        }),
+        None => None,
+    };
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
     unsafe {
         match kernel {
             Kernel::Convolution { activation, .. } => {
                 let correlation = Correlation::forward(&geometry).map_err(refuse)?;
-                correlation.run(*activation, first, Pointer::of(&reads[1]), reads.get(2), target);
+                let weights = match second.own() {
+                    Some(weights) => Pointer::new(weights),
+                    None => {
+                        let weights = workspace.ok_or_else(missing)?;
+                        widened(second, own.weights, weights.at(0));
+                        weights
+                    }
+                };
+                correlation.run(*activation, first, weights, bias, target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
                 let weights = workspace.ok_or_else(missing)?;
                 correlation::pack_transposed(&geometry, &correlation, second, weights);
-                correlation.run(*activation, first, weights, reads.get(2), target);
-            }
-            Kernel::ConvolutionWeightGradient { .. } => {
-                let gradient = WeightGradient::new(&geometry).map_err(refuse)?.within(workspace_count);
-                gradient.run(first, second, target, workspace);
+                correlation.run(*activation, first, weights, bias, target);
             }
             _ => return Err(refuse("not a convolution".to_string())),
         }
@@ -192,8 +202,43 @@ pub(super) unsafe fn run(
     Ok(())
 }
 
+/// Elements in the workspace of a convolution or a data gradient: weights in another order or in float32, then a bias in float32.
+struct Own {
+    weights: usize,
+    bias: usize,
+}
+
+impl Own {
+    fn of(kernel: &Kernel, reads: &[TensorDesc]) -> Own {
+        let count = |desc: &TensorDesc, is_own: bool| if is_own { desc.element_count() as usize } else { 0 };
+        let is_wide = |desc: &TensorDesc| desc.data_type().is_sixteen_bit();
+        let has_order = matches!(kernel, Kernel::ConvolutionDataGradient { .. });
+        Own {
+            weights: count(&reads[1], has_order || is_wide(&reads[1])),
+            bias: reads.get(2).map_or(0, |bias| count(bias, is_wide(bias))),
+        }
+    }
+}
+
+/// Elements of 16 bits in float32.
+///
+/// # Safety
+/// They must be readable, and as many elements be writable at `target`, and no one else's, as long as the result lives.
+unsafe fn widened<'a>(from: Stored<f32>, count: usize, target: *mut f32) -> &'a [f32] {
+    let target = Pointer::new(target);
+    let parts = count.div_ceil(WIDENED_AT_ONCE);
+    for_each(parts, |part| {
+        let start = part * WIDENED_AT_ONCE;
+        let len = WIDENED_AT_ONCE.min(count - start);
+        // SAFETY: the caller's promises; every task writes elements of its own.
+        unsafe { from.slice(start, len).copy_to(target.slice_mut(start, len), 0, 1) };
+    });
+    // SAFETY: the caller's promises.
+    unsafe { target.slice(0, count) }
+}
+
 /// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the sums of
-/// subtrees until they are added.
+/// subtrees until they are added, and weights and biases of 16 bits are widened.
 pub(super) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],
@@ -201,20 +246,19 @@ pub(super) fn workspace_bytes(
 ) -> Result<u64, DeviceError> {
     let geometry = geometry(kernel, reads, writes)?;
     let refuse = |reason| unsupported(kernel, reason);
-    let bytes = match kernel {
+    let own = Own::of(kernel, reads);
+    let count = match kernel {
         Kernel::ConvolutionDataGradient { .. } => {
             Correlation::transposed(&geometry).map_err(refuse)?;
-            reads[1].element_count() * size_of::<f32>() as u64
+            own.weights + own.bias
         }
-        Kernel::ConvolutionWeightGradient { .. } => {
-            (WeightGradient::new(&geometry).map_err(refuse)?.workspace_count() * size_of::<f32>()) as u64
-        }
+        Kernel::ConvolutionWeightGradient { .. } => WeightGradient::new(&geometry).map_err(refuse)?.workspace_count(),
         _ => {
             Correlation::forward(&geometry).map_err(refuse)?;
-            0
+            own.weights + own.bias
         }
     };
-    Ok(bytes.next_multiple_of(256))
+    Ok(((count * size_of::<f32>()) as u64).next_multiple_of(256))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 use forebay_base::kernel::{Activation, UnaryOp, Window};
 use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::DataType;
 
-use super::super::testing::{desc, dot, run, spoil_buffers, Random, Tensor};
+use super::super::testing::{assert_bits_of_conversions, desc, dot, run, spoil_buffers, Random, Tensor};
 use super::*;
 
 /// A convolution with its sizes: x, w, y.
@@ -146,6 +147,28 @@ fn all_directions_of_16_bits_match_the_definition() {
     for number in 0..40 {
         let data_type = [DataType::Float16, DataType::BFloat16][number % 2];
         check_against_definition(&random_case(&mut random), data_type, &mut random, &format!("{data_type} {number}"));
+    }
+}
+
+#[test]
+fn all_directions_of_16_bits_have_the_bits_of_conversions_around_float32() {
+    let mut random = Random::new(16);
+    let cases: Vec<Case> = (0..40).map(|_| random_case(&mut random)).chain(large_cases()).collect();
+    for (number, case) in cases.iter().enumerate() {
+        spoil_buffers();
+        let data_type = [DataType::Float16, DataType::BFloat16][number % 2];
+        let mut tensor = |sizes: &[u64]| Tensor::new(&desc(data_type, sizes), &random.values(count(sizes)));
+        let [x, w, dy] = [&case.x, &case.w, &case.y].map(|sizes| tensor(sizes));
+        let [y_bias, x_bias] = [&case.y, &case.x].map(|sizes| tensor(&sizes[1..2]));
+        let (convolution, activation) = (case.convolution.clone(), Activation::Relu);
+        let forward = Kernel::Convolution { convolution: convolution.clone(), activation };
+        assert_bits_of_conversions(&forward, &[x.clone(), w.clone(), y_bias], &[desc(data_type, &case.y)]);
+        let backward = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation };
+        assert_bits_of_conversions(&backward, &[dy.clone(), w, x_bias], &[desc(data_type, &case.x)]);
+        for result in [data_type, DataType::Float32] {
+            let gradient = Kernel::ConvolutionWeightGradient { convolution: convolution.clone() };
+            assert_bits_of_conversions(&gradient, &[x.clone(), dy.clone()], &[desc(result, &case.w)]);
+        }
     }
 }
 

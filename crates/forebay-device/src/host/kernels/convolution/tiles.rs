@@ -1,6 +1,7 @@
 //! Tiles: how the positions of a plane are shared out to vectors, and where they lie in the target.
 
 use super::super::parallel::copy_run;
+use super::super::stored::Stored;
 use super::microkernel::VECTORS;
 
 /// The positions of a plane of a block, and where they lie in the target.
@@ -45,6 +46,25 @@ impl Layout {
             }
             for (i, &value) in values.iter().enumerate() {
                 *address.add(i * self.column_stride) = value;
+            }
+        }
+    }
+
+    /// The same for a target whose elements may be stored in 16 bits.
+    ///
+    /// # Safety
+    /// The positions must lie in the target from its first element on, and be no one else's.
+    #[inline(always)]
+    pub unsafe fn store_run(&self, values: &[f32], target: Stored<f32>) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match target.own() {
+                Some(address) => self.write_run(values, address),
+                None if self.column_stride == 1 => target.store(0, values),
+                None => (0..)
+                    .step_by(self.column_stride)
+                    .zip(values.chunks(1))
+                    .for_each(|(at, value)| target.store(at, value)),
             }
         }
     }

@@ -9,6 +9,7 @@
 use forebay_base::kernel::reduction_block_rows_of_image;
 use forebay_base::SumTree;
 
+use super::super::buffer::{Buffer, Target, BLOCK};
 use super::super::parallel::{for_each, wide, Pointer};
 use super::super::simd::{dispatch, SummedVector, LANES};
 use super::super::stored::{Elements, Stored};
@@ -190,7 +191,7 @@ impl<'a> WeightGradient<'a> {
     /// # Safety
     /// The operands must have the geometry's sizes and the workspace [`WeightGradient::workspace_count`] elements; no one may
     /// write x and dy, or touch dw and the workspace.
-    pub unsafe fn run(&self, x: Stored<f32>, dy: Stored<f32>, dw: Pointer<f32>, workspace: Option<Pointer<f32>>) {
+    pub unsafe fn run(&self, x: Stored<f32>, dy: Stored<f32>, dw: Stored<f32>, workspace: Option<Pointer<f32>>) {
         let tiles = self.tiles.count();
         let subtrees = self.tree().subtrees(if workspace.is_some() { self.slots as u64 } else { 1 });
         let count = subtrees.count() as usize;
@@ -230,17 +231,19 @@ impl<'a> WeightGradient<'a> {
     ///
     /// # Safety
     /// As [`WeightGradient::run`]; the tile must be no one else's.
-    unsafe fn store(&self, tile: &Tile, sums: &[f32], dw: Pointer<f32>) {
+    unsafe fn store(&self, tile: &Tile, sums: &[f32], dw: Stored<f32>) {
         let (geometry, taps) = (self.geometry, self.geometry.taps());
         let row = tile.inputs.len * taps;
         for output in 0..tile.outputs.len {
             let number = tile.group * geometry.outputs + tile.outputs.start + output;
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
-            // SAFETY: the tile's weights lie in dw and are no one else's by the caller's promise.
-            let weights = unsafe { dw.slice_mut(start, row) };
             let four = &sums[output / CHANNELS * row * CHANNELS..][..row * CHANNELS];
-            let sums = four.iter().skip(output % CHANNELS).step_by(CHANNELS);
-            weights.iter_mut().zip(sums).for_each(|(weight, &sum)| *weight = sum);
+            for part in spans(row, BLOCK) {
+                let sums = four[part.start * CHANNELS..].iter().skip(output % CHANNELS).step_by(CHANNELS);
+                let fill = |weights: &mut [f32]| weights.iter_mut().zip(sums).for_each(|(weight, &sum)| *weight = sum);
+                // SAFETY: the tile's weights lie in dw and are no one else's by the caller's promise.
+                unsafe { dw.write(start + part.start, part.len, &mut Buffer::new(), fill) };
+            }
         }
     }
 
