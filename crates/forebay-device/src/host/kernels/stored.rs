@@ -381,7 +381,7 @@ mod tests {
     use forebay_base::{Kernel, TensorDesc};
     use half::{bf16, f16};
 
-    use super::super::testing::{assert_bits_of_conversions, desc, run, strided, Random, Tensor};
+    use super::super::testing::{assert_bits_of_conversions, desc, strided, Random, Tensor};
     use super::*;
 
     #[test]
