@@ -1,7 +1,6 @@
 //! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
 //! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
 
-use forebay_base::kernel::facts::ElementTypes;
 use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
@@ -132,8 +131,7 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
 /// The type that a launch computes in: of products, that of the factors.
 fn data_type(launch: &ProgramLaunch) -> DataType {
     let (read, write) = (launch.reads.first(), launch.writes.first());
-    let is_product = launch.kernel.facts().types == ElementTypes::Products;
-    let operand = if is_product { read.or(write) } else { write.or(read) };
+    let operand = if launch.kernel.facts().types.are_of_products() { read.or(write) } else { write.or(read) };
     operand.map_or(DataType::Float32, |operand| operand.desc.data_type())
 }
 

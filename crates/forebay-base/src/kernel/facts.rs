@@ -58,6 +58,8 @@ pub enum ElementTypes {
     NotSixteenBit,
     /// `float32` and the floating types of 16 bits.
     Products,
+    /// The same, and where factors have 16 bits, the result may be `float32`: a sum that others are added to before it is rounded.
+    WideningProducts,
     /// `float32`.
     Float32,
 }
@@ -66,9 +68,15 @@ impl ElementTypes {
     /// Whether floating types of 16 bits are among them.
     pub fn include_sixteen_bit(self) -> bool {
         match self {
-            ElementTypes::Every | ElementTypes::NotNarrow | ElementTypes::Products => true,
+            ElementTypes::Every | ElementTypes::NotNarrow => true,
+            ElementTypes::Products | ElementTypes::WideningProducts => true,
             ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
         }
+    }
+
+    /// Whether they are those of sums of products.
+    pub fn are_of_products(self) -> bool {
+        matches!(self, ElementTypes::Products | ElementTypes::WideningProducts)
     }
 
     /// Whether a type is among them.
@@ -78,7 +86,7 @@ impl ElementTypes {
             ElementTypes::Every => true,
             ElementTypes::NotNarrow => !data_type.is_narrow(),
             ElementTypes::NotSixteenBit => !is_sixteen_bit && !data_type.is_narrow(),
-            ElementTypes::Products => is_sixteen_bit || data_type == DataType::Float32,
+            ElementTypes::Products | ElementTypes::WideningProducts => is_sixteen_bit || data_type == DataType::Float32,
             ElementTypes::Float32 => data_type == DataType::Float32,
         }
     }

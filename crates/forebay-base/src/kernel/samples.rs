@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::facts::ElementTypes;
 use super::{
     Activation, AttentionOptions, BinaryOp, Convolution, Exchange, Kernel, KernelKind, PadMode, PoolOp, ProductPart,
     Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp,
@@ -143,15 +144,14 @@ pub fn on_devices() -> Vec<Sample> {
     kinds.flat_map(of).collect()
 }
 
-/// The samples once more with operands of 16 bits: products with all of them and, where they add along the batch, with results of
-/// float32, and [`stored_in_sixteen_bits`].
+/// The samples once more with operands of 16 bits: products with all of them and, where they may be, with results of float32, and
+/// [`stored_in_sixteen_bits`].
 pub fn of_sixteen_bits() -> Vec<Sample> {
-    let is_product = |sample: &Sample| sample.kernel.facts().types == super::facts::ElementTypes::Products;
+    let is_product = |sample: &Sample| sample.kernel.facts().types.are_of_products();
     let products: Vec<Sample> = all().into_iter().filter(is_product).collect();
     let of_kind = |kind| products.iter().filter_map(move |sample| sample.clone().in_type(kind));
     let narrow: Vec<Sample> = SIXTEEN_BITS.into_iter().flat_map(of_kind).collect();
-    let stays_wide =
-        |sample: &&Sample| matches!(sample.kernel, Kernel::MatMul { .. } | Kernel::ConvolutionWeightGradient { .. });
+    let stays_wide = |sample: &&Sample| sample.kernel.facts().types == ElementTypes::WideningProducts;
     let wide = |sample: &Sample| {
         let writes = sample.writes.iter().map(|desc| in_type(desc, Float32)).collect::<Option<_>>()?;
         Some(Sample { writes, ..sample.clone() })

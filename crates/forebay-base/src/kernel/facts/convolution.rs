@@ -59,7 +59,7 @@ pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'
         kind: KernelKind::ConvolutionWeightGradient,
         in_place: &[],
         indices: None,
-        types: ElementTypes::Products,
+        types: ElementTypes::WideningProducts,
         sixteen_bit: SixteenBit::NONE,
         work: Work::Convolution { elements: OperandRef::Read(1), weights: OperandRef::Write(0) },
         counted_along: OperandRef::Read(1),

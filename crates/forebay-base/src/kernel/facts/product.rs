@@ -17,7 +17,7 @@ pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> K
             ProductPart::Whole | ProductPart::Columns { .. } => &[(0, 2)],
         },
         indices: None,
-        types: ElementTypes::Products,
+        types: ElementTypes::WideningProducts,
         sixteen_bit: SixteenBit::NONE,
         work: Work::Product { transpose_a, transpose_b },
         counted_along: OperandRef::Write(0),

@@ -49,8 +49,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let refuse = |reason| unsupported(kernel, reason);
     let (a, b, y) = (&reads[0], &reads[1], &writes[0]);
-    let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
-    check_types(kernel, &descs(reads), &descs(writes)).map_err(refuse)?;
+    check_types(kernel, reads.iter().map(|read| read.desc), y.desc).map_err(refuse)?;
     let matrix = |view: &View, transpose: bool| {
         let sizes = view.sizes();
         let (rows, columns) = match sizes.len() {

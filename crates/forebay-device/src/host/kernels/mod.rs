@@ -150,7 +150,7 @@ pub(crate) fn workspace_bytes(
 ) -> Result<u64, DeviceError> {
     match kernel {
         Kernel::MatMul { .. } => {
-            sixteen_bit::check_types(kernel, reads, writes).map_err(|reason| unsupported(kernel, reason))?;
+            sixteen_bit::check_types(kernel, reads.iter(), &writes[0]).map_err(|reason| unsupported(kernel, reason))?;
             Ok(0)
         }
         Kernel::Convolution { .. }

@@ -1,31 +1,35 @@
 //! Products and convolutions of 16-bit numbers: their arithmetic is that of float32. What is read is widened block by block, and results
 //! are rounded once.
 
+use forebay_base::kernel::facts::ElementTypes;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 /// Refuses types that cannot be multiplied. All are one type, but that of some kernels results may stay float32.
 ///
 /// # Errors
 /// The operand that does not fit.
-pub(super) fn check_types(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(), String> {
-    let data_type = reads[0].data_type();
+pub(super) fn check_types<'a>(
+    kernel: &Kernel,
+    reads: impl Iterator<Item = &'a TensorDesc> + Clone,
+    write: &TensorDesc,
+) -> Result<(), String> {
+    let Some(first) = reads.clone().next() else { return Err("there are no factors".to_string()) };
+    let data_type = first.data_type();
     if data_type.computed_in() != DataType::Float32 {
-        return Err(format!(
-            "sums of products are computed of float32 and the floating types of 16 bits, not {data_type}"
-        ));
+        let reason = "sums of products are computed of float32 and the floating types of 16 bits";
+        return Err(format!("{reason}, not of {data_type}"));
     }
-    let stays_wide = matches!(kernel, Kernel::MatMul { .. } | Kernel::ConvolutionWeightGradient { .. });
-    let is_written =
-        |desc: &TensorDesc| desc.data_type() == data_type || stays_wide && desc.data_type() == DataType::Float32;
+    let stays_wide = kernel.facts().types == ElementTypes::WideningProducts;
+    let is_read = |desc: &TensorDesc| desc.data_type() == data_type;
+    let is_written = |desc: &TensorDesc| is_read(desc) || stays_wide && desc.data_type() == DataType::Float32;
     // The columns of a result that are there already are read as it is written.
     let continued = kernel.facts().continues;
-    let fits = |(number, desc): &(usize, &TensorDesc)| match continued == Some(*number) {
-        true => is_written(desc),
-        false => desc.data_type() == data_type,
-    };
-    let misfit = reads.iter().enumerate().find(|read| !fits(read)).map(|(_, desc)| desc);
-    match misfit.or(writes.iter().find(|desc| !is_written(desc))) {
-        Some(desc) => Err(format!("{desc} is not {data_type}, as {} is", reads[0])),
+    let misfit = reads.enumerate().find(|&(number, desc)| match continued == Some(number) {
+        true => !is_written(desc),
+        false => !is_read(desc),
+    });
+    match misfit.map(|(_, desc)| desc).or((!is_written(write)).then_some(write)) {
+        Some(desc) => Err(format!("{desc} is not {data_type}, as {first} is")),
         None => Ok(()),
     }
 }

@@ -121,7 +121,7 @@ impl Geometry {
 /// A kernel of this family with its geometry, and its operands sorted into x, w and y.
 fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Geometry, DeviceError> {
     let refuse = |reason| unsupported(kernel, reason);
-    check_types(kernel, reads, writes).map_err(refuse)?;
+    check_types(kernel, reads.iter(), &writes[0]).map_err(refuse)?;
     match kernel {
         Kernel::Convolution { convolution, .. } => Geometry::new(convolution, &reads[0], &reads[1], &writes[0]),
         Kernel::ConvolutionDataGradient { convolution, .. } => {
@@ -211,11 +211,11 @@ struct Own {
 impl Own {
     fn of(kernel: &Kernel, reads: &[TensorDesc]) -> Own {
         let count = |desc: &TensorDesc, is_own: bool| if is_own { desc.element_count() as usize } else { 0 };
-        let is_wide = |desc: &TensorDesc| desc.data_type().is_sixteen_bit();
+        let is_narrow = |desc: &TensorDesc| desc.data_type().is_sixteen_bit();
         let has_order = matches!(kernel, Kernel::ConvolutionDataGradient { .. });
         Own {
-            weights: count(&reads[1], has_order || is_wide(&reads[1])),
-            bias: reads.get(2).map_or(0, |bias| count(bias, is_wide(bias))),
+            weights: count(&reads[1], has_order || is_narrow(&reads[1])),
+            bias: reads.get(2).map_or(0, |bias| count(bias, is_narrow(bias))),
         }
     }
 }

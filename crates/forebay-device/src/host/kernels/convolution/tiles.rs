@@ -61,10 +61,10 @@ impl Layout {
             match target.own() {
                 Some(address) => self.write_run(values, address),
                 None if self.column_stride == 1 => target.store(0, values),
-                None => (0..)
-                    .step_by(self.column_stride)
-                    .zip(values.chunks(1))
-                    .for_each(|(at, value)| target.store(at, value)),
+                None => {
+                    let places = (0..).step_by(self.column_stride);
+                    places.zip(values).for_each(|(at, &value)| target.set(at, value));
+                }
             }
         }
     }
