@@ -364,9 +364,11 @@ unsafe fn planes_forward(
     source: Stored<f32>,
     target: Stored<f32>,
 ) {
-    let (count, elements) = (planes.count(), sliding.input[1] * sliding.input[2]);
-    let room = |operand: Stored<f32>, layout: &Spatial| if operand.is_own() { 0 } else { layout.span };
-    let (x_room, y_room) = (room(source, &sliding.x), room(target, &sliding.y));
+    let ([_, _, x_columns], [_, y_rows, y_columns]) = (sliding.input, sliding.output);
+    let (count, elements) = (planes.count(), sliding.input[1] * x_columns);
+    // Planes of 16 bits have a copy, which is packed.
+    let x_room = if source.is_own() { 0 } else { elements };
+    let y_room = if target.is_own() { 0 } else { y_rows * y_columns };
     for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
         with_buffer(count + x_room + y_room, |buffer| {
             let (buffer, rest) = buffer.split_at_mut(count);
@@ -376,16 +378,24 @@ unsafe fn planes_forward(
                 let start = sliding.channel(&sliding.y, channel);
                 // SAFETY: a channel's elements lie in the operands, and every task writes channels of its own.
                 unsafe {
-                    let x = source.slice(sliding.channel(&sliding.x, channel), sliding.x.span);
-                    let x = x.run(0, sliding.x.span, x_buffer);
-                    let y = match target.own() {
-                        Some(target) => std::slice::from_raw_parts_mut(target.add(start), sliding.y.span),
-                        None => &mut *y_buffer,
+                    let (x, x_pitch) = match source.slice(sliding.channel(&sliding.x, channel), sliding.x.span) {
+                        Elements::Float32(x) => (x, sliding.x.row),
+                        x => {
+                            for (row, line) in x_buffer.chunks_exact_mut(x_columns).enumerate() {
+                                x.copy_to(line, row * sliding.x.row, 1);
+                            }
+                            (&*x_buffer, x_columns)
+                        }
                     };
-                    planes.pool(buffer, Plane { x, x_pitch: sliding.x.row, y, y_pitch: sliding.y.row });
-                    for row in 0..if target.is_own() { 0 } else { sliding.output[1] } {
-                        let first = row * sliding.y.row;
-                        target.store(start + first, &y_buffer[first..][..sliding.output[2]]);
+                    let (y, y_pitch) = match target.own() {
+                        Some(target) => {
+                            (std::slice::from_raw_parts_mut(target.add(start), sliding.y.span), sliding.y.row)
+                        }
+                        None => (&mut *y_buffer, y_columns),
+                    };
+                    planes.pool(buffer, Plane { x, x_pitch, y, y_pitch });
+                    for (row, line) in y_buffer.chunks_exact(y_columns).enumerate() {
+                        target.store(start + row * sliding.y.row, line);
                     }
                 }
             }
@@ -481,7 +491,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
 #[cfg(test)]
 mod tests {
     use super::super::testing::{
-        assert_bits_of_conversions, assert_close, desc, differences, dot, run, Random, Tensor,
+        assert_bits_of_conversions, assert_close, desc, differences, dot, run, strided, Random, Tensor,
     };
     use super::*;
 
@@ -526,6 +536,26 @@ mod tests {
                 let reads = if op == PoolOp::Max { vec![dy, x] } else { vec![dy] };
                 assert_bits_of_conversions(&backward, &reads, &[desc(result, &input)]);
             }
+        }
+    }
+
+    /// An image whose rows lie among those of many other channels, farther apart than a thread's buffer reaches.
+    #[test]
+    fn rows_of_16_bits_may_lie_far_apart() {
+        let mut random = Random::new(10);
+        let by_rows = |[channels, rows, columns]: [u64; 3]| {
+            let strides = [0, columns, 400 * columns, 1];
+            strided(DataType::BFloat16, &[1, channels, rows, columns], &strides)
+        };
+        let (input, output) = (by_rows([2, 9, 300]), by_rows([2, 5, 101]));
+        let mut tensor = |desc: &TensorDesc| Tensor::new(desc, &random.values(desc.total_size_bytes() as usize / 2));
+        let (x, dy) = (tensor(&input), tensor(&output));
+        let window = window(&[2, 2], &[2, 3], &[1, 1], &[1, 1]);
+        for op in OPERATIONS {
+            let forward = Kernel::Pool { op, window: window.clone() };
+            assert_bits_of_conversions(&forward, std::slice::from_ref(&x), std::slice::from_ref(&output));
+            let backward = Kernel::PoolGradient { op, window: window.clone() };
+            assert_bits_of_conversions(&backward, &[dy.clone(), x.clone()], std::slice::from_ref(&input));
         }
     }
 
