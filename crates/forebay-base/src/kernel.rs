@@ -202,7 +202,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether an element may lie in several places of the window.
+    /// Whether an element may be seen from several places of the window, so that neighbours share elements.
     ///
     /// ```
     /// use forebay_base::kernel::Window;

@@ -4,7 +4,7 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::{bits_of, Elements, Kind, Layout, Task};
-use super::operands::format_of;
+use super::operands::{format_of, require_computed_in_single};
 use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
 /// How a kernel of this family runs.
@@ -332,15 +332,6 @@ fn require_type_of_result(write: &TensorDesc, data_type: DataType) -> Result<(),
     match write.data_type().computed_in() == data_type {
         true => Ok(()),
         false => Err(format!("a result of {data_type} is not written as {write}; cast it")),
-    }
-}
-
-/// # Errors
-/// Where an operand is neither float32 nor of 16 bits.
-fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
-    match desc.data_type().computed_in() {
-        DataType::Float32 => Ok(()),
-        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
     }
 }
 

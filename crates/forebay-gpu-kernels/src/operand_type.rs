@@ -1,4 +1,4 @@
-//! How operands of products are kept: the counterpart of the repository's `kernels/operand_type.slang`.
+//! How operands of products and results of pooling are kept: the counterpart of the repository's `kernels/operand_type.slang`.
 
 use forebay_base::{DataType, TensorDesc};
 
@@ -25,12 +25,9 @@ impl OperandType {
     /// # Errors
     /// Where operands are not all of one of these types.
     pub fn with_sums(reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<(OperandType, bool), String> {
-        let operand_type = OperandType::of(reads, &[])?;
-        let is_wide = writes.iter().all(|desc| desc.data_type() == DataType::Float32);
-        match is_wide {
-            true => Ok((operand_type, operand_type != OperandType::Float32)),
-            false => Ok((OperandType::of(reads, writes)?, false)),
-        }
+        let is_single = |desc: &TensorDesc| desc.data_type() == DataType::Float32;
+        let stays_wide = writes.iter().all(is_single) && !reads.iter().all(is_single);
+        Ok((OperandType::of(reads, if stays_wide { &[] } else { writes })?, stays_wide))
     }
 
     /// # Errors

@@ -70,6 +70,15 @@ pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Re
     }
 }
 
+/// # Errors
+/// Where an operand is neither float32 nor of 16 bits.
+pub(super) fn require_computed_in_single(desc: &TensorDesc) -> Result<(), String> {
+    match desc.data_type().computed_in() {
+        DataType::Float32 => Ok(()),
+        other => Err(format!("the Vulkan device does not compute with {other} here; cast to float32 first")),
+    }
+}
+
 /// How `sixteen_bit.slang` is told of a type in which the elements of an operand lie that is computed with in float32.
 pub(super) fn format_of(data_type: DataType) -> u32 {
     match data_type {

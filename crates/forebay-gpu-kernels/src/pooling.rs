@@ -3,11 +3,14 @@
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::operands::{format_of, require_type};
+use super::operand_type::{Builds, OperandType};
+use super::operands::{format_of, require_computed_in_single, require_type};
 use super::shaders::{Shader, POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16};
 use super::spatial::{by_images, Sliding, Spatial};
 use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
 
+/// By the type of the result.
+const BY_RESULT: Builds = [&POOLING, &POOLING_TO_F16, &POOLING_TO_BF16];
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;
 
@@ -23,15 +26,8 @@ pub(super) fn lower(
         if let Kernel::PoolIndices { window } = kernel {
             return indices(window, &reads[0], &writes[0], gpu);
         }
-        let is_float = |desc: &&TensorDesc| desc.data_type().computed_in() == DataType::Float32;
-        if let Some(desc) = reads.iter().chain(writes).find(|desc| !is_float(desc)) {
-            return Err(format!("{desc} is not float32"));
-        }
-        let shader = match writes[0].data_type() {
-            DataType::Float16 => &POOLING_TO_F16,
-            DataType::BFloat16 => &POOLING_TO_BF16,
-            _ => &POOLING,
-        };
+        reads.iter().chain(writes).try_for_each(require_computed_in_single)?;
+        let shader = OperandType::of(writes, &[])?.build(BY_RESULT);
         match kernel {
             Kernel::Pool { op, window } => {
                 Pooling::new(*op, window, &reads[0], &writes[0])?.lower(shader, [x, x], &writes[0], false, gpu)

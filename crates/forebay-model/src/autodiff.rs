@@ -128,9 +128,7 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
 /// By value: whether it depends on an input of the graph.
 fn from_inputs(graph: &Graph) -> Vec<bool> {
     let mut from_inputs = vec![false; graph.values.len()];
-    for &input in graph.inputs.iter().filter(|&input| !graph.initializers.contains_key(input)) {
-        from_inputs[input.0 as usize] = true;
-    }
+    graph.inputs.iter().for_each(|input| from_inputs[input.0 as usize] = true);
     for node in &graph.nodes {
         if node.inputs.iter().flatten().any(|input| from_inputs[input.0 as usize]) {
             node.outputs.iter().flatten().for_each(|output| from_inputs[output.0 as usize] = true);

@@ -282,6 +282,11 @@ impl Graph {
         &mut self.values[id.0 as usize]
     }
 
+    /// The node that makes a value, looked for from the last one on.
+    pub(crate) fn producer(&self, id: ValueId) -> Option<&Node> {
+        self.nodes.iter().rev().find(|node| node.outputs.contains(&Some(id)))
+    }
+
     /// Notes that all values that are added from here on belong to the backward pass.
     pub fn begin_backward(&mut self) {
         let next = ValueId(self.values.len() as u32);

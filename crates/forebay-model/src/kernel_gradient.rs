@@ -117,7 +117,7 @@ impl Application<'_> {
             Kernel::Cast(_) if [x.data_type, builder.ty(dy).data_type].iter().any(|ty| !ty.has_gradients()) => {
                 return Some(vec![None]);
             }
-            // Gradients by parameters are not rounded on their way to float32.
+            // What was summed in float32 for a parameter of float32 is not rounded in between.
             Kernel::Cast(_) if builder.is_of_parameters(input(0)) => {
                 let wide = builder.converted_from(dy).filter(|&wide| builder.ty(wide) == x);
                 return Some(vec![Some(wide.unwrap_or_else(|| builder.cast(dy, &x)))]);

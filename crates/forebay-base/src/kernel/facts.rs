@@ -68,9 +68,10 @@ impl ElementTypes {
     /// Whether floating types of 16 bits are among them.
     pub fn include_sixteen_bit(self) -> bool {
         match self {
-            ElementTypes::Every | ElementTypes::NotNarrow => true,
-            ElementTypes::Products | ElementTypes::WideningProducts => true,
             ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
+            ElementTypes::Every | ElementTypes::NotNarrow | ElementTypes::Products | ElementTypes::WideningProducts => {
+                true
+            }
         }
     }
 

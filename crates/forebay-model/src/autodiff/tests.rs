@@ -33,8 +33,7 @@ fn gradients_read_what_the_facts_of_kernels_say() {
         let action = Action::Kernel(kernel.clone());
         let application =
             Application { action: &action, inputs: &inputs, outputs: &outputs, gradients: &d_outputs, needs: &needs };
-        let mut builder =
-            GradientBuilder { graph: &mut graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix: "gradient" };
+        let mut builder = GradientBuilder::without_gradients(&mut graph, infer_node, "gradient");
         let found = application.gradients(&mut builder);
         let read: BTreeSet<ValueId> =
             graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten().copied()).collect();

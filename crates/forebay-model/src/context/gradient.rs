@@ -22,6 +22,17 @@ pub struct GradientBuilder<'a> {
     pub prefix: &'a str,
 }
 
+impl<'a> GradientBuilder<'a> {
+    /// A builder of nodes that are no gradients: losses, updates.
+    pub fn without_gradients(
+        graph: &'a mut Graph,
+        infer: fn(&mut Graph, usize) -> Result<(), ModelError>,
+        prefix: &'a str,
+    ) -> GradientBuilder<'a> {
+        GradientBuilder { graph, wanted: &[], from_inputs: &[], infer, prefix }
+    }
+}
+
 impl GradientBuilder<'_> {
     /// Whether the gradient by the node's input `i` is wanted.
     pub fn needs(&self, node: &Node, i: usize) -> bool {
@@ -78,8 +89,7 @@ impl GradientBuilder<'_> {
 
     /// What a value was converted from by the node that made it.
     pub fn converted_from(&self, value: ValueId) -> Option<ValueId> {
-        let made_it = |node: &&Node| node.outputs.contains(&Some(value));
-        let node = self.graph.nodes.iter().rev().find(made_it)?;
+        let node = self.graph.producer(value)?;
         matches!(node.operation, Operation::Kernel(Kernel::Cast(_))).then(|| node.inputs[0]).flatten()
     }
 

@@ -184,7 +184,7 @@ fn origin(graph: &Graph, weight: ValueId) -> Option<(ValueId, bool)> {
     if graph.initializers.contains_key(&weight) {
         return Some((weight, false));
     }
-    let node = graph.nodes.iter().find(|node| node.outputs.contains(&Some(weight)))?;
+    let node = graph.producer(weight)?;
     let source = node.inputs.first().copied().flatten().filter(|id| graph.initializers.contains_key(id))?;
     let readers = graph.nodes.iter().flat_map(|node| &node.inputs).filter(|&&input| input == Some(weight)).count();
     let is_matrix = graph.initializers[&source].shape().len() == 2;

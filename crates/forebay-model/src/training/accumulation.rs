@@ -18,7 +18,7 @@ pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
     if parts <= 1 {
         return loss;
     }
-    let mut builder = GradientBuilder { graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix: "gradient" };
+    let mut builder = GradientBuilder::without_gradients(graph, infer_node, "gradient");
     builder.unary(UnaryOp::Affine { scale: 1.0 / parts as f32, shift: 0.0 }, loss)
 }
 
@@ -104,8 +104,7 @@ fn split_inputs(
         if let Some((_, dimensions)) = &mut value.declared {
             dimensions[0] = Dimension::Known(size * parts);
         }
-        let mut builder =
-            GradientBuilder { graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix: "gradient" };
+        let mut builder = GradientBuilder::without_gradients(graph, infer_node, "gradient");
         let count = parts as usize;
         let values = builder.split(input, 0, &vec![size; count], &vec![true; count]);
         slices.insert(input, values.into_iter().flatten().collect());
@@ -140,8 +139,7 @@ fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId
 /// Adds a part's value to sums.
 fn add(graph: &mut Graph, sums: &mut [ValueId], places: &[usize], value: &ValueId) {
     for &place in places {
-        let mut builder =
-            GradientBuilder { graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix: "gradient" };
+        let mut builder = GradientBuilder::without_gradients(graph, infer_node, "gradient");
         sums[place] = builder.binary(BinaryOp::Add, sums[place], *value);
     }
 }

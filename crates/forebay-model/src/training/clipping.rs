@@ -75,7 +75,7 @@ pub(super) fn append_clipping(
         graph.inputs.push(limit);
         limit
     });
-    let mut builder = GradientBuilder { graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix: "gradient" };
+    let mut builder = GradientBuilder::without_gradients(graph, infer_node, "gradient");
     let needs_norm = norm_is_asked_for || matches!(clipping, Some(Clipping::GlobalNorm(_)));
     let norm = needs_norm.then(|| {
         let squares: Vec<ValueId> = trained.iter().map(|&(_, d)| sum_of_squares(&mut builder, d)).collect();

@@ -29,7 +29,7 @@ impl<'a> DerefMut for Formula<'a> {
 impl<'a> Formula<'a> {
     /// At the end of a graph; names of new values begin with `prefix`.
     pub(super) fn new(graph: &'a mut Graph, prefix: &'a str) -> Formula<'a> {
-        Formula(GradientBuilder { graph, wanted: &[], from_inputs: &[], infer: infer_node, prefix })
+        Formula(GradientBuilder::without_gradients(graph, infer_node, prefix))
     }
 
     /// scale x + shift.

@@ -24,7 +24,7 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
     let request = |reason| Err(ModelError::Request { reason });
     match (name, graph.outputs.as_slice()) {
         (Some(name), outputs) => {
-            match graph.find(name).filter(|&id| outputs.contains(&id) || producer(graph, id).is_some()) {
+            match graph.find(name).filter(|&id| outputs.contains(&id) || graph.producer(id).is_some()) {
                 Some(value) => Ok(value),
                 None => request(format!(
                 "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
@@ -41,7 +41,7 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
 /// Where an output is a sigmoid or a softmax, also one that is written as exponentials over their sum: what goes into it.
 pub fn logits_behind(graph: &Graph, output: ValueId) -> Option<ValueId> {
     let input = |node: &Node, index: usize| node.inputs.get(index).copied().flatten();
-    let made_by = |id: ValueId, wanted: &str| producer(graph, id).filter(|node| kind(node) == wanted);
+    let made_by = |id: ValueId, wanted: &str| graph.producer(id).filter(|node| kind(node) == wanted);
     if let Some(probabilities) = ["Softmax", "Sigmoid"].into_iter().find_map(|wanted| made_by(output, wanted)) {
         return input(probabilities, 0);
     }
@@ -52,10 +52,6 @@ pub fn logits_behind(graph: &Graph, output: ValueId) -> Option<ValueId> {
         Some(difference) => input(difference, 0),
         None => Some(power),
     }
-}
-
-fn producer(graph: &Graph, id: ValueId) -> Option<&Node> {
-    graph.nodes.iter().find(|node| node.outputs.contains(&Some(id)))
 }
 
 fn kind(node: &Node) -> &str {

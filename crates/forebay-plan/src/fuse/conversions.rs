@@ -46,11 +46,8 @@ fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Opti
         return None;
     }
     // What is read later has to be what is read here. The rest of a concatenation may be written at any time.
-    let overwrites = |&&writer: &&usize| {
-        let mut writes = program.launches[writer].writes.iter();
-        writer >= index && writes.any(|write| write.buffer == from.buffer && write.range().overlaps(from.range()))
-    };
-    let stays = !uses.writers(from.buffer).iter().any(|writer| overwrites(&writer));
+    let mut later = uses.writers(from.buffer).iter().filter(|&&writer| writer >= index);
+    let stays = !later.any(|&writer| touch(&program.launches[writer].writes, from));
     let is_written_here = uses.writers(to.buffer) == [index];
     if !stays || !is_written_here {
         return None;
@@ -84,15 +81,17 @@ fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Optio
         && operand.offset_bytes == 0
         && operand.desc.element_count() == to.desc.element_count();
     // The bytes are written earlier than before: no launch in between may touch them.
-    let touches = |launch: &ProgramLaunch| {
-        let operands = launch.reads.iter().chain(&launch.writes);
-        operands.filter(|operand| operand.buffer == to.buffer).any(|operand| operand.range().overlaps(to.range()))
-    };
+    let touches = |launch: &ProgramLaunch| touch(&launch.reads, to) || touch(&launch.writes, to);
     let is_free = program.launches.get(writer..index).is_some_and(|between| !between.iter().any(touches));
     if !can_round || !is_whole || !is_free {
         return None;
     }
     Some((writer, write, in_type(operand, to)?))
+}
+
+/// Whether one of some operands has bytes in common with another operand.
+fn touch(operands: &[Operand], other: &Operand) -> bool {
+    operands.iter().any(|operand| operand.buffer == other.buffer && operand.range().overlaps(other.range()))
 }
 
 /// An operand as it lies in another buffer with as many elements, of another type.
@@ -132,6 +131,17 @@ mod tests {
         /// A temporary of eight elements.
         fn temporary(&mut self, name: &str) -> Operand {
             self.of(name, Role::Temporary, 8)
+        }
+
+        /// The halves of a temporary that is twice as large.
+        fn halves(&mut self, name: &str) -> [Operand; 2] {
+            let both = self.of(name, Role::Temporary, 16);
+            let desc = TensorDesc::packed(both.desc.data_type(), &[8]).unwrap();
+            [0, desc.total_size_bytes()].map(|offset_bytes| Operand {
+                offset_bytes,
+                desc: desc.clone(),
+                ..both.clone()
+            })
         }
 
         fn of(&mut self, name: &str, role: Role, elements: u64) -> Operand {
@@ -223,12 +233,11 @@ mod tests {
         for overwritten in [false, true] {
             let mut mixed = Mixed::default();
             let [wide, y, z] = ["wide", "y", "half z"].map(|name| mixed.temporary(name));
-            let both = mixed.of("half both", Role::Temporary, 16);
-            let part = |number: u64| Operand { offset_bytes: 16 * number, desc: z.desc.clone(), ..both.clone() };
-            mixed.launch(Kernel::cast(), &[&part(0)], &wide);
-            mixed.launch(Kernel::Copy, &[&z], &part(u64::from(!overwritten)));
+            let both = mixed.halves("half both");
+            mixed.launch(Kernel::cast(), &[&both[0]], &wide);
+            mixed.launch(Kernel::Copy, &[&z], &both[usize::from(!overwritten)]);
             mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&wide], &y);
-            assert_eq!(mixed.fused(&[both.buffer, y.buffer]).len(), if overwritten { 3 } else { 2 });
+            assert_eq!(mixed.fused(&[both[0].buffer, y.buffer]).len(), if overwritten { 3 } else { 2 });
         }
     }
 
@@ -237,14 +246,13 @@ mod tests {
         for in_use in [false, true] {
             let mut mixed = Mixed::default();
             let [x, wide, z] = ["x", "wide", "half z"].map(|name| mixed.temporary(name));
-            let both = mixed.of("half both", Role::Temporary, 16);
-            let part = |number: u64| Operand { offset_bytes: 16 * number, desc: z.desc.clone(), ..both.clone() };
+            let both = mixed.halves("half both");
             mixed.launch(Kernel::Unary(UnaryOp::Tanh), &[&x], &wide);
-            mixed.launch(Kernel::Copy, &[&part(u64::from(in_use))], &z);
-            mixed.launch(Kernel::cast(), &[&wide], &part(1));
-            let fused = mixed.fused(&[both.buffer, z.buffer]);
+            mixed.launch(Kernel::Copy, &[&both[usize::from(in_use)]], &z);
+            mixed.launch(Kernel::cast(), &[&wide], &both[1]);
+            let fused = mixed.fused(&[both[1].buffer, z.buffer]);
             assert_eq!(fused.len(), if in_use { 3 } else { 2 });
-            assert_eq!(fused[fused.len() - 1].writes[0].buffer, if in_use { both.buffer } else { z.buffer });
+            assert_eq!(fused[fused.len() - 1].writes[0].buffer, if in_use { both[1].buffer } else { z.buffer });
         }
     }
 }

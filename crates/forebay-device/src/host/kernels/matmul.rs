@@ -6,7 +6,7 @@ use forebay_base::Kernel;
 
 use super::buffer::{Buffer, Source, BLOCK};
 use super::parallel::{broadcast_strides, for_each, require_packed};
-use super::product::{buffer_count, multiply, Factor, Matrix, PANEL};
+use super::product::{buffer_count, multiply, Matrix, StoredMatrix, PANEL};
 use super::simd::limited;
 use super::sixteen_bit::check_types;
 use super::stored::Stored;
@@ -98,7 +98,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         let (a_batch, b_batch) = batches[batch];
         // SAFETY: batch offsets lie inside the operands.
         let (a, b) = unsafe { (a.at((a_batch * m * k) as isize), b.at((b_batch * k * n) as isize)) };
-        let (a, b) = (Factor::rows(a, a_pitch), Factor::rows(b, b_pitch));
+        let (a, b) = (StoredMatrix::rows(a, a_pitch), StoredMatrix::rows(b, b_pitch));
         (if transpose_a { a.transposed() } else { a }, if transpose_b { b.transposed() } else { b })
     };
     let tile_rows = tile_rows(k, factors(0), out);
@@ -120,18 +120,10 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
 }
 
 /// Rows of a tile: as many as the calling thread's buffer has room for.
-fn tile_rows(k: usize, factors: (Factor, Factor), y: Stored<f32>) -> usize {
-    let count = |rows: usize| buffer_count((rows, TILE_COLUMNS, k), factors) + own_count(rows * TILE_COLUMNS, y);
+fn tile_rows(k: usize, factors: (StoredMatrix, StoredMatrix), y: Stored<f32>) -> usize {
+    let count = |rows: usize| buffer_count((rows, TILE_COLUMNS, k), factors) + y.room(rows * TILE_COLUMNS);
     let mut halved = (0..TILE_ROWS.ilog2()).map(|halvings| TILE_ROWS >> halvings);
     halved.find(|&rows| count(rows) <= ELEMENTS_MAX).unwrap_or(1)
-}
-
-/// Elements of a buffer for what is written of an operand: none where that is float32.
-fn own_count(count: usize, operand: Stored<f32>) -> usize {
-    match operand.own() {
-        Some(_) => 0,
-        None => count,
-    }
 }
 
 /// Elements from row to row. Rows of a single matrix may lie apart; batches are packed.
@@ -146,37 +138,26 @@ fn row_pitch(view: &View) -> Result<usize, String> {
     Ok(sizes.last().copied().unwrap_or(1))
 }
 
-/// What is added to a product.
-#[derive(Clone, Copy)]
-struct Summand {
-    elements: Stored<f32>,
-    row_stride: isize,
-    column_stride: isize,
-}
-
-impl Summand {
-    /// Fills a row of a tile with what is added to it, times a factor.
-    ///
-    /// # Safety
-    /// The row must lie in the summand from a column on, its at most [`BLOCK`] elements be writable at `target`, and no one else's.
-    unsafe fn fill(self, (row, column): (usize, usize), factor: f32, target: *mut f32, columns: usize) {
-        let mut buffer = Buffer::new();
-        let offset = row as isize * self.row_stride + column as isize * self.column_stride;
-        // SAFETY: the caller's promises; a summand in the place of the result is copied first.
-        let (line, values) = unsafe {
-            let elements = (self.elements.at(offset), self.column_stride);
-            let values = elements.load(0, columns, &mut buffer, target.cast_const().cast());
-            (std::slice::from_raw_parts_mut(target, columns), values)
-        };
-        line.iter_mut().zip(values).for_each(|(sum, value)| *sum = factor * value);
-    }
+/// Fills a row of a tile with a row of what is added to it, times a factor.
+///
+/// # Safety
+/// The first row of the summand must have as many elements, at most [`BLOCK`]; as many must be writable at `target`, and no one else's.
+unsafe fn fill_row(summand: StoredMatrix, factor: f32, target: *mut f32, columns: usize) {
+    let mut buffer = Buffer::new();
+    // SAFETY: the caller's promises; a summand in the place of the result is copied first.
+    let (line, values) = unsafe {
+        let elements = (summand.elements, summand.column_stride);
+        let values = elements.load(0, columns, &mut buffer, target.cast_const().cast());
+        (std::slice::from_raw_parts_mut(target, columns), values)
+    };
+    line.iter_mut().zip(values).for_each(|(sum, value)| *sum = factor * value);
 }
 
 /// The matrix that is added in a batch: its strides may be 0.
 ///
 /// # Safety
 /// The batch must exist.
-unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: usize) -> Summand {
+unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: usize) -> StoredMatrix {
     let outer = sizes.len().saturating_sub(2);
     let (mut offset, mut left) = (0, batch);
     for dimension in (0..outer).rev() {
@@ -185,7 +166,7 @@ unsafe fn summand(base: Stored<f32>, strides: &[isize], sizes: &[usize], batch: 
     }
     let row_stride = if sizes.len() > 1 { strides[outer] } else { 0 };
     // SAFETY: strides broadcast the summand over the batch.
-    Summand { elements: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
+    StoredMatrix { elements: unsafe { base.at(offset) }, row_stride, column_stride: strides[sizes.len() - 1] }
 }
 
 /// By batch of y: the batches of a and b, broadcast as NumPy does.
@@ -239,16 +220,16 @@ struct Tile {
 unsafe fn tile_product(
     product: &Product,
     tile: &Tile,
-    (a, b): (Factor, Factor),
+    (a, b): (StoredMatrix, StoredMatrix),
     (y, y_pitch): (Stored<f32>, usize),
-    summand: Option<Summand>,
+    summand: Option<StoredMatrix>,
 ) {
     let &Tile { row, column, rows, columns } = tile;
     let sizes = (rows, columns, product.k);
     // SAFETY: rows and columns lie inside the matrices by the caller's promise.
     let (a, b, y) = unsafe { (a.from(row, 0), b.from(0, column), y.at((row * y_pitch + column) as isize)) };
     let buffer_count = buffer_count(sizes, (a, b));
-    with_buffer(buffer_count + own_count(rows * columns, y), |buffer| {
+    with_buffer(buffer_count + y.room(rows * columns), |buffer| {
         let (buffer, rounded) = buffer.split_at_mut(buffer_count);
         let sums = match y.own() {
             Some(y) => Matrix::rows(y, y_pitch),
@@ -257,7 +238,9 @@ unsafe fn tile_product(
         // SAFETY: the tile and the summand lie in the operands by the caller's promise; rows of sums are no one else's.
         unsafe {
             if let Some(summand) = summand {
-                (0..rows).for_each(|i| summand.fill((row + i, column), product.beta, sums.from(i, 0).base, columns));
+                for i in 0..rows {
+                    fill_row(summand.from(row + i, column), product.beta, sums.from(i, 0).base, columns);
+                }
             }
             multiply(sizes, (a, b), sums, (product.alpha, summand.is_some()), buffer);
             for i in 0..rows {
@@ -418,7 +401,7 @@ mod tests {
             let desc = desc(data_type, &[1]);
             Stored::of(&View { desc: &desc, pointer: std::ptr::NonNull::dangling().as_ptr() })
         });
-        let rows = |k: usize, stored: Stored<f32>| tile_rows(k, [Factor::rows(stored, k); 2].into(), stored);
+        let rows = |k: usize, stored: Stored<f32>| tile_rows(k, [StoredMatrix::rows(stored, k); 2].into(), stored);
         assert_eq!(rows(1 << 23, own), TILE_ROWS);
         assert_eq!(rows((1 << 23) + 1, own), TILE_ROWS / 2);
         assert!(rows(usize::MAX, own) >= TILE_ROWS / 4);

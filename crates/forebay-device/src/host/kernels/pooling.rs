@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use forebay_base::kernel::facts::OperandRef;
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
@@ -57,17 +58,17 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
         // SAFETY: the caller's promises.
         return unsafe { indices(window, &reads[0], &writes[0]) }.map_err(|reason| unsupported(kernel, reason));
     }
-    let is_float = |view: &&View| view.desc.data_type().computed_in() == DataType::Float32;
-    if let Some(view) = reads.iter().chain(writes).find(|view| !is_float(view)) {
-        return Err(unsupported(kernel, format!("the host pools in float32, not {}", view.desc.data_type())));
+    let reads_as = reads.iter().enumerate().map(|(number, view)| (OperandRef::Read(number), view.desc.data_type()));
+    let writes_as = writes.iter().enumerate().map(|(number, view)| (OperandRef::Write(number), view.desc.data_type()));
+    let sixteen_bit = kernel.facts().sixteen_bit;
+    let is_pooled = |&(operand, data_type): &(OperandRef, DataType)| {
+        data_type == DataType::Float32 || data_type.is_sixteen_bit() && sixteen_bit.includes(operand)
+    };
+    if let Some((_, data_type)) = reads_as.chain(writes_as).find(|operand| !is_pooled(operand)) {
+        return Err(unsupported(kernel, format!("the host pools float32, not {data_type}")));
     }
     if let (Kernel::PoolGradient { op: PoolOp::Max, .. }, None) = (kernel, reads.get(1)) {
         return Err(unsupported(kernel, "the gradient of max pooling needs x".to_string()));
-    }
-    let result_type = writes[0].desc.data_type();
-    if matches!(kernel, Kernel::PoolGradient { window, .. } if window.overlaps()) && result_type != DataType::Float32 {
-        let reason = format!("gradients of windows that overlap are summed in float32, not in {result_type}");
-        return Err(unsupported(kernel, reason));
     }
     // SAFETY: the caller's promises are those that the two directions ask for.
     let result = unsafe {
@@ -147,11 +148,6 @@ impl Sliding {
                 work(layouts.map(|layout| z * layout.plane + y * layout.row));
             }
         }
-    }
-
-    /// Elements of a buffer for a row of an operand.
-    fn row_room(&self) -> usize {
-        self.input[2].max(self.output[2])
     }
 
     /// How many taps of an output element's window count in a mean along a dimension: those in the input, or with padding
@@ -241,27 +237,10 @@ impl Sliding {
         });
     }
 
-    /// Gives a row's gradients to the largest elements of their windows.
-    ///
-    /// # Safety
-    /// `dx` must be a channel of the input that no one else touches. Where it has 16 bits, windows do not overlap.
-    #[inline(always)]
-    unsafe fn give_to_largest(&self, candidates: &[Candidate], dy: &[f32], dx: Stored<f32>) {
-        for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
-            // SAFETY: the candidate is an element of the channel.
-            unsafe {
-                match dx.own() {
-                    Some(dx) => *dx.add(candidate.element as usize) += slope,
-                    None => dx.set(candidate.element as usize, 0.0 + slope),
-                }
-            }
-        }
-    }
-
     /// Gives a row's gradients in equal parts to all elements of their windows.
     ///
     /// # Safety
-    /// As [`Sliding::give_to_largest`].
+    /// As [`give_to_largest`].
     #[inline(always)]
     unsafe fn give_to_all(&self, row: usize, shares: &[f32], dx: Stored<f32>) {
         let stride = self.strides[2];
@@ -315,6 +294,23 @@ struct Candidate {
     element: u32,
 }
 
+/// Gives a row's gradients to the largest elements of their windows.
+///
+/// # Safety
+/// `dx` must be a channel of the input that no one else touches. Where it has 16 bits, windows do not overlap.
+#[inline(always)]
+unsafe fn give_to_largest(candidates: &[Candidate], dy: &[f32], dx: Stored<f32>) {
+    for (candidate, slope) in candidates.iter().zip(dy).filter(|(candidate, _)| candidate.element != NONE) {
+        // SAFETY: the candidate is an element of the channel.
+        unsafe {
+            match dx.own() {
+                Some(dx) => *dx.add(candidate.element as usize) += slope,
+                None => dx.set(candidate.element as usize, 0.0 + slope),
+            }
+        }
+    }
+}
+
 /// Output rows of a task.
 const ROWS: usize = 16;
 /// Elements of a task that goes plane by plane, if there are as many.
@@ -332,8 +328,8 @@ unsafe fn forward(op: PoolOp, sliding: &Sliding, x: &View, y: &View) {
     }
     let columns = sliding.output[2];
     for_chunks(channels * rows, ROWS, |tasks| {
-        let mut room = vec![0.0; if source.is_own() { 0 } else { sliding.row_room() }];
-        let mut results = vec![0.0; if target.is_own() { 0 } else { columns }];
+        let mut room = vec![0.0; source.room(sliding.input[2])];
+        let mut results = vec![0.0; target.room(columns)];
         for (channel, row) in tasks.map(|task| (task / rows, task % rows)) {
             // SAFETY: a channel's elements lie in the operands, and every task writes rows of its own.
             unsafe {
@@ -367,8 +363,7 @@ unsafe fn planes_forward(
     let ([_, _, x_columns], [_, y_rows, y_columns]) = (sliding.input, sliding.output);
     let (count, elements) = (planes.count(), sliding.input[1] * x_columns);
     // Planes of 16 bits have a copy, which is packed.
-    let x_room = if source.is_own() { 0 } else { elements };
-    let y_room = if target.is_own() { 0 } else { y_rows * y_columns };
+    let (x_room, y_room) = (source.room(elements), target.room(y_rows * y_columns));
     for_chunks(channels, (PLANES_MIN / elements.max(1)).max(1), |channels| {
         with_buffer(count + x_room + y_room, |buffer| {
             let (buffer, rest) = buffer.split_at_mut(count);
@@ -436,7 +431,7 @@ unsafe fn indices(window: &Window, x: &View, y: &View) -> Result<(), String> {
 /// Each channel's gradient is summed over output rows in order, and in a row over taps, then columns.
 ///
 /// # Safety
-/// As [`super::run`].
+/// As [`super::run`]. Where dx has 16 bits, windows do not overlap.
 unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, dx: &View) -> Result<(), String> {
     let (gradient, target) = (Stored::<f32>::of(dy), Stored::<f32>::of(dx));
     let source = match x {
@@ -452,7 +447,8 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
                 .map(|(source, layout)| (source.slice(sliding.channel(layout, channel), layout.span), layout));
             (target.at(sliding.channel(&sliding.x, channel) as isize), x)
         };
-        let mut room = vec![0.0; sliding.row_room()];
+        // For a row of any operand.
+        let mut room = vec![0.0; sliding.input[2].max(columns)];
         for row in 0..sliding.input[0] * sliding.input[1] {
             let start = row / sliding.input[1] * sliding.x.plane + row % sliding.input[1] * sliding.x.row;
             // SAFETY: the row lies in the task's channel.
@@ -469,7 +465,7 @@ unsafe fn backward(op: PoolOp, sliding: &Sliding, dy: &View, x: Option<&View>, d
                     || {
                         sliding.find_largest(row, x, &mut room, &mut candidates);
                         // SAFETY: the channel is the task's.
-                        unsafe { sliding.give_to_largest(&candidates, dy.run(0, columns, &mut room), dx) };
+                        unsafe { give_to_largest(&candidates, dy.run(0, columns, &mut room), dx) };
                     },
                 ),
                 (PoolOp::Average { count_include_pad }, _) => {

@@ -23,9 +23,9 @@ const VECTORS: usize = 3;
 pub(super) const PANEL: usize = VECTORS * WIDTH_MAX;
 /// With at most this many rows, a panel whose columns are adjacent is read where it is: packing it would take longer.
 const ROWS_UNPACKED: usize = 8;
-/// With at most this many rows, columns whose terms are adjacent are exchanged with rows in registers each time: packing them would take
+/// With at most this many rows, columns whose terms are adjacent are transposed in registers each time: packing them would take
 /// longer.
-const ROWS_EXCHANGED: usize = 4;
+const ROWS_TRANSPOSED: usize = 4;
 
 /// Rows that are asked for ahead while a panel is packed.
 const ROWS_AHEAD: isize = 16;
@@ -62,44 +62,36 @@ impl Matrix {
     }
 }
 
-/// A factor of a product: a matrix whose elements may be stored in 16 bits.
+/// A matrix whose elements may be stored in 16 bits, with the distances of [`Matrix`].
 #[derive(Clone, Copy)]
-pub(super) struct Factor {
-    elements: Stored<f32>,
-    row_stride: isize,
-    column_stride: isize,
+pub(super) struct StoredMatrix {
+    pub elements: Stored<f32>,
+    pub row_stride: isize,
+    pub column_stride: isize,
 }
 
-impl Factor {
-    /// A factor with adjacent columns.
-    pub fn rows(elements: Stored<f32>, row_stride: usize) -> Factor {
-        Factor { elements, row_stride: row_stride as isize, column_stride: 1 }
+impl StoredMatrix {
+    /// A matrix with adjacent columns.
+    pub fn rows(elements: Stored<f32>, row_stride: usize) -> StoredMatrix {
+        StoredMatrix { elements, row_stride: row_stride as isize, column_stride: 1 }
     }
 
     /// The same elements with rows and columns exchanged.
-    pub fn transposed(self) -> Factor {
-        Factor { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
+    pub fn transposed(self) -> StoredMatrix {
+        StoredMatrix { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
-    /// The factor from a row and a column on.
+    /// The matrix from a row and a column on.
     ///
     /// # Safety
     /// The element must exist.
-    pub unsafe fn from(self, row: usize, column: usize) -> Factor {
+    pub unsafe fn from(self, row: usize, column: usize) -> StoredMatrix {
         let offset = row as isize * self.row_stride + column as isize * self.column_stride;
         // SAFETY: in bounds by the caller's promise.
-        Factor { elements: unsafe { self.elements.at(offset) }, ..self }
+        StoredMatrix { elements: unsafe { self.elements.at(offset) }, ..self }
     }
 
-    /// Elements of a buffer that holds some of a factor in float32: none where it is float32.
-    fn room(self, rows: usize, columns: usize) -> usize {
-        match self.elements.own() {
-            Some(_) => 0,
-            None => rows * columns,
-        }
-    }
-
-    /// Its first rows and columns in float32: where they lie, or in a buffer of as many elements as [`Factor::room`] says, in the
+    /// Its first rows and columns in float32: where they lie, or in a buffer that has room for them ([`Stored::room`]), in the
     /// same order.
     ///
     /// # Safety
@@ -126,9 +118,9 @@ fn tree(k: usize) -> SumTree {
 }
 
 /// Elements of the buffer that [`multiply`] needs.
-pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (Factor, Factor)) -> usize {
+pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (StoredMatrix, StoredMatrix)) -> usize {
     let terms = k.min(PRODUCT_TERMS as usize);
-    tree(k).depth() as usize * m * n + a.room(m, terms) + b.room(terms, n)
+    tree(k).depth() as usize * m * n + a.elements.room(m * terms) + b.elements.room(terms * n)
 }
 
 /// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread. What c has is added to the first
@@ -139,13 +131,13 @@ pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (Factor, Fa
 /// elements as [`buffer_count`] says.
 pub(super) unsafe fn multiply(
     (m, n, k): (usize, usize, usize),
-    (a, b): (Factor, Factor),
+    (a, b): (StoredMatrix, StoredMatrix),
     c: Matrix,
     (scale, accumulate): (f32, bool),
     buffer: &mut [f32],
 ) {
     // All terms of a few columns after the other: that is how they lie in memory.
-    let width = if are_exchanged(m, [b.row_stride, b.column_stride], c) { LANES } else { n.max(1) };
+    let width = if transposes_in_registers(m, [b.row_stride, b.column_stride], c) { LANES } else { n.max(1) };
     for column in (0..n).step_by(width) {
         // SAFETY: the columns exist; the caller promises the rest.
         unsafe {
@@ -161,14 +153,14 @@ pub(super) unsafe fn multiply(
 /// As [`multiply`].
 unsafe fn multiply_columns(
     (m, n, k): (usize, usize, usize),
-    (a, b): (Factor, Factor),
+    (a, b): (StoredMatrix, StoredMatrix),
     c: Matrix,
     (scale, accumulate): (f32, bool),
     buffer: &mut [f32],
 ) {
     let (terms, tree) = (PRODUCT_TERMS as usize, tree(k));
-    let (a_buffer, rest) = buffer.split_at_mut(a.room(m, k.min(terms)));
-    let (b_buffer, rest) = rest.split_at_mut(b.room(k.min(terms), n));
+    let (a_buffer, rest) = buffer.split_at_mut(a.elements.room(m * k.min(terms)));
+    let (b_buffer, rest) = rest.split_at_mut(b.elements.room(k.min(terms) * n));
     let mut block = |leaf: u64, sum: Matrix, accumulate: bool| {
         let start = leaf as usize * terms;
         let count = terms.min(k - start);
@@ -253,8 +245,8 @@ unsafe fn multiply_block(job: &Job) {
     };
     // SAFETY: the caller's promises.
     unsafe {
-        match job.is_exchanged() {
-            true => multiply_exchanged(&job),
+        match job.transposes_columns() {
+            true => multiply_transposing(&job),
             false => multiply_job(&job),
         }
     }
@@ -273,47 +265,48 @@ struct Job {
 }
 
 impl Job {
-    /// Whether its columns are exchanged with rows in registers.
-    fn is_exchanged(&self) -> bool {
-        self.sizes.1 == LANES && are_exchanged(self.sizes.0, [self.b.row_stride, self.b.column_stride], self.c)
+    /// Whether its columns are transposed in registers.
+    fn transposes_columns(&self) -> bool {
+        self.sizes.1 == LANES
+            && transposes_in_registers(self.sizes.0, [self.b.row_stride, self.b.column_stride], self.c)
     }
 }
 
-/// Whether few rows are multiplied with columns whose terms are adjacent, so that columns are exchanged with rows in registers.
-fn are_exchanged(rows: usize, [row_stride, column_stride]: [isize; 2], c: Matrix) -> bool {
-    rows <= ROWS_EXCHANGED && row_stride == 1 && column_stride != 1 && c.column_stride == 1
+/// Whether few rows are multiplied with columns whose terms are adjacent, so that columns are transposed in registers.
+fn transposes_in_registers(rows: usize, [row_stride, column_stride]: [isize; 2], c: Matrix) -> bool {
+    rows <= ROWS_TRANSPOSED && row_stride == 1 && column_stride != 1 && c.column_stride == 1
 }
 
 dispatch! {
     /// # Safety
-    /// As [`multiply_few`], for [`LANES`] columns that are exchanged.
-    fn multiply_exchanged, multiply_exchanged_with(job: &Job)
+    /// As [`multiply_few`], for [`LANES`] columns that are transposed.
+    fn multiply_transposing, multiply_transposing_with(job: &Job)
 }
 
 /// # Safety
-/// As [`multiply_exchanged`], and the CPU must have the vector's instructions.
+/// As [`multiply_transposing`], and the CPU must have the vector's instructions.
 #[inline(always)]
-unsafe fn multiply_exchanged_with<V: SummedVector>(job: &Job) {
+unsafe fn multiply_transposing_with<V: SummedVector>(job: &Job) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
             #[inline(always)]
             || match job.sizes.0 {
-                1 => exchanged_tile::<V, 1>(job),
-                2 => exchanged_tile::<V, 2>(job),
-                3 => exchanged_tile::<V, 3>(job),
-                _ => exchanged_tile::<V, ROWS_EXCHANGED>(job),
+                1 => transposing_tile::<V, 1>(job),
+                2 => transposing_tile::<V, 2>(job),
+                3 => transposing_tile::<V, 3>(job),
+                _ => transposing_tile::<V, ROWS_TRANSPOSED>(job),
             },
         );
     }
 }
 
-/// `R` rows of a against columns that are exchanged.
+/// `R` rows of a against columns that are transposed.
 ///
 /// # Safety
-/// As [`multiply_exchanged_with`]; there are as many rows.
+/// As [`multiply_transposing_with`]; there are as many rows.
 #[inline(always)]
-unsafe fn exchanged_tile<V: SummedVector, const R: usize>(job: &Job) {
+unsafe fn transposing_tile<V: SummedVector, const R: usize>(job: &Job) {
     let k = job.sizes.2;
     // SAFETY: the caller's promises.
     unsafe {

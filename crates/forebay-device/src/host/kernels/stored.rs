@@ -89,6 +89,15 @@ impl<T: Element> Stored<T> {
         self.is_own().then(|| self.address.cast())
     }
 
+    /// Elements of a buffer for a copy of this many: none where they are stored as they are computed with.
+    pub fn room(self, count: usize) -> usize {
+        if self.is_own() {
+            0
+        } else {
+            count
+        }
+    }
+
     #[inline(always)]
     fn element_bytes(self) -> isize {
         if self.is_own() {

@@ -87,8 +87,7 @@ fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
             let captured = i.checked_sub(body.declared_inputs()).and_then(|i| view.constant(body.captured[i]).ok()?);
             return i == 1 || captured.is_some_and(is_true);
         }
-        let producer = inside.nodes.iter().find(|node| node.outputs.contains(&Some(value)));
-        match producer {
+        match inside.producer(value) {
             Some(Node { operation: Operation::Onnx { op_type, .. }, inputs, .. }) if op_type == "Identity" => {
                 let Some(Some(input)) = inputs.first() else { return false };
                 value = *input;

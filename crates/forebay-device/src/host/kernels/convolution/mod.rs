@@ -1,9 +1,9 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
 //! Every direction packs a block of its source into a small buffer of the thread, lined up for vectors and with zeros around,
-//! and runs register tiles over it; no buffer grows with the problem. What has 16 bits is widened when it is packed, and rounded when
-//! its sum is complete. What depends on the order of summation depends on
-//! spatial sizes and channels only, never on the batch or on threads, so a batch gives the same bits whole and in parts.
+//! and runs register tiles over it; no buffer grows with the problem. Elements of 16 bits are widened when they are packed, and results
+//! rounded when their sums are complete. What depends on the order of summation depends on spatial sizes and channels only, never on
+//! the batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
 mod channelwise;
@@ -151,7 +151,8 @@ pub(super) unsafe fn run(
     };
     others.into_iter().try_for_each(require_packed).map_err(|reason| unsupported(kernel, reason))?;
     let descs = |views: &[View]| views.iter().map(|view| view.desc.clone()).collect::<Vec<_>>();
-    let geometry = geometry(kernel, &descs(reads), &descs(writes))?;
+    let read_descs = descs(reads);
+    let geometry = geometry(kernel, &read_descs, &descs(writes))?;
     let refuse = |reason: String| unsupported(kernel, reason);
     let workspace_count = workspace.as_ref().map_or(0, |view| view.desc.total_size_bytes() as usize / size_of::<f32>());
     let workspace = workspace.as_ref().map(Pointer::<f32>::of);
@@ -164,31 +165,25 @@ pub(super) unsafe fn run(
         unsafe { gradient.run(first, second, target, workspace) };
         return Ok(());
     }
-    let own = Own::of(kernel, &descs(reads));
-    let bias = match reads.get(2).map(|bias| (Stored::of(bias), bias.desc.element_count() as usize)) {
-        // SAFETY: the caller's promises: the bias is packed, and the workspace holds what is its own, one after the other.
-        Some((bias, count)) => Some(unsafe {
-            match bias.own() {
-                Some(bias) => Pointer::new(bias).slice(0, count),
-                None => widened(bias, count, workspace.ok_or_else(missing)?.at(own.weights as isize)),
-            }
-        }),
-        None => None,
-    };
-    // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
+    let counts = WorkspaceCounts::of(kernel, &read_descs);
+    // SAFETY: the caller's promises; the geometry was checked against the operands' sizes. Weights and a bias are packed, and the workspace
+    // holds those of `counts`, one after the other.
     unsafe {
+        let workspace_at = |start: usize| workspace.map(|workspace| workspace.at(start as isize));
+        let in_float32 = |read: &View, start: usize| {
+            let (elements, count) = (Stored::of(read), read.desc.element_count() as usize);
+            let place = elements.own().or_else(|| workspace_at(start)).ok_or_else(missing)?;
+            if !elements.is_own() {
+                widen(elements, count, place);
+            }
+            Ok::<&[f32], DeviceError>(Pointer::new(place).slice(0, count))
+        };
+        let bias = reads.get(2).map(|bias| in_float32(bias, counts.weights)).transpose()?;
         match kernel {
             Kernel::Convolution { activation, .. } => {
                 let correlation = Correlation::forward(&geometry).map_err(refuse)?;
-                let weights = match second.own() {
-                    Some(weights) => Pointer::new(weights),
-                    None => {
-                        let weights = workspace.ok_or_else(missing)?;
-                        widened(second, own.weights, weights.at(0));
-                        weights
-                    }
-                };
-                correlation.run(*activation, first, weights, bias, target);
+                let weights = in_float32(&reads[1], 0)?;
+                correlation.run(*activation, first, Pointer::new(weights.as_ptr().cast_mut()), bias, target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
@@ -203,38 +198,35 @@ pub(super) unsafe fn run(
 }
 
 /// Elements in the workspace of a convolution or a data gradient: weights in another order or in float32, then a bias in float32.
-struct Own {
+struct WorkspaceCounts {
     weights: usize,
     bias: usize,
 }
 
-impl Own {
-    fn of(kernel: &Kernel, reads: &[TensorDesc]) -> Own {
-        let count = |desc: &TensorDesc, is_own: bool| if is_own { desc.element_count() as usize } else { 0 };
+impl WorkspaceCounts {
+    fn of(kernel: &Kernel, reads: &[TensorDesc]) -> WorkspaceCounts {
+        let count = |desc: &TensorDesc, has_copy: bool| if has_copy { desc.element_count() as usize } else { 0 };
         let is_narrow = |desc: &TensorDesc| desc.data_type().is_sixteen_bit();
         let has_order = matches!(kernel, Kernel::ConvolutionDataGradient { .. });
-        Own {
+        WorkspaceCounts {
             weights: count(&reads[1], has_order || is_narrow(&reads[1])),
             bias: reads.get(2).map_or(0, |bias| count(bias, is_narrow(bias))),
         }
     }
 }
 
-/// Elements of 16 bits in float32.
+/// Copies elements of 16 bits to float32.
 ///
 /// # Safety
-/// They must be readable, and as many elements be writable at `target`, and no one else's, as long as the result lives.
-unsafe fn widened<'a>(from: Stored<f32>, count: usize, target: *mut f32) -> &'a [f32] {
+/// They must be readable, and as many elements be writable at `target`, and no one else's.
+unsafe fn widen(from: Stored<f32>, count: usize, target: *mut f32) {
     let target = Pointer::new(target);
-    let parts = count.div_ceil(WIDENED_AT_ONCE);
-    for_each(parts, |part| {
+    for_each(count.div_ceil(WIDENED_AT_ONCE), |part| {
         let start = part * WIDENED_AT_ONCE;
         let len = WIDENED_AT_ONCE.min(count - start);
         // SAFETY: the caller's promises; every task writes elements of its own.
         unsafe { from.slice(start, len).copy_to(target.slice_mut(start, len), 0, 1) };
     });
-    // SAFETY: the caller's promises.
-    unsafe { target.slice(0, count) }
 }
 
 /// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the sums of
@@ -246,16 +238,16 @@ pub(super) fn workspace_bytes(
 ) -> Result<u64, DeviceError> {
     let geometry = geometry(kernel, reads, writes)?;
     let refuse = |reason| unsupported(kernel, reason);
-    let own = Own::of(kernel, reads);
+    let counts = WorkspaceCounts::of(kernel, reads);
     let count = match kernel {
         Kernel::ConvolutionDataGradient { .. } => {
             Correlation::transposed(&geometry).map_err(refuse)?;
-            own.weights + own.bias
+            counts.weights + counts.bias
         }
         Kernel::ConvolutionWeightGradient { .. } => WeightGradient::new(&geometry).map_err(refuse)?.workspace_count(),
         _ => {
             Correlation::forward(&geometry).map_err(refuse)?;
-            own.weights + own.bias
+            counts.weights + counts.bias
         }
     };
     Ok(((count * size_of::<f32>()) as u64).next_multiple_of(256))
