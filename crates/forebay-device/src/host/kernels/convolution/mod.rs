@@ -8,6 +8,7 @@
 mod axis;
 mod channelwise;
 mod correlation;
+mod depthwise;
 mod microkernel;
 mod slab;
 mod tiles;
@@ -23,6 +24,7 @@ use super::stored::Stored;
 use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
+use depthwise::{Depthwise, Operands};
 use weight_gradient::WeightGradient;
 
 /// Elements that a task widens.
@@ -179,13 +181,25 @@ pub(super) unsafe fn run(
             Ok::<&[f32], DeviceError>(Pointer::new(place).slice(0, count))
         };
         let bias = reads.get(2).map(|bias| in_float32(bias, counts.weights)).transpose()?;
+        let depthwise = |direction: fn(&Geometry) -> Option<Depthwise>, weights: Option<Pointer<f32>>| {
+            let [x, y] = [first.own()?, target.own()?].map(Pointer::new);
+            Some((direction(&geometry)?, Operands { x, weights: weights?, bias, y }))
+        };
         match kernel {
             Kernel::Convolution { activation, .. } => {
+                let weights = Pointer::new(in_float32(&reads[1], 0)?.as_ptr().cast_mut());
+                if let Some((depthwise, operands)) = depthwise(Depthwise::forward, Some(weights)) {
+                    depthwise.run(*activation, &operands);
+                    return Ok(());
+                }
                 let correlation = Correlation::forward(&geometry).map_err(refuse)?;
-                let weights = in_float32(&reads[1], 0)?;
-                correlation.run(*activation, first, Pointer::new(weights.as_ptr().cast_mut()), bias, target);
+                correlation.run(*activation, first, weights, bias, target);
             }
             Kernel::ConvolutionDataGradient { activation, .. } => {
+                if let Some((depthwise, operands)) = depthwise(Depthwise::transposed, second.own().map(Pointer::new)) {
+                    depthwise.run(*activation, &operands);
+                    return Ok(());
+                }
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
                 let weights = workspace.ok_or_else(missing)?;
                 correlation::pack_transposed(&geometry, &correlation, second, weights);
