@@ -380,7 +380,13 @@ impl Correlation {
         (!lens.contains(&0)).then_some((lens, at, layout))
     }
 
-    fn weights_per_group(&self) -> usize {
+    /// By family: where its weights begin in a group's, and the taps that it sees.
+    pub fn families_taps(&self) -> impl Iterator<Item = (usize, &[usize])> {
+        self.families.iter().map(|family| (family.weights, &family.taps[..]))
+    }
+
+    /// Weights that the families of a group have together.
+    pub fn weights_per_group(&self) -> usize {
         self.families.iter().map(|family| family.taps.len()).sum::<usize>() * self.sources * self.targets
     }
 
@@ -499,37 +505,6 @@ pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&
         }
     }
     taps
-}
-
-/// Orders weights w\[output, input, tap] as [`Correlation::transposed`] reads them.
-///
-/// # Safety
-/// `w` and `packed` must hold the weights of every group; no one may write `w` or touch `packed`.
-pub(super) unsafe fn pack_transposed(
-    geometry: &Geometry,
-    correlation: &Correlation,
-    w: Stored<f32>,
-    packed: Pointer<f32>,
-) {
-    let (inputs, outputs, taps) = (geometry.inputs, geometry.outputs, geometry.taps());
-    let rows = geometry.groups * correlation.families.len() * inputs;
-    for_each(rows, |row| {
-        let (input, family) = (row % inputs, &correlation.families[row / inputs % correlation.families.len()]);
-        let group = row / inputs / correlation.families.len();
-        let count = outputs * family.taps.len();
-        // SAFETY: a group's weights hold each family's, and those a row for each input; every task writes a row of its own.
-        let (w, line) = unsafe {
-            let start = group * correlation.weights_per_group() + family.weights + input * count;
-            (w.slice(group * inputs * outputs * taps, inputs * outputs * taps), packed.slice_mut(start, count))
-        };
-        if family.taps.is_empty() {
-            return;
-        }
-        for (output, line) in line.chunks_exact_mut(family.taps.len()).enumerate() {
-            let first = (output * inputs + input) * taps;
-            line.iter_mut().zip(&family.taps).for_each(|(value, &tap)| *value = w.get(first + tap));
-        }
-    });
 }
 
 /// One block of positions of one image and group, with its operands.

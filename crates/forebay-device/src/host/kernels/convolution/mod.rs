@@ -12,6 +12,7 @@ mod depthwise;
 mod microkernel;
 mod slab;
 mod tiles;
+mod turned;
 mod weight_gradient;
 
 use forebay_base::kernel::Convolution;
@@ -25,6 +26,7 @@ use super::{unsupported, View};
 use crate::device::DeviceError;
 use correlation::Correlation;
 use depthwise::{Depthwise, Operands};
+use turned::turn_weights;
 use weight_gradient::WeightGradient;
 
 /// Elements that a task widens.
@@ -202,7 +204,7 @@ pub(super) unsafe fn run(
                 }
                 let correlation = Correlation::transposed(&geometry).map_err(refuse)?;
                 let weights = workspace.ok_or_else(missing)?;
-                correlation::pack_transposed(&geometry, &correlation, second, weights);
+                turn_weights(&geometry, &correlation, second, weights);
                 correlation.run(*activation, first, weights, bias, target);
             }
             _ => return Err(refuse("not a convolution".to_string())),
