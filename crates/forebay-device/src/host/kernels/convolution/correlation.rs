@@ -42,8 +42,10 @@ const TASKS_MIN: usize = 8;
 const POSITIONS_DENSE_MAX: usize = 256;
 /// Target channels that pay for it.
 const TARGETS_DENSE_MIN: usize = 32;
-/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache.
+/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache. More where a block has so
+/// few tiles that they are read at most twice: 7 x 7 positions of 320 to 1152 channels take 0.96 of the time.
 const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
+const WEIGHTS_SEEN_TWICE_MAX_BYTES: usize = 1024 * 1024;
 /// Tiles of a plane from which on its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
 const TILES_MIN: usize = 3;
 /// Positions of a block that pay for its halo.
@@ -154,7 +156,9 @@ impl Correlation {
         let tasks_min = if threads() == 1 { 1 } else { TASKS_MIN };
         if groups.saturating_mul(blocks) < TASKS_MIN {
             let weights_bytes = targets * source_chunk * geometry.taps() * size_of::<f32>();
+            let are_seen_twice = slab.block.iter().product::<usize>() <= 2 * VECTORS * WIDTH_MAX;
             let parts = match tasks_min {
+                1 if are_seen_twice => weights_bytes.div_ceil(WEIGHTS_SEEN_TWICE_MAX_BYTES),
                 1 => weights_bytes.div_ceil(WEIGHTS_MAX_BYTES),
                 _ => TASKS_MIN.div_ceil(groups * blocks),
             };
