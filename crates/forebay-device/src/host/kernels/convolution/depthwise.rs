@@ -17,91 +17,151 @@ use super::Geometry;
 const VECTORS: usize = 8;
 /// Columns of a block, at most.
 const COLUMNS_MAX: usize = 128;
-/// Packed elements of a block where it has more than one row. With a quarter or twice as many, MobileNet v2's depthwise convolutions take
+/// Packed elements, and sums, of a block. With a quarter or twice as many, MobileNet v2's depthwise convolutions take
 /// 1.1 times as long.
-const PACKED_MAX: usize = 16 * 1024;
-/// Packed elements of a block of one row.
+const HELD_MAX: usize = 16 * 1024;
+/// The same of a block of as few rows as there can be.
 const ROW_MAX: usize = 64 * 1024;
 /// Taps whose weights are packed.
 const TAPS_MAX: usize = 1024;
+/// Strides of the opposite direction, at most: each has classes of its own.
+const STRIDE_MAX: isize = 2;
 /// Tasks of all channels, about.
 const TASKS: usize = 32;
 
-/// A depthwise convolution of planes, or the gradient of one, and how it is cut: from x to y, whatever these are.
+/// A depthwise convolution of planes, or the data gradient of one, and how it is cut: from x to y, whatever these are.
 pub(super) struct Depthwise {
     images: usize,
     channels: usize,
+    taps: usize,
     /// Rows and columns of x and y.
     source: [usize; 2],
     target: [usize; 2],
-    strides: [usize; 2],
-    pads: [usize; 2],
     x: Spatial,
     y: Spatial,
-    /// Rows and columns of y that a block has at most.
+    rows: Dimension,
+    columns: Dimension,
+    /// Rows and columns of y that a block has at most: a whole number of classes.
     block: [usize; 2],
-    /// Rows and columns of x that the window of one position spans.
-    reach: [usize; 2],
-    /// By tap: the packed position that the block's first one sees.
+    /// By class of the row and of the column.
+    families: Vec<Family>,
+}
+
+/// The taps that positions see, in the order of their sums.
+#[derive(Default)]
+struct Family {
+    /// Their numbers in the kernel.
+    taps: Vec<usize>,
+    /// The packed position that the block's first one sees through each.
     offsets: Vec<usize>,
+    /// How many taps the families before have: where its weights begin.
+    first: usize,
+}
+
+/// What positions see along one dimension.
+struct Dimension {
+    /// Elements of x between those that neighbouring positions of a class see.
+    stride: usize,
+    /// Elements of x before the one that belongs to position 0 of a class, and all that the position sees from there on.
+    before: usize,
+    reach: usize,
+    /// Positions that see the same taps, as many as lie from one of them to the next: by the remainder of a position, the number of each
+    /// tap, and the place in the reach that it sees.
+    classes: Vec<Vec<(usize, usize)>>,
+}
+
+impl Dimension {
+    /// Dimension `d` of the forward direction.
+    fn forward(geometry: &Geometry, d: usize) -> Option<Dimension> {
+        let seen = |number: usize| {
+            let element = number.checked_mul(geometry.dilations[d])?;
+            Some((number, isize::try_from(element).ok()? - isize::try_from(geometry.pads[d]).ok()?))
+        };
+        Dimension::new(geometry.strides[d], vec![(0..geometry.kernel[d]).map(seen).collect::<Option<_>>()?])
+    }
+
+    /// Dimension `d` of the opposite direction: an element sees the taps whose distance to it is a multiple of the stride.
+    fn transposed(geometry: &Geometry, d: usize) -> Option<Dimension> {
+        let stride = isize::try_from(geometry.strides[d]).ok().filter(|&stride| stride <= STRIDE_MAX)?;
+        let mut classes = vec![Vec::new(); stride as usize];
+        for number in 0..geometry.kernel[d] {
+            let element = isize::try_from(number.checked_mul(geometry.dilations[d])?).ok()?;
+            let back = element - isize::try_from(geometry.pads[d]).ok()?;
+            let class = back.rem_euclid(stride);
+            classes[class as usize].push((number, (class - back) / stride));
+        }
+        Dimension::new(1, classes)
+    }
+
+    /// `classes` say which element of x position 0 of each sees through a tap.
+    fn new(stride: usize, classes: Vec<Vec<(usize, isize)>>) -> Option<Dimension> {
+        let seen = || classes.iter().flatten().map(|&(_, element)| element);
+        let before = seen().min().unwrap_or(0).min(0).unsigned_abs();
+        let place = |element: isize| (element + before as isize) as usize;
+        let reach = seen().max().map_or(0, place).checked_add(1)?;
+        let places = |class: &Vec<(usize, isize)>| class.iter().map(|&(tap, element)| (tap, place(element))).collect();
+        Some(Dimension { stride, before, reach, classes: classes.iter().map(places).collect() })
+    }
+
+    /// Elements of x that a block of this many positions sees.
+    fn packed(&self, positions: usize) -> usize {
+        let last = positions.div_ceil(self.classes.len()).saturating_sub(1);
+        last.saturating_mul(self.stride).saturating_add(self.reach)
+    }
 }
 
 impl Depthwise {
     /// From x to y; none where channels side by side are of no use, or a window is too large.
     pub fn forward(geometry: &Geometry) -> Option<Depthwise> {
-        Depthwise::new(geometry, |_, tap| tap)
+        is_of_use(geometry).then(|| Depthwise::new(geometry, Dimension::forward))?
     }
 
-    /// From dy to dx; none where that is no convolution of dy, or as for [`Depthwise::forward`].
+    /// From dy to dx; none as for [`Depthwise::forward`].
     pub fn transposed(geometry: &Geometry) -> Option<Depthwise> {
-        let Geometry { source, target, kernel, strides, dilations, pads, x, y, .. } = *geometry;
-        let mut before = [0; 3];
-        for d in 0..3 {
-            before[d] = (kernel[d].checked_sub(1)?).checked_mul(dilations[d])?.checked_sub(pads[d])?;
-        }
-        let mirrored = Geometry { source: target, target: source, pads: before, x: y, y: x, ..*geometry };
-        (strides == [1; 3]).then(|| Depthwise::new(&mirrored, |count, tap| count - 1 - tap))?
+        let Geometry { source, target, x, y, .. } = *geometry;
+        let mirrored = Geometry { source: target, target: source, x: y, y: x, ..*geometry };
+        is_of_use(geometry).then(|| Depthwise::new(&mirrored, Dimension::transposed))?
     }
 
-    /// `seen` says, of so many taps in a dimension, which place of the window one of this number sees.
-    fn new(geometry: &Geometry, seen: impl Fn(usize, usize) -> usize) -> Option<Depthwise> {
-        let Geometry { source, target, kernel, strides, dilations, pads, .. } = *geometry;
-        let is_plane = source[0] == 1 && target[0] == 1 && kernel[0] == 1 && pads[0] == 0;
-        let is_depthwise = [geometry.inputs, geometry.outputs] == [1, 1] && geometry.groups >= LANES;
-        let is_held = matches!(strides[2], 1 | 2) && !target.contains(&0) && (1..=TAPS_MAX).contains(&geometry.taps());
-        if !is_plane || !is_depthwise || !is_held {
+    fn new(geometry: &Geometry, dimension: fn(&Geometry, usize) -> Option<Dimension>) -> Option<Depthwise> {
+        let Geometry { source, target, kernel, .. } = *geometry;
+        let (rows, columns) = (dimension(geometry, 1)?, dimension(geometry, 2)?);
+        let width = even(target[2], COLUMNS_MAX).next_multiple_of(columns.classes.len());
+        // What is packed, and the sums.
+        let held = |height: usize| {
+            let packed = rows.packed(height).saturating_mul(columns.packed(width));
+            packed.max(height * width).saturating_mul(WIDTH_MAX)
+        };
+        let fitting = (1..=target[1].min(HELD_MAX)).take_while(|&height| held(height) <= HELD_MAX).last();
+        let height = even(target[1], fitting.unwrap_or(1)).next_multiple_of(rows.classes.len());
+        if held(height) > ROW_MAX {
             return None;
         }
-        let [.., rows, columns] = target;
-        let reach = [1, 2].map(|d| (kernel[d] - 1).saturating_mul(dilations[d]).saturating_add(1));
-        let columns = even(columns, COLUMNS_MAX);
-        let packed = |block: [usize; 2]| {
-            let spans = [0, 1].map(|d| (block[d] - 1).saturating_mul(strides[d + 1]).saturating_add(reach[d]));
-            spans[0].saturating_mul(spans[1]).saturating_mul(WIDTH_MAX)
-        };
-        let fitting = (1..=rows.min(PACKED_MAX)).take_while(|&rows| packed([rows, columns]) <= PACKED_MAX).last();
-        let block = [even(rows, fitting.unwrap_or(1)), columns];
-        if packed(block) > ROW_MAX {
-            return None;
+        let pitch = columns.packed(width);
+        let mut families = Vec::with_capacity(rows.classes.len() * columns.classes.len());
+        let mut first = 0;
+        for (row, column) in rows.classes.iter().flat_map(|row| columns.classes.iter().map(move |column| (row, column)))
+        {
+            let mut family = Family { first, ..Family::default() };
+            for (&(y, down), &(x, right)) in row.iter().flat_map(|row| column.iter().map(move |column| (row, column))) {
+                family.taps.push(y * kernel[2] + x);
+                family.offsets.push(down * pitch + right);
+            }
+            first += family.taps.len();
+            families.push(family);
         }
-        let pitch = (columns - 1) * strides[2] + reach[1];
-        let offset = |tap: usize| {
-            let [row, column] = [seen(kernel[1], tap / kernel[2]), seen(kernel[2], tap % kernel[2])];
-            row * dilations[1] * pitch + column * dilations[2]
-        };
-        let two = |three: [usize; 3]| [three[1], three[2]];
         Some(Depthwise {
             images: geometry.batch,
             channels: geometry.groups,
-            source: two(source),
-            target: two(target),
-            strides: two(strides),
-            pads: two(pads),
+            taps: geometry.taps(),
+            source: [source[1], source[2]],
+            target: [target[1], target[2]],
             x: geometry.x,
             y: geometry.y,
-            block,
-            reach,
-            offsets: (0..geometry.taps()).map(offset).collect(),
+            block: [height, width],
+            families,
+            rows,
+            columns,
         })
     }
 
@@ -117,8 +177,9 @@ impl Depthwise {
         let [rows, columns] = self.packed_sizes();
         // Transposed blocks reach beyond the last position.
         let packed_count = (rows * columns + LANES) * WIDTH_MAX;
-        let weights_count = self.offsets.len() * WIDTH_MAX;
-        let sums_count = self.block[0] * self.block[1] * WIDTH_MAX;
+        let weights_count = self.taps * WIDTH_MAX;
+        // Before there are sums, weights lie there in the order of the kernel.
+        let sums_count = (self.block[0] * self.block[1]).max(self.taps) * WIDTH_MAX;
         for_each(self.images * chunks, |index| {
             let (image, first) = (index / chunks, index % chunks * chunk);
             with_buffer(packed_count + weights_count + sums_count, |buffer| {
@@ -137,8 +198,21 @@ impl Depthwise {
 
     /// Rows and columns that are packed for a block.
     fn packed_sizes(&self) -> [usize; 2] {
-        [0, 1].map(|d| (self.block[d] - 1) * self.strides[d] + self.reach[d])
+        [self.rows.packed(self.block[0]), self.columns.packed(self.block[1])]
     }
+}
+
+/// Whether a convolution has planes, one channel in each group, and enough of them.
+fn is_of_use(geometry: &Geometry) -> bool {
+    let Geometry { source, target, kernel, strides, pads, .. } = *geometry;
+    let is_plane = source[0] == 1 && target[0] == 1 && kernel[0] == 1 && pads[0] == 0;
+    let is_depthwise = [geometry.inputs, geometry.outputs] == [1, 1] && geometry.groups >= LANES;
+    let has_positions = !source.contains(&0) && !target.contains(&0);
+    is_plane
+        && is_depthwise
+        && has_positions
+        && matches!(strides[2], 1 | 2)
+        && (1..=TAPS_MAX).contains(&geometry.taps())
 }
 
 /// Where the elements are.
@@ -193,15 +267,19 @@ unsafe fn convolve_with<V: Vector>(job: &Job) {
 #[inline(always)]
 unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
     let &Job { depthwise, operands, image, .. } = job;
-    let Depthwise { x, y, block, target, ref offsets, .. } = *depthwise;
-    let taps = offsets.len();
+    let Depthwise { x, y, block, target, taps, .. } = *depthwise;
     // SAFETY: the caller's promises.
     unsafe {
         let weights = operands.weights.at((first * taps) as isize);
         let lines = Lines { first: weights, stride: taps, count: taps, readable: taps };
         V::outline(
             #[inline(always)]
-            || spread_lines::<V>(&lines, lanes, job.weights),
+            || {
+                spread_lines::<V>(&lines, lanes, job.sums);
+                for (place, &tap) in depthwise.families.iter().flat_map(|family| &family.taps).enumerate() {
+                    V::load(job.sums.add(tap * V::WIDTH)).store(job.weights.add(place * V::WIDTH));
+                }
+            },
         );
         let mut bias = [0.0; WIDTH_MAX];
         if let Some(all) = operands.bias {
@@ -217,9 +295,10 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
                 );
                 V::outline(
                     #[inline(always)]
-                    || match depthwise.strides[1] {
-                        1 => sum_block::<V, 1>(job, [rows.len, columns.len], &bias),
-                        _ => sum_block::<V, 2>(job, [rows.len, columns.len], &bias),
+                    || match (depthwise.columns.stride, depthwise.columns.classes.len()) {
+                        (1, 1) => sum_block::<V, 1, 1>(job, [rows.len, columns.len], &bias),
+                        (1, _) => sum_block::<V, 1, 2>(job, [rows.len, columns.len], &bias),
+                        (_, _) => sum_block::<V, 2, 1>(job, [rows.len, columns.len], &bias),
                     },
                 );
                 // Rows that lie behind each other are one.
@@ -247,10 +326,13 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
 /// As [`convolve_with`].
 #[inline(always)]
 unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes: usize) {
-    let Depthwise { source, strides, pads, x, .. } = *job.depthwise;
+    let Depthwise { source, x, rows, columns, .. } = job.depthwise;
+    let first = |position: usize, dimension: &Dimension| {
+        (position / dimension.classes.len() * dimension.stride) as isize - dimension.before as isize
+    };
+    // The row and the column of x that are packed first, if x has them.
+    let (top, left) = (first(origin[0], rows), first(origin[1], columns));
     let [rows, pitch] = job.depthwise.packed_sizes();
-    // The elements of x that the first packed one is, where x has that many before the block.
-    let [top, left] = [0, 1].map(|d| (origin[d] * strides[d]) as isize - pads[d] as isize);
     let low = (-left).clamp(0, pitch as isize) as usize;
     let high = (source[1] as isize - left).clamp(low as isize, pitch as isize) as usize;
     let first = (left + low as isize) as usize;
@@ -339,60 +421,81 @@ fn starts(count: usize) -> impl Iterator<Item = usize> {
     (0..count).step_by(LANES).map(move |start| start.min(count.saturating_sub(LANES)))
 }
 
-/// The sums of a block.
+/// The sums of a block, whose columns are of one class or two.
 ///
 /// # Safety
 /// As [`convolve_with`].
 #[inline(always)]
-unsafe fn sum_block<V: Vector, const STEP: usize>(job: &Job, [rows, columns]: [usize; 2], bias: &[f32; WIDTH_MAX]) {
-    let depthwise = job.depthwise;
-    let [_, pitch] = depthwise.packed_sizes();
-    let at_once = even(columns, VECTORS);
-    for row in 0..rows {
-        for part in spans(columns, at_once) {
-            // SAFETY: the caller's promises; the positions lie in the block.
-            unsafe {
-                let seen = job.packed.add((row * depthwise.strides[0] * pitch + part.start * STEP) * V::WIDTH);
-                let sums = job.sums.add((row * columns + part.start) * V::WIDTH);
-                match part.len {
-                    1 => sum_positions::<V, STEP, 1>(job, bias, seen, sums),
-                    2 => sum_positions::<V, STEP, 2>(job, bias, seen, sums),
-                    3 => sum_positions::<V, STEP, 3>(job, bias, seen, sums),
-                    4 => sum_positions::<V, STEP, 4>(job, bias, seen, sums),
-                    5 => sum_positions::<V, STEP, 5>(job, bias, seen, sums),
-                    6 => sum_positions::<V, STEP, 6>(job, bias, seen, sums),
-                    7 => sum_positions::<V, STEP, 7>(job, bias, seen, sums),
-                    _ => sum_positions::<V, STEP, VECTORS>(job, bias, seen, sums),
+unsafe fn sum_block<V: Vector, const STEP: usize, const CLASSES: usize>(
+    job: &Job,
+    [height, width]: [usize; 2],
+    bias: &[f32; WIDTH_MAX],
+) {
+    let Depthwise { rows, families, .. } = job.depthwise;
+    let [_, pitch] = job.depthwise.packed_sizes();
+    let row_classes = rows.classes.len();
+    for row in 0..height {
+        let first = row / row_classes * rows.stride * pitch;
+        for class in 0..CLASSES.min(width) {
+            let count = (width - class).div_ceil(CLASSES);
+            let family = &families[row % row_classes * CLASSES + class];
+            let weights = job.weights.wrapping_add(family.first * V::WIDTH);
+            for part in spans(count, even(count, VECTORS)) {
+                // SAFETY: the caller's promises; the positions lie in the block.
+                unsafe {
+                    let seen = job.packed.add((first + part.start * STEP) * V::WIDTH);
+                    let sums = job.sums.add((row * width + class + part.start * CLASSES) * V::WIDTH);
+                    let offsets = &family.offsets[..];
+                    let places = Places { offsets, weights, bias, seen, sums };
+                    match part.len {
+                        1 => sum_positions::<V, STEP, CLASSES, 1>(job, &places),
+                        2 => sum_positions::<V, STEP, CLASSES, 2>(job, &places),
+                        3 => sum_positions::<V, STEP, CLASSES, 3>(job, &places),
+                        4 => sum_positions::<V, STEP, CLASSES, 4>(job, &places),
+                        5 => sum_positions::<V, STEP, CLASSES, 5>(job, &places),
+                        6 => sum_positions::<V, STEP, CLASSES, 6>(job, &places),
+                        7 => sum_positions::<V, STEP, CLASSES, 7>(job, &places),
+                        _ => sum_positions::<V, STEP, CLASSES, VECTORS>(job, &places),
+                    }
                 }
             }
         }
     }
 }
 
-/// The sums of `N` positions of a row.
+/// Some positions of one row and class.
+struct Places<'a> {
+    /// By tap: the packed position that the first one sees, from `seen` on, and the weights of all lanes.
+    offsets: &'a [usize],
+    weights: *const f32,
+    bias: &'a [f32; WIDTH_MAX],
+    seen: *const f32,
+    /// Its sums.
+    sums: *mut f32,
+}
+
+/// The sums of `N` positions.
 ///
 /// # Safety
 /// As [`convolve_with`].
 #[inline(always)]
-unsafe fn sum_positions<V: Vector, const STEP: usize, const N: usize>(
+unsafe fn sum_positions<V: Vector, const STEP: usize, const CLASSES: usize, const N: usize>(
     job: &Job,
-    bias: &[f32; WIDTH_MAX],
-    seen: *const f32,
-    target: *mut f32,
+    places: &Places,
 ) {
     // SAFETY: the caller's promises.
     unsafe {
         let [low, high] = job.limits.map(|limit| V::splat(limit));
-        let mut sums = [V::load(bias.as_ptr()); N];
-        for (tap, offset) in job.depthwise.offsets.iter().enumerate() {
-            let weight = V::load(job.weights.add(tap * V::WIDTH));
-            let seen = seen.add(offset * V::WIDTH);
+        let mut sums = [V::load(places.bias.as_ptr()); N];
+        for (tap, offset) in places.offsets.iter().enumerate() {
+            let weight = V::load(places.weights.add(tap * V::WIDTH));
+            let seen = places.seen.add(offset * V::WIDTH);
             for (n, sum) in sums.iter_mut().enumerate() {
                 *sum = sum.add_product(weight, V::load(seen.add(n * STEP * V::WIDTH)));
             }
         }
         for (n, sum) in sums.into_iter().enumerate() {
-            sum.limited(low, high).store(target.add(n * V::WIDTH));
+            sum.limited(low, high).store(places.sums.add(n * CLASSES * V::WIDTH));
         }
     }
 }
@@ -403,6 +506,7 @@ mod tests {
     use super::super::super::testing::{desc, Random};
     use super::super::super::View;
     use super::super::correlation::Correlation;
+    use super::super::turned::turn_weights;
     use super::*;
     use forebay_base::kernel::{Convolution, Window};
     use forebay_base::{DataType, TensorDesc};
@@ -436,7 +540,6 @@ mod tests {
     #[test]
     fn channels_in_lanes_give_the_bits_of_positions_in_lanes() {
         let mut random = Random::new(5);
-        let mut gradients = 0;
         for number in 0..80 {
             let (convolution, sizes) = random_case(&mut random);
             let [x, w, y] = sizes.map(|sizes| desc(DataType::Float32, &sizes));
@@ -444,31 +547,30 @@ mod tests {
             let mut numbers = |count: u64| (0..count).map(|_| random.below(2001) as f32 / 1000.0 - 1.0).collect();
             let weights: Vec<f32> = numbers(w.element_count());
             let bias: Vec<f32> = numbers(geometry.groups as u64);
+            let pointer = Pointer::new(weights.as_ptr().cast_mut());
+            let stored = |desc: &TensorDesc, address: *mut f32| Stored::of(&View { desc, pointer: address.cast() });
             let mut compare =
-                |depthwise: Option<Depthwise>, correlation: Correlation, from: &TensorDesc, to: &TensorDesc| {
-                    let Some(depthwise) = depthwise else { return false };
+                |ours: Depthwise, theirs: (Correlation, Pointer<f32>), from: &TensorDesc, to: &TensorDesc| {
                     let mut source: Vec<f32> = numbers(from.element_count());
-                    let mut results =
-                        [vec![f32::NAN; to.element_count() as usize], vec![f32::NAN; to.element_count() as usize]];
-                    let [ours, theirs] = results.each_mut().map(|result| result.as_mut_ptr());
-                    let pointer = Pointer::new(weights.as_ptr().cast_mut());
-                    let stored = |desc, address: *mut f32| Stored::of(&View { desc, pointer: address.cast() });
+                    let mut results = [(); 2].map(|()| vec![f32::NAN; to.element_count() as usize]);
+                    let [first, second] = results.each_mut().map(|result| result.as_mut_ptr());
                     // SAFETY: the operands have the geometry's sizes.
                     unsafe {
-                        let (x, y) = (Pointer::new(source.as_mut_ptr()), Pointer::new(ours));
-                        let operands = Operands { x, weights: pointer, bias: Some(&bias), y };
-                        depthwise.run(Activation::Relu, &operands);
+                        let (x, y) = (Pointer::new(source.as_mut_ptr()), Pointer::new(first));
+                        ours.run(Activation::Relu, &Operands { x, weights: pointer, bias: Some(&bias), y });
                         let source = stored(from, source.as_mut_ptr());
-                        correlation.run(Activation::Relu, source, pointer, Some(&bias), stored(to, theirs));
+                        theirs.0.run(Activation::Relu, source, theirs.1, Some(&bias), stored(to, second));
                     }
                     assert_eq!(results[0], results[1], "case {number}: {geometry:?}");
-                    true
                 };
             let correlation = Correlation::forward(&geometry).unwrap();
-            assert!(compare(Depthwise::forward(&geometry), correlation, &x, &y), "case {number}: {geometry:?}");
+            compare(Depthwise::forward(&geometry).unwrap(), (correlation, pointer), &x, &y);
             let correlation = Correlation::transposed(&geometry).unwrap();
-            gradients += usize::from(compare(Depthwise::transposed(&geometry), correlation, &y, &x));
+            let mut turned = vec![0.0; weights.len()];
+            let turned = Pointer::new(turned.as_mut_ptr());
+            // SAFETY: both hold the weights of every group.
+            unsafe { turn_weights(&geometry, &correlation, stored(&w, pointer.at(0)), turned) };
+            compare(Depthwise::transposed(&geometry).unwrap(), (correlation, turned), &y, &x);
         }
-        assert!(gradients > 20, "{gradients}");
     }
 }
