@@ -34,7 +34,7 @@
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
 //! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
-//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased) |
+//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased; those of its group for each channel) |
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
 //! | | the same, sums | dx |
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
@@ -477,6 +477,9 @@ pub enum Kernel {
         epsilon: f32,
         /// Applied to the result.
         activation: Activation,
+        /// Neighbouring channels that share one mean and variance, a divisor of their number: 1 in batch normalization, more in
+        /// group normalization of one image.
+        group_size: u64,
     },
     /// Gradient of `BatchNormalizationTraining`. With an activation, dy is the gradient by the activated output, and the
     /// activation's mask is computed again from x with the forward pass's own arithmetic.
@@ -485,6 +488,8 @@ pub enum Kernel {
         epsilon: f32,
         /// What the forward kernel applied.
         activation: Activation,
+        /// Neighbouring channels that shared one mean and variance.
+        group_size: u64,
     },
     /// running = momentum running + (1 - momentum) correction batch.
     RunningStatistics {

@@ -185,8 +185,8 @@ pub fn workspace_bytes(
 ) -> Result<u64, Unsupported> {
     let own = lower(kernel, reads, writes, gpu)?.workspace_bytes;
     let (of, operands) = match *kernel {
-        Kernel::BatchNormalizationTraining { .. } => (Summing::BatchStatistics, &reads[..1]),
-        Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
+        Kernel::BatchNormalizationTraining { group_size, .. } => (Summing::BatchStatistics { group_size }, &reads[..1]),
+        Kernel::BatchNormalizationGradient { epsilon, activation, .. } if writes.len() == 3 => {
             (Summing::BatchGradient { epsilon, activation }, reads)
         }
         // The others sum as their parts do.

@@ -6,7 +6,7 @@ use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
-use super::operands::{bindings, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, channels_of_group, exactly, for_type, format_of, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
@@ -39,16 +39,18 @@ pub(super) fn lower(
     writes: &[TensorDesc],
     gpu: &Target,
 ) -> Result<Lowered, Unsupported> {
-    let batch = |epsilon, activation| is_relu(activation).map(|relu| Batch { epsilon, activation, relu, gpu });
+    let batch = |epsilon, activation, group_size| {
+        is_relu(activation).map(|relu| Batch { epsilon, activation, relu, group_size, gpu })
+    };
     let lowered = match *kernel {
         Kernel::BatchNormalization { epsilon, activation } => {
-            batch(epsilon, activation).and_then(|batch| batch.inference(reads, writes))
+            batch(epsilon, activation, 1).and_then(|batch| batch.inference(reads, writes))
         }
-        Kernel::BatchNormalizationTraining { epsilon, activation } => {
-            batch(epsilon, activation).and_then(|batch| batch.training(reads, writes))
+        Kernel::BatchNormalizationTraining { epsilon, activation, group_size } => {
+            batch(epsilon, activation, group_size).and_then(|batch| batch.training(reads, writes))
         }
-        Kernel::BatchNormalizationGradient { epsilon, activation } => {
-            batch(epsilon, activation).and_then(|batch| batch.gradient(reads, writes))
+        Kernel::BatchNormalizationGradient { epsilon, activation, group_size } => {
+            batch(epsilon, activation, group_size).and_then(|batch| batch.gradient(reads, writes))
         }
         Kernel::RunningStatistics { momentum, correction } => {
             running_statistics(momentum, correction, reads, writes, gpu)
@@ -66,6 +68,8 @@ struct Batch<'a> {
     activation: Activation,
     /// The activation, as [`is_relu`] says.
     relu: u32,
+    /// Channels that share statistics.
+    group_size: u64,
     gpu: &'a Target,
 }
 
@@ -81,11 +85,16 @@ impl Batch<'_> {
         let [x, scale, bias] = exactly(reads, "operands")?;
         let [y, mean, variance] = exactly(writes, "results")?;
         require_per_channel(x, &[scale, bias, mean, variance])?;
-        if are_shared(&StridedLayout::of(x)?) || y.data_type().is_sixteen_bit() {
+        if self.group_size != 1 || are_shared(&StridedLayout::of(x)?) || y.data_type().is_sixteen_bit() {
             // As inference does, with the statistics that have just been written.
             let of = [X, Operand::Read(1), Operand::Read(2), Operand::Write(1), Operand::Write(2), RESULT];
             let normalized = self.by_element(&NORMALIZATION, [(X, x), (RESULT, y), (X, x)], bindings(of))?;
-            return self.after_sums(Summing::BatchStatistics, &reads[..1], &writes[1..], normalized);
+            return self.after_sums(
+                Summing::BatchStatistics { group_size: self.group_size },
+                &reads[..1],
+                &writes[1..],
+                normalized,
+            );
         }
         let shaders = [&shaders::BATCH_TRAINING_F32, &shaders::BATCH_TRAINING_F64, &shaders::BATCH_TRAINING_WIDE_F32];
         self.by_channel(shaders, [(X, x), (RESULT, y), (X, x)], (3, 3))
@@ -99,19 +108,49 @@ impl Batch<'_> {
             let [dx] = exactly(writes, "results")?;
             require_packed(&[sums], DataType::Float64, 3 * x.sizes()[1])?;
             let tensors = [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)];
-            return self.by_element(&GRADIENT_WITH_SUMS, tensors, all((7, 1)));
+            return self.gradient_with_sums(Operand::Read(6), 0, tensors);
         }
         let [dx, dscale, dbias] = exactly(writes, "results")?;
         require_per_channel(x, &[dscale, dbias])?;
-        if are_shared(&StridedLayout::of(x)?) || dx.data_type().is_sixteen_bit() {
-            let of = (0..6).map(Operand::Read).chain([Operand::Between, RESULT]);
+        if self.group_size != 1 || are_shared(&StridedLayout::of(x)?) || dx.data_type().is_sixteen_bit() {
             let tensors = [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)];
-            let gradient = self.by_element(&GRADIENT_WITH_SUMS, tensors, bindings(of))?;
+            let gradient = self.gradient_with_sums(Operand::Between, sums_bytes(3, x.sizes()[1]), tensors)?;
             let of = Summing::BatchGradient { epsilon: self.epsilon, activation: self.activation };
             return self.after_sums(of, reads, &writes[1..], gradient);
         }
         let shaders = [&shaders::BATCH_GRADIENT_F32, &shaders::BATCH_GRADIENT_F64, &shaders::BATCH_GRADIENT_WIDE_F32];
         self.by_channel(shaders, [(Operand::Read(1), x), (RESULT, dx), (Operand::Read(0), dy)], (6, 3))
+    }
+
+    /// The gradient by x of `tensors`, which are x, the result and dy, where `sums` has the complete sums. Those of groups are added
+    /// in the workspace first, from byte `offset_bytes` on.
+    fn gradient_with_sums(
+        &self,
+        sums: Operand,
+        offset_bytes: u64,
+        tensors: [(Operand, &TensorDesc); 3],
+    ) -> Result<Lowered, String> {
+        let reads = (0..6).map(Operand::Read);
+        if self.group_size == 1 {
+            return self.by_element(&GRADIENT_WITH_SUMS, tensors, bindings(reads.chain([sums, RESULT])));
+        }
+        let x = tensors[0].1;
+        let channels = x.sizes().get(1).copied().unwrap_or(1);
+        let of_group = channels_of_group(channels, self.group_size)?;
+        let groups = groups(channels.div_ceil(WORKGROUP_SIZE), self.gpu);
+        let shaders = [&shaders::GROUP_SUMS_F32, &shaders::GROUP_SUMS_F64];
+        let group_sums = Bound { operand: Operand::Between, offset_bytes, size_bytes: None };
+        let of_groups = Dispatch {
+            shader: for_type(x.data_type().computed_in(), shaders)?,
+            constants: Vec::new(),
+            bindings: [sums, Operand::Read(2)].map(Bound::from).into_iter().chain([group_sums]).collect(),
+            parameters: vec![groups[0], channels as u32, of_group],
+            groups,
+        };
+        let of_elements = reads.map(Bound::from).chain([group_sums, Bound::from(RESULT)]).collect();
+        let elements = self.by_element(&GRADIENT_WITH_SUMS, tensors, of_elements)?;
+        let dispatches = [vec![of_groups], elements.dispatches].concat();
+        Ok(Lowered { dispatches, ordered: true, workspace_bytes: offset_bytes + sums_bytes(3, channels) })
     }
 
     /// Sums in the workspace, what becomes of them, and then the elements, as parts of a kernel would go about it: with the same bits.
@@ -129,7 +168,7 @@ impl Batch<'_> {
             lower_by_family(&kernel, reads, writes, self.gpu).map_err(|refused| refused.reason)
         };
         let mut summed = lowered(Kernel::Sums { of }, reads, &sums)?;
-        let sums_bytes = sums[0].total_size_bytes().next_multiple_of(WORKSPACE_ALIGNMENT);
+        let sums_bytes = sums_bytes(of.rows(), parameters[0].element_count());
         for bound in summed.dispatches.iter_mut().flat_map(|dispatch| &mut dispatch.bindings) {
             match bound.operand {
                 Operand::Write(_) => bound.operand = Operand::Between,
@@ -150,7 +189,8 @@ impl Batch<'_> {
             };
         }
         let dispatches = [summed.dispatches, finished.dispatches, elements.dispatches].concat();
-        Ok(Lowered { dispatches, ordered: true, workspace_bytes: sums_bytes + summed.workspace_bytes })
+        let workspace_bytes = elements.workspace_bytes.max(sums_bytes + summed.workspace_bytes);
+        Ok(Lowered { dispatches, ordered: true, workspace_bytes })
     }
 
     /// The dispatch in which each workgroup has a channel, a large one where there is much of it: `shaders` for float32,
@@ -226,6 +266,7 @@ impl Batch<'_> {
         let groups = groups(count, self.gpu);
         let mut parameters =
             vec![groups[0], count as u32, GROUP_ELEMENTS as u32, u32::from(mixed), self.epsilon.to_bits(), self.relu];
+        parameters.push(u32::from(self.group_size != 1));
         parameters.extend(strided_layouts[0].positions(strided_layouts.iter().all(StridedLayout::is_seamless)));
         strided_layouts.iter().for_each(|strided_layout| parameters.extend(strided_layout.words()));
         Dispatch { shader, constants, bindings, parameters, groups }
@@ -276,6 +317,11 @@ impl ByResult {
 /// How x and dy are stored, as constants of `batch_operands.slang`: of x, the result and dy.
 fn formats_of([(_, x), _, (_, dy)]: &[(Operand, &TensorDesc); 3]) -> Vec<u32> {
     [x, dy].map(|desc| format_of(desc.data_type())).to_vec()
+}
+
+/// Bytes of a table of sums in the workspace.
+fn sums_bytes(rows: u64, channels: u64) -> u64 {
+    (8 * rows * channels).next_multiple_of(WORKSPACE_ALIGNMENT)
 }
 
 /// Bindings of all operands.

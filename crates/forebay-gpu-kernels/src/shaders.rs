@@ -234,6 +234,8 @@ shaders! {
     BATCH_TRAINING_F64 = "batch_training_f64",
     BATCH_GRADIENT_F64 = "batch_gradient_f64",
     BATCH_GRADIENT_WITH_SUMS_F64 = "batch_gradient_with_sums_f64",
+    GROUP_SUMS_F32 = "group_sums_f32" portable,
+    GROUP_SUMS_F64 = "group_sums_f64",
     RUNNING_STATISTICS_F32 = "running_statistics_f32",
     RUNNING_STATISTICS_F64 = "running_statistics_f64",
     LAYER_NORMALIZATION_F32 = "layer_normalization_f32",

@@ -60,18 +60,18 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
     let image_bytes = 4 * 3 * 625;
     let mut images = 0;
     for part in &parts {
-        // Each part's first element is where the images before it end, in x (words from 15 on) and in y.
-        for (binding, operand, word) in [(0, Operand::Read(0), 15), (5, Operand::Write(0), 19)] {
+        // Each part's first element is where the images before it end, in x (words from 16 on) and in y.
+        for (binding, operand, word) in [(0, Operand::Read(0), 16), (5, Operand::Write(0), 20)] {
             let bound = &part.bindings[binding];
             assert_eq!(bound.operand, operand);
             assert_eq!(bound.offset_bytes + 4 * u64::from(part.parameters[word]), images * image_bytes);
             assert_eq!(bound.offset_bytes % 256, 0);
         }
         assert_eq!(part.bindings[1].size_bytes, None, "every part has all channels");
-        images += u64::from(part.parameters[6]);
+        images += u64::from(part.parameters[7]);
     }
     assert_eq!((parts.len(), images), (5, 40));
-    let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None, group_size: 1 };
     let writes = [x, channel.clone(), channel];
     let whole = lower(&kernel, &reads[..3], &writes, &gpu).unwrap();
     assert!(whole.ordered && whole.dispatches[0].shader.is_by_address(), "a channel's sum is not cut");
@@ -83,7 +83,7 @@ fn normalisation_beyond_a_binding_runs_in_parts() {
 #[test]
 fn channels_are_normalised_by_workgroups_of_their_own_where_there_are_many() {
     let (x, channel) = (float(&[10, 130, 25, 25]), float(&[130]));
-    let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::None, group_size: 1 };
     let reads = [x.clone(), channel.clone(), channel.clone()];
     let lowered = lower(&kernel, &reads, &[x, channel.clone(), channel], &Target::LEAST).unwrap();
     assert_eq!((lowered.dispatches.len(), lowered.ordered, lowered.workspace_bytes), (1, false, 0));
@@ -92,7 +92,7 @@ fn channels_are_normalised_by_workgroups_of_their_own_where_there_are_many() {
 #[test]
 fn workgroups_share_all_chunks_of_a_sum() {
     for sizes in [[300, 3, 64, 64], [1, 200, 90, 90], [7, 5, 3, 2], [1, 1, 3000, 3000]] {
-        let kernel = Kernel::Sums { of: Summing::BatchStatistics };
+        let kernel = Kernel::Sums { of: Summing::BatchStatistics { group_size: 1 } };
         let sums = packed(DataType::Float64, &[4, sizes[1]]);
         let lowered = lower(&kernel, &[float(&sizes)], &[sums], &Target::LEAST).unwrap();
         let words = &lowered.dispatches[0].parameters;

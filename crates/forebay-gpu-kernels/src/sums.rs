@@ -4,7 +4,7 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{is_relu, squares, sum_channels, Settings};
-use super::operands::{bindings, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, channels_of_group, exactly, for_type, format_of, require_packed};
 use super::shaders;
 use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
@@ -40,7 +40,7 @@ fn sums(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) 
     require_packed(&[sums], DataType::Float64, of.rows() * channels)?;
     let mut settings = Settings::default();
     let (shaders, [x, dy]) = match of {
-        Summing::BatchStatistics => {
+        Summing::BatchStatistics { .. } => {
             let [x] = exactly(reads, "operands")?;
             settings = Settings {
                 statistics: true,
@@ -78,7 +78,7 @@ fn add(of: Summing, reads: &[TensorDesc], writes: &[TensorDesc], gpu: &Target) -
     let channels = sums.element_count() / of.rows();
     require_packed(&[earlier, later, sums], DataType::Float64, of.rows() * channels)?;
     let shader = match of {
-        Summing::BatchStatistics => &shaders::ADD_SUMS_STATISTICS,
+        Summing::BatchStatistics { .. } => &shaders::ADD_SUMS_STATISTICS,
         Summing::Rows { .. } => &shaders::ADD_SUMS_ROWS,
         Summing::LayerGradient { .. } => &shaders::ADD_SUMS_LAYER,
         Summing::BatchGradient { .. } | Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::Channels => {
@@ -103,8 +103,10 @@ pub(super) fn finish(
 ) -> Result<Lowered, String> {
     let result = writes.first().ok_or("no results")?;
     let (data_type, channels) = (result.data_type(), result.element_count());
+    let mut of_group = 1;
     let (shaders, operands, epsilon) = match of {
-        Summing::BatchStatistics => {
+        Summing::BatchStatistics { group_size } => {
+            of_group = channels_of_group(channels, group_size)?;
             ([&shaders::FROM_SUMS_STATISTICS_F32, &shaders::FROM_SUMS_STATISTICS_F64], (1, 2), 0.0)
         }
         Summing::BatchGradient { epsilon, .. } => {
@@ -135,7 +137,7 @@ pub(super) fn finish(
         shader: for_type(data_type, shaders)?,
         constants: Vec::new(),
         bindings: bindings(operands),
-        parameters: vec![groups[0], channels as u32, epsilon.to_bits()],
+        parameters: vec![groups[0], channels as u32, epsilon.to_bits(), of_group],
         groups,
     }))
 }

@@ -147,8 +147,8 @@ impl Application<'_> {
             Kernel::Gather { axis } => (Kernel::GatherGradient { axis: *axis }, vec![dy, input(1)]),
             Kernel::GatherGradient { axis } => (Kernel::Gather { axis: *axis }, vec![dy, input(1)]),
             Kernel::Dropout { .. } => (kernel.clone(), vec![dy, input(1)]),
-            Kernel::BatchNormalizationTraining { epsilon, activation } => {
-                let gradient = Kernel::BatchNormalizationGradient { epsilon: *epsilon, activation: *activation };
+            &Kernel::BatchNormalizationTraining { epsilon, activation, group_size } => {
+                let gradient = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
                 let reads = [dy, input(0), input(1), input(2), self.outputs[1], self.outputs[2]];
                 return Some(self.normalization(builder, gradient, &reads));
             }

@@ -1,7 +1,8 @@
 //! Several operators that are one: attention that exporters wrote as products and a softmax, so that one kernel does it, batch
-//! normalization that only scales what is computed before it, and activations.
+//! normalization that only scales what is computed before it, group normalization, and activations.
 
 mod activation;
+mod groups;
 mod normalization;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
 pub use activation::activations;
+pub use groups::group_normalizations;
 pub use normalization::normalizations;
 
 /// What was found in front of a softmax, from its end back to the product of queries and keys.

@@ -138,10 +138,14 @@ fn fuse_relu_gradients(program: &mut Program, removed: &mut [bool]) {
 fn is_forward_of(forward: &ProgramLaunch, gradient: &ProgramLaunch, with_relu: &Operand) -> bool {
     match (&forward.kernel, &gradient.kernel) {
         (
-            Kernel::BatchNormalizationTraining { epsilon, activation: Activation::Relu },
-            Kernel::BatchNormalizationGradient { epsilon: gradient_epsilon, activation: Activation::None },
+            Kernel::BatchNormalizationTraining { epsilon, activation: Activation::Relu, group_size },
+            Kernel::BatchNormalizationGradient {
+                epsilon: gradient_epsilon,
+                activation: Activation::None,
+                group_size: gradient_group_size,
+            },
         ) => {
-            epsilon == gradient_epsilon
+            (epsilon, group_size) == (gradient_epsilon, gradient_group_size)
                 && forward.writes[0] == *with_relu
                 && forward.reads[..] == gradient.reads[1..4]
                 && forward.writes[1..] == gradient.reads[4..]

@@ -535,6 +535,7 @@ fn make(
         // Those whose parameters were computed from constants; the others were merged when the model was read.
         recognize::normalizations(&mut graph);
         recognize::attention(&mut graph, true)?;
+        recognize::group_normalizations(&mut graph)?;
         recognize::activations(&mut graph);
         let weights = (!(is_whole_model && is_last)).then_some(&mut *weights);
         let nothing = BTreeSet::new();

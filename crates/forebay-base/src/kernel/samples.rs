@@ -321,16 +321,21 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS],
             &[IMAGE],
         )],
-        KernelKind::BatchNormalizationTraining => vec![floats(
-            Kernel::BatchNormalizationTraining { epsilon, activation },
-            &[IMAGE, CHANNELS, CHANNELS],
-            &[IMAGE, CHANNELS, CHANNELS],
-        )],
-        KernelKind::BatchNormalizationGradient => vec![floats(
-            Kernel::BatchNormalizationGradient { epsilon, activation },
-            &[IMAGE, IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS],
-            &[IMAGE, CHANNELS, CHANNELS],
-        )],
+        KernelKind::BatchNormalizationTraining => {
+            let of_groups = |group_size| {
+                let kernel = Kernel::BatchNormalizationTraining { epsilon, activation, group_size };
+                floats(kernel, &[IMAGE, CHANNELS, CHANNELS], &[IMAGE, CHANNELS, CHANNELS])
+            };
+            vec![of_groups(1), of_groups(2)]
+        }
+        KernelKind::BatchNormalizationGradient => {
+            let of_groups = |group_size| {
+                let kernel = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
+                let reads = [IMAGE, IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS];
+                floats(kernel, &reads, &[IMAGE, CHANNELS, CHANNELS])
+            };
+            vec![of_groups(1), of_groups(2)]
+        }
         KernelKind::RunningStatistics => vec![floats(
             Kernel::RunningStatistics { momentum: 0.9, correction: 1.0 },
             &[CHANNELS, CHANNELS],
@@ -428,7 +433,11 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         KernelKind::Recurrent => vec![recurrent(LSTM), recurrent(GRU)],
         KernelKind::RecurrentGradient => vec![recurrent_gradient(LSTM), recurrent_gradient(GRU)],
         KernelKind::Sums => vec![
-            sample(Kernel::Sums { of: Summing::BatchStatistics }, &[(Float32, IMAGE)], &[(Float64, &[4, 4])]),
+            sample(
+                Kernel::Sums { of: Summing::BatchStatistics { group_size: 1 } },
+                &[(Float32, IMAGE)],
+                &[(Float64, &[4, 4])],
+            ),
             sample(
                 Kernel::Sums { of: gradient },
                 &[
@@ -457,7 +466,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         ],
         KernelKind::AddSums => vec![
             sample(
-                Kernel::AddSums { of: Summing::BatchStatistics },
+                Kernel::AddSums { of: Summing::BatchStatistics { group_size: 1 } },
                 &[(Float64, &[4, 4]), (Float64, &[4, 4])],
                 &[(Float64, &[4, 4])],
             ),
@@ -476,7 +485,12 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         }
         KernelKind::FromSums => vec![
             sample(
-                Kernel::FromSums { of: Summing::BatchStatistics },
+                Kernel::FromSums { of: Summing::BatchStatistics { group_size: 1 } },
+                &[(Float64, &[4, 4])],
+                &[(Float32, CHANNELS), (Float32, CHANNELS)],
+            ),
+            sample(
+                Kernel::FromSums { of: Summing::BatchStatistics { group_size: 2 } },
                 &[(Float64, &[4, 4])],
                 &[(Float32, CHANNELS), (Float32, CHANNELS)],
             ),

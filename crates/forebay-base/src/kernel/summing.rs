@@ -90,7 +90,10 @@ pub fn sums_rows(axes: &[usize], x: &TensorDesc) -> bool {
 pub enum Summing {
     /// `BatchNormalizationTraining`: reads x; sums are the first element of what is summed, the sum and the squares' sum of the
     /// distances to it, and the number of elements ([`add_statistics`]). Gives mean\[c] and variance\[c]; `BatchNormalization` does the rest.
-    BatchStatistics,
+    BatchStatistics {
+        /// Neighbouring channels that share one mean and variance: their sums are added when these are computed.
+        group_size: u64,
+    },
     /// `BatchNormalizationGradient`: sums are the slopes, their products with the distances to the mean, and the number of
     /// elements. Gives dscale\[c] and dbias\[c]; the gradient kernel itself does the rest.
     BatchGradient {
@@ -129,7 +132,7 @@ impl Summing {
     /// Rows of the table of sums.
     pub fn rows(self) -> u64 {
         match self {
-            Summing::BatchStatistics => 4,
+            Summing::BatchStatistics { .. } => 4,
             Summing::BatchGradient { .. } => 3,
             Summing::CrossEntropy { .. }
             | Summing::SquaredError

@@ -35,7 +35,7 @@ fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
         let y = c.kernel(Kernel::BatchNormalization { epsilon, activation }, &reads, x.ty.clone());
         return c.finish(y);
     }
-    let batch = batch_normalized(&mut c, x, [&parts[1], &parts[2]], epsilon);
+    let batch = batch_normalized(&mut c, x, [&parts[1], &parts[2]], epsilon, 1);
     let statistic = batch[1].ty.clone();
     let kernel = Kernel::RunningStatistics { momentum: view.float("momentum", 0.9)?, correction: 1.0 };
     let mean = c.kernel(kernel.clone(), &[&parts[3], &batch[1]], statistic.clone());
@@ -54,9 +54,9 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
     }
 }
 
-/// x normalised by its own statistics per channel, with scale and bias; its means and variances.
-fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32) -> Vec<Part> {
-    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None };
+/// x normalised by its own statistics per group of channels, with scale and bias; its means and variances.
+fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32, group_size: u64) -> Vec<Part> {
+    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size };
     let types = [&x.ty, &scale.ty, &scale.ty].map(|ty| TensorType::new(x.ty.data_type, &ty.shape));
     c.kernels(kernel, &[x, scale, bias], &types)
 }
@@ -134,7 +134,7 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
         // The statistics of one image are those of the batch, whose kernel can be cut along spatial positions.
         let (scale, bias) = (c.input(1)?, c.input(2)?);
         check_channels(&view, &x, [&scale, &bias])?;
-        let y = batch_normalized(&mut c, &x, [&scale, &bias], epsilon).remove(0);
+        let y = batch_normalized(&mut c, &x, [&scale, &bias], epsilon, 1).remove(0);
         return c.finish(y);
     }
     let row_count = product(&view, &x.ty.shape[..2])?;
@@ -154,8 +154,23 @@ fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     if groups == 0 || channels % groups != 0 {
         return Err(view.error(format!("{channels} channels do not divide into {groups} groups")));
     }
+    let epsilon = view.float("epsilon", 1e-5)?;
+    if batch == 1 {
+        // As in InstanceNormalization.
+        let (mut scale, mut bias) = (c.input(1)?, c.input(2)?);
+        if view.version() < 21 {
+            for parameter in [&mut scale, &mut bias] {
+                let column = c.reshape(parameter, &[groups, 1])?;
+                let of_channels = c.expand(&column, &[groups, channels / groups])?;
+                *parameter = c.reshape(&of_channels, &[channels])?;
+            }
+        }
+        check_channels(&view, &x, [&scale, &bias])?;
+        let y = batch_normalized(&mut c, &x, [&scale, &bias], epsilon, channels / groups).remove(0);
+        return c.finish(y);
+    }
     let row_count = product(&view, &[batch, groups])?;
-    let rows = standardized_rows(&mut c, &x, row_count, view.float("epsilon", 1e-5)?)?;
+    let rows = standardized_rows(&mut c, &x, row_count, epsilon)?;
     let y = if view.version() < 21 {
         let size = rows.ty.shape[1];
         scaled(&mut c, &rows, &[batch, groups, size])?

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 
-use super::{activations, attention, normalizations};
+use super::{activations, attention, group_normalizations, normalizations};
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
@@ -293,4 +293,47 @@ fn activations_are_found_as_exporters_write_them() {
             _ => assert_eq!(names, ["Sigmoid", "Mul"], "the sigmoid of another value"),
         }
     }
+}
+
+/// The operators of group normalization of [1, 6, 4, 5] that is written as instance normalization of `rows`, with scales of this
+/// shape and with this first factor of each group.
+fn groups(rows: &[i64], scale: &[u64], factor: f32) -> Vec<String> {
+    let mut writer = Writer::new();
+    let x = writer.input("x", DataType::Float32, &[1, 6, 4, 5]);
+    let scale = writer.input("scale", DataType::Float32, scale);
+    let bias = writer.input("bias", DataType::Float32, &[6, 1, 1]);
+    let mut constant = |tensor: Tensor| {
+        let id = writer.0.add_initializer("constant", tensor);
+        writer.0.constants.insert(id);
+        id
+    };
+    let rows_shape = constant(Tensor::from_i64(&[rows.len() as u64], rows));
+    let shape = constant(Tensor::from_i64(&[4], &[1, 6, 4, 5]));
+    let count = rows[1] as usize;
+    let ones = constant(Tensor::from_f32(&[count as u64], &vec![factor; count]));
+    let zeros = constant(Tensor::from_f32(&[count as u64], &vec![0.0; count]));
+    let rows = writer.node("Reshape", &[x, rows_shape], &[]);
+    let normalized = writer.node("InstanceNormalization", &[rows, ones, zeros], &[("epsilon", Attribute::Float(1e-3))]);
+    let viewed = writer.node("Reshape", &[normalized, shape], &[]);
+    let product = writer.node("Mul", &[scale, viewed], &[]);
+    let y = writer.node("Add", &[product, bias], &[]);
+    writer.0.outputs.push(y);
+    group_normalizations(&mut writer.0).unwrap();
+    if let Some(node) = writer.0.nodes.iter().find(|node| node.operation.name() == "GroupNormalization") {
+        let view = crate::context::NodeView { graph: &writer.0, node };
+        assert_eq!((view.int("num_groups", 0).unwrap(), view.float("epsilon", 0.0).unwrap()), (count as i64, 1e-3));
+        assert_eq!((node.inputs[0], node.outputs[0]), (Some(x), Some(y)));
+    }
+    writer.0.nodes.iter().map(|node| node.operation.name().to_string()).collect()
+}
+
+#[test]
+fn group_normalization_is_found_behind_instance_normalization() {
+    let found = ["Reshape", "Reshape", "GroupNormalization"];
+    assert_eq!(groups(&[1, 3, -1], &[6, 1, 1], 1.0), found);
+    assert_eq!(groups(&[1, 2, 5, 12], &[1, 6, 1, 1], 1.0), found);
+    let written = ["Reshape", "InstanceNormalization", "Reshape", "Mul", "Add"];
+    assert_eq!(groups(&[1, 3, -1], &[6, 1, 1], 2.0), written, "scaled by group");
+    assert_eq!(groups(&[1, 3, -1], &[5], 1.0), written, "a scale for each place in a row");
+    assert_eq!(groups(&[1, 4, -1], &[6, 1, 1], 1.0), written, "groups that divide channels");
 }

@@ -100,7 +100,8 @@ fn batch_normalization(
         graph.add_value(&format!("{name}.batch_variance"), Some(scale.clone())),
     ];
     let node = &mut graph.nodes[i];
-    node.operation = Operation::Kernel(Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None });
+    node.operation =
+        Operation::Kernel(Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size: 1 });
     node.inputs.truncate(3);
     node.outputs = vec![node.outputs[0], Some(batch[0]), Some(batch[1])];
     for ((state, batch), correction) in statistics.into_iter().zip(batch).zip([1.0, unbiased]) {

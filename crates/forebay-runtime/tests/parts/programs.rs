@@ -79,7 +79,7 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     let w = build.input(&shape(4, 1, &windows[0].kernel));
     let [a] = build.launch(forward(&windows[0], 1), &[&x, &w], [&shape(images, 4, &inner)]);
     let (scale, bias) = (build.input(&[4]), build.input(&[4]));
-    let training = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::Relu };
+    let training = Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: Activation::Relu, group_size: 1 };
     let [b, mean, variance] = build.launch(training, &[&a, &scale, &bias], [&shape(images, 4, &inner), &[4], &[4]]);
     let outer = sizes_after(&windows[1], &inner);
     let w = build.input(&shape(8, 4 / groups, &windows[1].kernel));
@@ -111,7 +111,7 @@ pub fn program(random: &mut Random, images: u64) -> Program {
     let backward =
         Kernel::ConvolutionDataGradient { convolution: convolution(&windows[1], groups), activation: Activation::None };
     let [db] = build.launch(backward, &[&dy, &w], [&shape(images, 4, &inner)]);
-    let normalised = Kernel::BatchNormalizationGradient { epsilon: 1e-5, activation: Activation::Relu };
+    let normalised = Kernel::BatchNormalizationGradient { epsilon: 1e-5, activation: Activation::Relu, group_size: 1 };
     let [da, dscale, dbias] =
         build.launch(normalised, &[&db, &a, &scale, &bias, &mean, &variance], [&shape(images, 4, &inner), &[4], &[4]]);
     let sum = |build: &mut Build, of: &Operand| {

@@ -54,6 +54,10 @@ fn tolerance(data_type: DataType) -> f64 {
 }
 
 fn check_batch(seed: u64, x: &TensorDesc, dy: &TensorDesc, activation: Activation) {
+    check_groups(seed, x, dy, activation, 1);
+}
+
+fn check_groups(seed: u64, x: &TensorDesc, dy: &TensorDesc, activation: Activation, group_size: u64) {
     let mut random = Random::new(seed);
     let (data_type, channels, samples) = (x.data_type(), x.sizes()[1], (x.element_count() / x.sizes()[1]) as f64);
     let channel = packed(data_type, &[channels]);
@@ -68,13 +72,13 @@ fn check_batch(seed: u64, x: &TensorDesc, dy: &TensorDesc, activation: Activatio
     let tolerance = tolerance(data_type);
     let kernel = Kernel::BatchNormalization { epsilon, activation };
     compare(seed, &kernel, &reads(&[&input], 4), std::slice::from_ref(x), tolerance);
-    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon, activation, group_size };
     let writes = [x.clone(), channel.clone(), channel.clone()];
     // With few samples a variance can be tiny, and then a rounding error in x is large in y.
     compare(seed, &kernel, &reads(&[&input], 2), &writes, 20.0 * tolerance);
     // Slopes that a mask takes away or leaves depend on signs, which are the same where numbers are close but not the same.
     let slopes = random.tensor(dy);
-    let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
+    let kernel = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
     let mut operands = reads(&[&slopes, &input], 4);
     compare(seed, &kernel, &operands, &writes, tolerance * samples.sqrt());
     operands.push(random.tensor(&packed(DataType::Float64, &[3, channels])));
@@ -112,13 +116,27 @@ fn batch_normalization_of_large_channels_agrees_with_the_host() {
 }
 
 #[test]
+fn group_normalization_agrees_with_the_host() {
+    let sizes = [1, 6, 5, 7];
+    for (seed, group_size) in (54..).zip([2, 3, 6]) {
+        for data_type in [DataType::Float32, DataType::Float64] {
+            for x in [packed(data_type, &sizes), row_by_row(data_type, &sizes)] {
+                check_groups(seed, &x, &x, Activation::Relu, group_size);
+            }
+        }
+    }
+    let x = row_by_row(DataType::Float32, &[1, 300, 9, 40]);
+    check_groups(58, &x, &x, Activation::None, 150);
+}
+
+#[test]
 fn statistics_keep_their_digits_far_from_zero() {
     let (desc, channel) = (packed(DataType::Float32, &[2, 2, 30, 51]), packed(DataType::Float32, &[2]));
     let mut random = Random::new(4);
     let mut x = random.tensor(&desc);
     x.1.iter_mut().for_each(|x| *x = (1000.0 + *x) as f32 as f64);
     let ones = (channel.clone(), vec![1.0; 2]);
-    let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation: Activation::None };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation: Activation::None, group_size: 1 };
     compare(4, &kernel, &[x, ones.clone(), ones], &[desc, channel.clone(), channel], 1e-6);
 }
 

@@ -99,7 +99,7 @@ fn sums_in_pairs_of_float32_have_48_bits() {
         // Large numbers that cancel out, among small ones.
         values.iter_mut().step_by(2).for_each(|value| *value = (*value * 1e6).round());
         let x = (desc.clone(), values.iter().map(|&value| f64::from(value as f32)).collect::<Vec<f64>>());
-        for (of, tolerance) in [(Summing::Channels, 1e-8), (Summing::BatchStatistics, 1e-11)] {
+        for (of, tolerance) in [(Summing::Channels, 1e-8), (Summing::BatchStatistics { group_size: 1 }, 1e-11)] {
             let table = packed(DataType::Float64, &[of.rows(), 2]);
             check(machine, seed, &Kernel::Sums { of }, std::slice::from_ref(&x), &[table], tolerance);
         }

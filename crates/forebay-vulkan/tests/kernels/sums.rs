@@ -38,7 +38,7 @@ fn check(seed: u64, x: &TensorDesc) {
     let tolerance = if data_type == DataType::Float64 { 1e-12 } else { 1e-6 } * samples.sqrt();
     let results = [channel.clone(), channel.clone()];
     for (of, reads, others, results) in [
-        (Summing::BatchStatistics, vec![input.clone()], vec![], &results[..]),
+        (Summing::BatchStatistics { group_size: 1 }, vec![input.clone()], vec![], &results[..]),
         (gradient, operands, vec![variance], &results[..]),
         (Summing::Channels, vec![input], vec![], &results[..1]),
     ] {
@@ -276,25 +276,26 @@ fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
         let epsilon = EPSILON;
         let mut random = Random::new(seed);
         let channels = desc.sizes()[1];
+        let group_size = if seed % 3 == 0 { channels } else { 1 };
         let channel = packed(DataType::Float32, &[channels]);
         let (x, dy) = (random.tensor(&desc), random.tensor(&desc));
         let (scale, bias) = (random.tensor(&channel), random.tensor(&channel));
         let per_channel = [channel.clone(), channel.clone()];
         let all = [desc.clone(), channel.clone(), channel.clone()];
-        let kernel = Kernel::BatchNormalizationTraining { epsilon, activation };
+        let kernel = Kernel::BatchNormalizationTraining { epsilon, activation, group_size };
         let forward = apply(machine, &kernel, &[x.clone(), scale.clone(), bias.clone()], &all);
         let parameters = [scale, bias, forward[1].clone(), forward[2].clone()];
         let with_parameters =
             |first: &[&Tensor]| -> Vec<Tensor> { first.iter().copied().chain(&parameters).cloned().collect() };
-        let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
+        let kernel = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
         let gradient = apply(machine, &kernel, &with_parameters(&[&dy, &x]), &all);
         for lines in cuts {
             let what = format!("{desc} cut at {lines:?}");
-            let (lines, nodes) = nodes(Summing::BatchStatistics, std::slice::from_ref(&x), axis, &lines);
+            let (lines, nodes) = nodes(Summing::BatchStatistics { group_size }, std::slice::from_ref(&x), axis, &lines);
             let (x_parts, dy_parts) = (parts(&x, axis, &lines), parts(&dy, axis, &lines));
             let reads: Vec<_> = x_parts.iter().map(|part| vec![part.clone()]).collect();
             let table = |of: Summing| packed(DataType::Float64, &[of.rows(), channels]);
-            let of = Summing::BatchStatistics;
+            let of = Summing::BatchStatistics { group_size };
             let (_, statistics) = from_parts(machine, of, (&reads, &nodes), &table(of), &[], &per_channel);
             same(&format!("mean of {what}"), seed, &statistics[0].1, &forward[1].1);
             same(&format!("variance of {what}"), seed, &statistics[1].1, &forward[2].1);
@@ -311,7 +312,7 @@ fn batch_normalization_in_parts_has_the_bits_of_the_whole() {
             let (sums, results) = from_parts(machine, of, (&pairs, &nodes), &table(of), variance, &per_channel);
             same(&format!("dscale of {what}"), seed, &results[0].1, &gradient[1].1);
             same(&format!("dbias of {what}"), seed, &results[1].1, &gradient[2].1);
-            let kernel = Kernel::BatchNormalizationGradient { epsilon, activation };
+            let kernel = Kernel::BatchNormalizationGradient { epsilon, activation, group_size };
             let slopes = |reads: &Vec<Tensor>| {
                 let reads: Vec<Tensor> = reads.iter().cloned().chain([sums.clone()]).collect();
                 apply(machine, &kernel, &reads, std::slice::from_ref(&reads[0].0)).remove(0)

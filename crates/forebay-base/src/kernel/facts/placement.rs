@@ -195,7 +195,7 @@ impl Kernel {
             Kernel::Sums { of } | Kernel::AddSums { of } | Kernel::FromSums { of } => match of {
                 Summing::CrossEntropy { axis, .. } | Summing::LayerGradient { axis } => AxisNumbers::One(axis),
                 Summing::Rows { axes } => AxisNumbers::First(axes),
-                Summing::BatchStatistics
+                Summing::BatchStatistics { .. }
                 | Summing::BatchGradient { .. }
                 | Summing::SquaredError
                 | Summing::Channels => AxisNumbers::None,

@@ -14,7 +14,7 @@ pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
         indices: None,
         types: ElementTypes::NotSixteenBit,
         sixteen_bit: match of {
-            Summing::BatchStatistics => SixteenBit::of(&[0], &[]),
+            Summing::BatchStatistics { .. } => SixteenBit::of(&[0], &[]),
             Summing::BatchGradient { .. } => SixteenBit::of(&[0, 1], &[]),
             Summing::CrossEntropy { .. }
             | Summing::SquaredError
@@ -89,7 +89,7 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
 /// The reads of a kernel that its sums are of.
 fn inputs(of: Summing) -> &'static [usize] {
     match of {
-        Summing::BatchStatistics | Summing::Rows { .. } | Summing::Channels => &[0],
+        Summing::BatchStatistics { .. } | Summing::Rows { .. } | Summing::Channels => &[0],
         Summing::BatchGradient { .. } => &[0, 1, 2, 3, 4, 5],
         Summing::CrossEntropy { .. } | Summing::SquaredError => &[0, 1],
         // The scale has no part in these sums.
@@ -131,12 +131,16 @@ impl Kernel {
     pub fn sums_in_parts(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<SumsInParts> {
         let all = |of: Summing| SumsInParts { of, reads: inputs(of), finish_reads: &[], first_finished: 0, rest: None };
         match *self {
-            Kernel::BatchNormalizationTraining { epsilon, activation } => {
+            Kernel::BatchNormalizationTraining { epsilon, activation, group_size } => {
                 let kernel = Kernel::BatchNormalization { epsilon, activation };
                 let rest = Rest { kernel, reads: 3, reads_finished: true, reads_sums: false };
-                Some(SumsInParts { first_finished: 1, rest: Some(rest), ..all(Summing::BatchStatistics) })
+                Some(SumsInParts {
+                    first_finished: 1,
+                    rest: Some(rest),
+                    ..all(Summing::BatchStatistics { group_size })
+                })
             }
-            Kernel::BatchNormalizationGradient { epsilon, activation } if writes.len() == 3 => {
+            Kernel::BatchNormalizationGradient { epsilon, activation, .. } if writes.len() == 3 => {
                 let rest = Rest { kernel: self.clone(), reads: 6, reads_finished: false, reads_sums: true };
                 let sums = all(Summing::BatchGradient { epsilon, activation });
                 Some(SumsInParts { finish_reads: &[5], first_finished: 1, rest: Some(rest), ..sums })

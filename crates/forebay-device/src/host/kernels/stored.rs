@@ -430,8 +430,11 @@ mod tests {
         }
         // Channels of some thousand positions, of which chunks and blocks end within rows.
         let (image, channels) = ([2, 3, 70, 41], desc(DataType::Float32, &[3]));
-        let kernel =
-            Kernel::BatchNormalizationTraining { epsilon: 1e-5, activation: forebay_base::kernel::Activation::Relu };
+        let kernel = Kernel::BatchNormalizationTraining {
+            epsilon: 1e-5,
+            activation: forebay_base::kernel::Activation::Relu,
+            group_size: 1,
+        };
         let reads = [tensor(&desc(half, &image)), tensor(&channels), tensor(&channels)];
         assert_bits_of_conversions(&kernel, &reads, &[desc(half, &image), channels.clone(), channels]);
     }

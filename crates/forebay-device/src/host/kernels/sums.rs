@@ -22,7 +22,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     // Sums are always float64; what is summed has the type.
     let data_type = match kernel {
         Kernel::AddSums { .. } | Kernel::FromSums { .. } => writes[0].desc.data_type(),
-        Kernel::Sums { of: Summing::BatchStatistics | Summing::BatchGradient { .. } } => {
+        Kernel::Sums { of: Summing::BatchStatistics { .. } | Summing::BatchGradient { .. } } => {
             reads[0].desc.data_type().computed_in()
         }
         _ => reads[0].desc.data_type(),
@@ -45,7 +45,7 @@ unsafe fn sums<T: Float>(of: Summing, reads: &[View], sums: &View) -> Result<(),
     // SAFETY: the caller's promises.
     unsafe {
         match of {
-            Summing::BatchStatistics => store_sums(&batch::statistics_sums::<T>(&reads[0])?, sums),
+            Summing::BatchStatistics { .. } => store_sums(&batch::statistics_sums::<T>(&reads[0])?, sums),
             Summing::BatchGradient { epsilon, activation } => {
                 store_sums(&batch::gradient_sums::<T>(epsilon, activation, reads)?, sums)
             }
@@ -73,7 +73,7 @@ unsafe fn add(of: Summing, reads: &[View], sums: &View) -> Result<(), String> {
         // SAFETY: the views have these elements, and the earlier sums are read before those in their place are written.
         unsafe {
             let at = |table: Pointer<f64>, row: usize| table.at((row * channels + channel) as isize);
-            if of == Summing::BatchStatistics {
+            if matches!(of, Summing::BatchStatistics { .. }) {
                 let [earlier, later] = [earlier, later].map(|table| std::array::from_fn(|row| *at(table, row)));
                 let both = add_statistics(earlier, later);
                 both.iter().enumerate().for_each(|(row, &sum)| *at(sums, row) = sum);
@@ -93,8 +93,8 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
     // SAFETY: the caller's promises; all results have one element per channel.
     unsafe {
         match of {
-            Summing::BatchStatistics => {
-                batch::statistics::<T>(&load_sums(&reads[0], count)?, &writes[0], &writes[1]);
+            Summing::BatchStatistics { group_size } => {
+                batch::statistics::<T>(&load_sums(&reads[0], count)?, group_size, &writes[0], &writes[1])?;
             }
             Summing::BatchGradient { epsilon, .. } => {
                 let sums = load_sums(&reads[0], count)?;
@@ -183,7 +183,7 @@ mod tests {
                 let of_block = reduction_block_of_channels(rows, places).images;
                 let sizes = [blocks * of_block, 3, rows, places];
                 let (x, dy) = (tensor(&sizes), tensor(&sizes));
-                check(Summing::BatchStatistics, std::slice::from_ref(&x), &[], 3, (blocks, of_block));
+                check(Summing::BatchStatistics { group_size: 1 }, std::slice::from_ref(&x), &[], 3, (blocks, of_block));
                 check(Summing::Channels, std::slice::from_ref(&x), &[], 3, (blocks, of_block));
                 let statistics = [(); 4].map(|()| Tensor::new(&desc(DataType::Float32, &[3]), &[0.5, 1.0, 2.0]));
                 let operands = [vec![dy, x], statistics.to_vec()].concat();

@@ -117,7 +117,7 @@ impl Operands<'_> {
         let x = self.read(0)?;
         let sizes = x.sizes();
         match of {
-            Summing::BatchStatistics | Summing::Channels => {
+            Summing::BatchStatistics { .. } | Summing::Channels => {
                 self.channels(&[0], &[], |axis| (AxisRole::Reduced, lines::of_channels(sizes, axis)))
             }
             Summing::BatchGradient { .. } => {

@@ -244,6 +244,7 @@ pub(super) unsafe fn inference<T: Float>(
 pub(super) unsafe fn training<T: Float>(
     epsilon: f32,
     activation: Activation,
+    group_size: u64,
     reads: &[View],
     writes: &[View],
 ) -> Result<(), String> {
@@ -254,7 +255,7 @@ pub(super) unsafe fn training<T: Float>(
     // SAFETY: the caller's promises.
     unsafe {
         let sums = statistics_sums::<T>(x)?;
-        statistics::<T>(&sums, mean, variance);
+        statistics::<T>(&sums, group_size, mean, variance)?;
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
         normalise(&shape, has_relu, &channels, x, y);
     }
@@ -288,19 +289,37 @@ pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec
     ))
 }
 
-/// Mean and variance from [`statistics_sums`].
+/// The channels of a group.
+///
+/// # Errors
+/// Where `channels` do not divide into groups of `group_size`.
+fn channels_of_group(channels: usize, group_size: u64) -> Result<usize, String> {
+    let of_group = usize::try_from(group_size).ok().filter(|&size| size > 0 && channels.is_multiple_of(size));
+    of_group.ok_or_else(|| format!("{channels} channels do not divide into groups of {group_size}"))
+}
+
+/// Mean and variance of each channel's group from [`statistics_sums`].
 ///
 /// # Safety
 /// The views must be live, of type `T` and of one element per channel.
-pub(in super::super) unsafe fn statistics<T: Float>(sums: &[[f64; 4]], mean: &View, variance: &View) {
+pub(in super::super) unsafe fn statistics<T: Float>(
+    sums: &[[f64; 4]],
+    group_size: u64,
+    mean: &View,
+    variance: &View,
+) -> Result<(), String> {
+    let of_group = channels_of_group(sums.len(), group_size)?;
     // SAFETY: the caller's promises.
     let (means, variances) = unsafe {
         (Pointer::<T>::of(mean).slice_mut(0, sums.len()), Pointer::<T>::of(variance).slice_mut(0, sums.len()))
     };
-    for (channel, &[origin, sum, squares, samples]) in sums.iter().enumerate() {
-        means[channel] = T::from_f64(origin + sum / samples);
-        variances[channel] = T::from_f64((squares - sum * sum / samples) / samples).maximum(T::ZERO);
+    let groups = means.chunks_mut(of_group).zip(variances.chunks_mut(of_group)).zip(sums.chunks(of_group));
+    for ((means, variances), sums) in groups {
+        let Some([origin, sum, squares, samples]) = sums.iter().copied().reduce(add_statistics) else { continue };
+        means.fill(T::from_f64(origin + sum / samples));
+        variances.fill(T::from_f64((squares - sum * sum / samples) / samples).maximum(T::ZERO));
     }
+    Ok(())
 }
 
 /// dx, dscale and dbias of [`training`]; where a seventh operand has the sums, dx alone.
@@ -310,6 +329,7 @@ pub(in super::super) unsafe fn statistics<T: Float>(sums: &[[f64; 4]], mean: &Vi
 pub(super) unsafe fn gradient<T: Float>(
     epsilon: f32,
     activation: Activation,
+    group_size: u64,
     reads: &[View],
     writes: &[View],
 ) -> Result<(), String> {
@@ -327,20 +347,57 @@ pub(super) unsafe fn gradient<T: Float>(
             }
         };
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
+        let of_group = channels_of_group(shape.channels, group_size)?;
+        let scale = Pointer::<T>::of(scale).slice(0, shape.channels);
         let variance = Pointer::<T>::of(variance).slice(0, shape.channels);
-        // dx = factor (slope - mean(slope) - (x - mean) inverse^2 mean(slope (x - mean))).
-        let means: Vec<(T, T)> = (sums.iter().zip(variance))
-            .map(|(&[slope, product, samples], &variance)| {
-                let inverse = inverse_deviation(variance, epsilon);
-                (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
-            })
-            .collect();
-        match activation.is_relu()? {
-            false => input_gradient(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
-            true => input_gradient(&shape, &channels, &means, dy, x, dx, relu),
+        let means = match of_group {
+            1 => slope_means(epsilon, &sums, variance),
+            of_group => slope_means_of_groups(epsilon, &sums, of_group, scale, variance),
+        };
+        match (activation.is_relu()?, of_group) {
+            (false, 1) => input_gradient::<T, false>(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
+            (true, 1) => input_gradient::<T, false>(&shape, &channels, &means, dy, x, dx, relu),
+            (false, _) => input_gradient::<T, true>(&shape, &channels, &means, dy, x, dx, |_, _, dy| dy),
+            (true, _) => input_gradient::<T, true>(&shape, &channels, &means, dy, x, dx, relu),
         }
     }
     Ok(())
+}
+
+/// By channel, mean(slope) and inverse^2 mean(slope (x - mean)), as in
+/// dx = factor (slope - mean(slope) - (x - mean) inverse^2 mean(slope (x - mean))).
+fn slope_means<T: Float>(epsilon: f32, sums: &[[f64; 3]], variance: &[T]) -> Vec<(T, T)> {
+    let of_channel = |(&[slope, product, samples], &variance): (&[f64; 3], &T)| {
+        let inverse = inverse_deviation(variance, epsilon);
+        (T::from_f64(slope / samples), T::from_f64(product * inverse * inverse / samples))
+    };
+    sums.iter().zip(variance).map(of_channel).collect()
+}
+
+/// By channel, inverse mean(scale slope) and inverse^3 mean(scale slope (x - mean)) of its group, as in
+/// dx = factor slope - (inverse mean(scale slope) + (x - mean) inverse^3 mean(scale slope (x - mean))).
+fn slope_means_of_groups<T: Float>(
+    epsilon: f32,
+    sums: &[[f64; 3]],
+    of_group: usize,
+    scale: &[T],
+    variance: &[T],
+) -> Vec<(T, T)> {
+    let mut means = Vec::with_capacity(sums.len());
+    for ((sums, scale), variance) in sums.chunks(of_group).zip(scale.chunks(of_group)).zip(variance.chunks(of_group)) {
+        let mut group = [0.0; 3];
+        for (&[slope, product, samples], scale) in sums.iter().zip(scale) {
+            let scale = scale.to_f64();
+            group = add_each(group, [scale * slope, scale * product, samples]);
+        }
+        let [slope, product, samples] = group;
+        means.extend(variance.iter().map(|&variance| {
+            let inverse = inverse_deviation(variance, epsilon);
+            let product = product * inverse * inverse * inverse / samples;
+            (T::from_f64(slope * inverse / samples), T::from_f64(product))
+        }));
+    }
+    means
 }
 
 /// The gradient by the normalised value before a ReLU.
@@ -353,12 +410,13 @@ fn relu<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
     }
 }
 
-/// dx, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation.
+/// dx, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation. `means` are those of
+/// [`slope_means`], or, of groups, of [`slope_means_of_groups`].
 ///
 /// # Safety
 /// As [`gradient`].
 #[inline(always)]
-unsafe fn input_gradient<T: Float>(
+unsafe fn input_gradient<T: Float, const OF_GROUPS: bool>(
     shape: &Shape<2>,
     channels: &[Channel<T>],
     means: &[(T, T)],
@@ -377,7 +435,10 @@ unsafe fn input_gradient<T: Float>(
                 let slopes = (dy.at(slope_start as isize), 1);
                 run2(slopes, (x.at(start as isize), 1), dx.at(target as isize), length, |dy, x| {
                     let slope = mask(channel, x, dy);
-                    channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product)
+                    match OF_GROUPS {
+                        false => channel.factor * ((slope - mean_slope) - (x - channel.mean) * mean_product),
+                        true => channel.factor * slope - (mean_slope + (x - channel.mean) * mean_product),
+                    }
                 });
             }
         },

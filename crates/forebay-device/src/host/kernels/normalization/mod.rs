@@ -36,11 +36,11 @@ unsafe fn run_float<T: Float>(kernel: &Kernel, reads: &[View], writes: &[View]) 
             Kernel::BatchNormalization { epsilon, activation } => {
                 batch::inference::<T>(epsilon, activation, reads, &writes[0])
             }
-            Kernel::BatchNormalizationTraining { epsilon, activation } => {
-                batch::training::<T>(epsilon, activation, reads, writes)
+            Kernel::BatchNormalizationTraining { epsilon, activation, group_size } => {
+                batch::training::<T>(epsilon, activation, group_size, reads, writes)
             }
-            Kernel::BatchNormalizationGradient { epsilon, activation } => {
-                batch::gradient::<T>(epsilon, activation, reads, writes)
+            Kernel::BatchNormalizationGradient { epsilon, activation, group_size } => {
+                batch::gradient::<T>(epsilon, activation, group_size, reads, writes)
             }
             Kernel::RunningStatistics { momentum, correction } => {
                 let (keep, take) = (momentum as f64, (1.0 - momentum as f64) * correction as f64);

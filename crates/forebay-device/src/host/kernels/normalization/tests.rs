@@ -53,7 +53,7 @@ fn batch_normalization_matches_in_training_and_inference() {
                 let (shape, channel) = (desc(data_type, sizes), per_channel(sizes, data_type));
                 let x = random_tensor(&mut random, &shape);
                 let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
-                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation };
+                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size: 1 };
                 let outputs = run(&kernel, &[&x, &scale, &bias], &[shape.clone(), channel.clone(), channel.clone()]);
                 let relu = activation == Activation::Relu;
                 let expected = naive_batch(&x.values(), sizes, &scale.values(), &bias.values(), relu);
@@ -75,7 +75,7 @@ fn statistics_keep_their_digits_far_from_zero() {
     let values: Vec<f64> = random.values(2 * 2 * 300 * 301).iter().map(|x| (1000.0 + x) as f32 as f64).collect();
     let channel = per_channel(shape.sizes(), DataType::Float32);
     let ones = Tensor::new(&channel, &[1.0; 2]);
-    let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation: Activation::None };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation: Activation::None, group_size: 1 };
     let outputs =
         run(&kernel, &[&Tensor::new(&shape, &values), &ones, &ones], &[shape.clone(), channel.clone(), channel]);
     let expected = naive_batch(&values, shape.sizes(), &[1.0; 2], &[1.0; 2], false);
@@ -95,9 +95,9 @@ fn batch_normalization_gradient_matches_differences() {
                 let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
                 let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
                 let outputs = [shape.clone(), channel.clone(), channel.clone()];
-                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation };
+                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size: 1 };
                 let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
-                let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation };
+                let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation, group_size: 1 };
                 let reads = [&dy, &x, &scale, &bias, &forward[1], &forward[2]];
                 let gradients = run(&kernel, &reads, &outputs);
                 let loss = |x: &[f64], scale: &[f64], bias: &[f64]| {
@@ -122,9 +122,9 @@ fn large_batch_normalization_gradients_add_up() {
     let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
     let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
     let outputs = [shape.clone(), channel.clone(), channel.clone()];
-    let kernel = Kernel::BatchNormalizationTraining { epsilon: 0.0, activation: Activation::Relu };
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: 0.0, activation: Activation::Relu, group_size: 1 };
     let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
-    let kernel = Kernel::BatchNormalizationGradient { epsilon: 0.0, activation: Activation::Relu };
+    let kernel = Kernel::BatchNormalizationGradient { epsilon: 0.0, activation: Activation::Relu, group_size: 1 };
     let gradients = run(&kernel, &[&dy, &x, &scale, &bias, &forward[1], &forward[2]], &outputs);
     let dx = gradients[0].values();
     assert!(dx.iter().sum::<f64>().abs() < 1e-2, "sum {}", dx.iter().sum::<f64>());
@@ -227,5 +227,58 @@ fn local_response_normalization_and_gradient() {
         let dx = run(&kernel, &[&dy, &x], &[shape]);
         let expected = differences(&x.values(), |x| dot(&model(x), &dy.values()));
         assert_close(&dx[0].values(), &expected, 2e-6, &format!("gradient, size {size}"));
+    }
+}
+
+fn naive_groups(x: &[f64], sizes: &[u64], group_size: u64, scale: &[f64], bias: &[f64], relu: bool) -> Batch {
+    // A group is a channel of more places where there is one image.
+    let places: u64 = sizes[2..].iter().product();
+    let groups = [1, sizes[1] / group_size, group_size * places];
+    let ones = vec![1.0; sizes[1] as usize];
+    let zeros = vec![0.0; sizes[1] as usize];
+    let Batch { y, mean, variance } = naive_batch(x, &groups, &ones, &zeros, false);
+    let y = y.iter().enumerate().map(|(i, y)| {
+        let channel = i / places as usize;
+        let y = scale[channel] * y + bias[channel];
+        if relu {
+            y.max(0.0)
+        } else {
+            y
+        }
+    });
+    let of_channels = |of_groups: Vec<f64>| (0..sizes[1]).map(|c| of_groups[(c / group_size) as usize]).collect();
+    Batch { y: y.collect(), mean: of_channels(mean), variance: of_channels(variance) }
+}
+
+#[test]
+fn group_normalization_and_gradient() {
+    let mut random = Random::new(16);
+    for (sizes, group_size) in [(&[1u64, 6, 4, 5][..], 3), (&[1, 4, 3], 4), (&[1, 6, 2, 3, 2], 2)] {
+        for (data_type, tolerance) in [(DataType::Float32, 5e-6), (DataType::Float64, 1e-7)] {
+            for activation in [Activation::None, Activation::Relu] {
+                let relu = activation == Activation::Relu;
+                let (shape, channel) = (desc(data_type, sizes), per_channel(sizes, data_type));
+                let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
+                let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
+                let outputs = [shape.clone(), channel.clone(), channel.clone()];
+                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size };
+                let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
+                let model =
+                    |x: &[f64], scale: &[f64], bias: &[f64]| naive_groups(x, sizes, group_size, scale, bias, relu);
+                let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation, group_size };
+                let reads = [&dy, &x, &scale, &bias, &forward[1], &forward[2]];
+                let gradients = run(&kernel, &reads, &outputs);
+                let (x, scale, bias) = (x.values(), scale.values(), bias.values());
+                let expected = model(&x, &scale, &bias);
+                let what = format!("groups of {group_size} in {shape} {activation:?}");
+                assert_close(&forward[0].values(), &expected.y, tolerance, &what);
+                assert_close(&forward[1].values(), &expected.mean, 1e-6, &what);
+                assert_close(&forward[2].values(), &expected.variance, 1e-6, &what);
+                let loss = |x: &[f64], scale: &[f64], bias: &[f64]| dot(&model(x, scale, bias).y, &dy.values());
+                assert_close(&gradients[0].values(), &differences(&x, |x| loss(x, &scale, &bias)), tolerance, &what);
+                assert_close(&gradients[1].values(), &differences(&scale, |s| loss(&x, s, &bias)), tolerance, &what);
+                assert_close(&gradients[2].values(), &differences(&bias, |b| loss(&x, &scale, b)), tolerance, &what);
+            }
+        }
     }
 }
