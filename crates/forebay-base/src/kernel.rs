@@ -34,7 +34,7 @@
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
 //! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
-//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased; those of its group for each channel) |
+//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased; each channel has those of its group) |
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
 //! | | the same, sums | dx |
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
@@ -123,8 +123,8 @@ pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
 pub use recurrence::{state_steps, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 pub use summing::{
-    add_statistics, reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows,
-    reduction_block_rows_of_image, sums_rows, ReductionBlock, Summing,
+    add_statistics, check_group_size, reduction_block, reduction_block_of_channels, reduction_block_of_losses,
+    reduction_block_rows, reduction_block_rows_of_image, sums_rows, ReductionBlock, Summing,
 };
 
 /// How a reduction combines elements.

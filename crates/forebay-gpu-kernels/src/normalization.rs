@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{Activation, Summing};
+use forebay_base::kernel::{check_group_size, Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
-use super::operands::{bindings, channels_of_group, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, exactly, for_type, format_of, require_packed};
 use super::parts::{parts, Beginning, Rows};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
@@ -136,7 +136,7 @@ impl Batch<'_> {
         }
         let x = tensors[0].1;
         let channels = x.sizes().get(1).copied().unwrap_or(1);
-        let of_group = channels_of_group(channels, self.group_size)?;
+        check_group_size(channels, self.group_size)?;
         let groups = groups(channels.div_ceil(WORKGROUP_SIZE), self.gpu);
         let shaders = [&shaders::GROUP_SUMS_F32, &shaders::GROUP_SUMS_F64];
         let group_sums = Bound { operand: Operand::Between, offset_bytes, size_bytes: None };
@@ -144,7 +144,7 @@ impl Batch<'_> {
             shader: for_type(x.data_type().computed_in(), shaders)?,
             constants: Vec::new(),
             bindings: [sums, Operand::Read(2)].map(Bound::from).into_iter().chain([group_sums]).collect(),
-            parameters: vec![groups[0], channels as u32, of_group],
+            parameters: vec![groups[0], channels as u32, self.group_size as u32],
             groups,
         };
         let of_elements = reads.map(Bound::from).chain([group_sums, Bound::from(RESULT)]).collect();

@@ -61,16 +61,6 @@ pub(super) fn broadcast_strides(own: &[u64], strides: &[u64], sizes: &[u64]) -> 
     Ok(result)
 }
 
-/// The channels of a group.
-///
-/// # Errors
-/// Where `channels` do not divide into groups of `group_size`.
-pub(super) fn channels_of_group(channels: u64, group_size: u64) -> Result<u32, String> {
-    let divides = group_size > 0 && channels.is_multiple_of(group_size);
-    let of_group = u32::try_from(group_size).ok().filter(|_| divides);
-    of_group.ok_or_else(|| format!("{channels} channels do not divide into groups of {group_size}"))
-}
-
 /// The shader for elements of a type.
 pub(super) fn for_type(data_type: DataType, shaders: [&'static Shader; 2]) -> Result<&'static Shader, String> {
     match data_type {

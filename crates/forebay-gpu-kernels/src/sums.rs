@@ -1,10 +1,10 @@
 //! Sums over positions in parts, and what becomes of them.
 
-use forebay_base::kernel::Summing;
+use forebay_base::kernel::{check_group_size, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{is_relu, squares, sum_channels, Settings};
-use super::operands::{bindings, channels_of_group, exactly, for_type, format_of, require_packed};
+use super::operands::{bindings, exactly, for_type, format_of, require_packed};
 use super::shaders;
 use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
@@ -103,10 +103,11 @@ pub(super) fn finish(
 ) -> Result<Lowered, String> {
     let result = writes.first().ok_or("no results")?;
     let (data_type, channels) = (result.data_type(), result.element_count());
-    let mut of_group = 1;
+    let mut of_group = 1u64;
     let (shaders, operands, epsilon) = match of {
         Summing::BatchStatistics { group_size } => {
-            of_group = channels_of_group(channels, group_size)?;
+            check_group_size(channels, group_size)?;
+            of_group = group_size;
             ([&shaders::FROM_SUMS_STATISTICS_F32, &shaders::FROM_SUMS_STATISTICS_F64], (1, 2), 0.0)
         }
         Summing::BatchGradient { epsilon, .. } => {
@@ -137,7 +138,7 @@ pub(super) fn finish(
         shader: for_type(data_type, shaders)?,
         constants: Vec::new(),
         bindings: bindings(operands),
-        parameters: vec![groups[0], channels as u32, epsilon.to_bits(), of_group],
+        parameters: vec![groups[0], channels as u32, epsilon.to_bits(), of_group as u32],
         groups,
     }))
 }

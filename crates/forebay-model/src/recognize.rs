@@ -107,13 +107,17 @@ impl Uses<'_> {
         ty.shape.as_slice().try_into().ok()
     }
 
-    /// The number that a constant holds.
-    fn number(&self, value: ValueId) -> Option<f32> {
+    /// The numbers that a small constant holds.
+    fn numbers(&self, value: ValueId) -> Option<Vec<f32>> {
         if !self.graph.is_constant(value) {
             return None;
         }
-        let tensor = self.graph.initializers.get(&value)?.small().ok()??;
-        match tensor.to_f32()?.as_slice() {
+        self.graph.initializers.get(&value)?.small().ok()??.to_f32()
+    }
+
+    /// The number that a constant holds.
+    fn number(&self, value: ValueId) -> Option<f32> {
+        match self.numbers(value)?.as_slice() {
             &[number] => Some(number),
             _ => None,
         }

@@ -195,7 +195,7 @@ impl Model {
     /// A size that is left open, or operators that refuse their inputs.
     pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
         infer::refuse_unsupported(&self.onnx.graph)?;
-        with_attention(self.onnx.trainable_graph()?, sizes)
+        recognized(self.onnx.trainable_graph()?, sizes)
     }
 
     /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those
@@ -271,7 +271,7 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
 
 /// Types a graph for training with inputs of these sizes. Attention that is written as products becomes one kernel,
 /// as group normalization does that is written as instance normalization.
-fn with_attention(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
+fn recognized(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     graph.selects_branches = true;
     let mut graph = typed(graph, sizes)?;
     recognize::attention(&mut graph, false)?;

@@ -91,7 +91,7 @@ pub enum Summing {
     /// `BatchNormalizationTraining`: reads x; sums are the first element of what is summed, the sum and the squares' sum of the
     /// distances to it, and the number of elements ([`add_statistics`]). Gives mean\[c] and variance\[c]; `BatchNormalization` does the rest.
     BatchStatistics {
-        /// Neighbouring channels that share one mean and variance: their sums are added when these are computed.
+        /// Neighbouring channels that share one mean and variance, which are computed from the sums of all of them.
         group_size: u64,
     },
     /// `BatchNormalizationGradient`: sums are the slopes, their products with the distances to the mean, and the number of
@@ -140,6 +140,17 @@ impl Summing {
             | Summing::Rows { .. } => 2,
             Summing::Channels => 1,
         }
+    }
+}
+
+/// Refuses groups of channels that do not have the same size.
+///
+/// # Errors
+/// Where `channels` do not divide into groups of `group_size`.
+pub fn check_group_size(channels: u64, group_size: u64) -> Result<(), String> {
+    match group_size > 0 && channels.is_multiple_of(group_size) {
+        true => Ok(()),
+        false => Err(format!("{channels} channels do not divide into groups of {group_size}")),
     }
 }
 

@@ -77,14 +77,6 @@ impl Uses<'_> {
             (false, false) => None,
         }
     }
-
-    /// The numbers that a constant holds.
-    fn numbers(&self, value: ValueId) -> Option<Vec<f32>> {
-        if !self.graph.is_constant(value) {
-            return None;
-        }
-        self.graph.initializers.get(&value)?.small().ok()??.to_f32()
-    }
 }
 
 impl Groups {

@@ -3,7 +3,7 @@
 //! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
 //! first element of what is summed, so that a mean far from 0 costs no digits. Chunks are added by the sum tree.
 
-use forebay_base::kernel::{add_statistics, Activation};
+use forebay_base::kernel::{add_statistics, check_group_size, Activation};
 
 use super::super::accumulators::Accumulators;
 use super::super::block::{run1, run2};
@@ -289,15 +289,6 @@ pub(in super::super) unsafe fn statistics_sums<T: Float>(x: &View) -> Result<Vec
     ))
 }
 
-/// The channels of a group.
-///
-/// # Errors
-/// Where `channels` do not divide into groups of `group_size`.
-fn channels_of_group(channels: usize, group_size: u64) -> Result<usize, String> {
-    let of_group = usize::try_from(group_size).ok().filter(|&size| size > 0 && channels.is_multiple_of(size));
-    of_group.ok_or_else(|| format!("{channels} channels do not divide into groups of {group_size}"))
-}
-
 /// Mean and variance of each channel's group from [`statistics_sums`].
 ///
 /// # Safety
@@ -308,7 +299,8 @@ pub(in super::super) unsafe fn statistics<T: Float>(
     mean: &View,
     variance: &View,
 ) -> Result<(), String> {
-    let of_group = channels_of_group(sums.len(), group_size)?;
+    check_group_size(sums.len() as u64, group_size)?;
+    let of_group = group_size as usize;
     // SAFETY: the caller's promises.
     let (means, variances) = unsafe {
         (Pointer::<T>::of(mean).slice_mut(0, sums.len()), Pointer::<T>::of(variance).slice_mut(0, sums.len()))
@@ -347,7 +339,8 @@ pub(super) unsafe fn gradient<T: Float>(
             }
         };
         let channels = channels::<T>(shape.channels, epsilon, scale, bias, mean, variance);
-        let of_group = channels_of_group(shape.channels, group_size)?;
+        check_group_size(shape.channels as u64, group_size)?;
+        let of_group = group_size as usize;
         let scale = Pointer::<T>::of(scale).slice(0, shape.channels);
         let variance = Pointer::<T>::of(variance).slice(0, shape.channels);
         let means = match of_group {

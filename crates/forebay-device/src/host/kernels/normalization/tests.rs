@@ -83,6 +83,37 @@ fn statistics_keep_their_digits_far_from_zero() {
     assert_close(&outputs[2].values(), &expected.variance, 1e-7, "variance");
 }
 
+/// A naive model of normalisation: of x, scale and bias.
+type Model<'a> = &'a dyn Fn(&[f64], &[f64], &[f64]) -> Batch;
+
+/// Checks a normalisation against its naive model, and its gradients against differences of that.
+fn check_with_gradients(
+    random: &mut Random,
+    shape: &TensorDesc,
+    (activation, group_size): (Activation, u64),
+    tolerance: f64,
+    model: Model,
+) {
+    let channel = per_channel(shape.sizes(), shape.data_type());
+    let (x, dy) = (random_tensor(random, shape), random_tensor(random, shape));
+    let (scale, bias) = (random_tensor(random, &channel), random_tensor(random, &channel));
+    let outputs = [shape.clone(), channel.clone(), channel];
+    let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size };
+    let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
+    let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation, group_size };
+    let gradients = run(&kernel, &[&dy, &x, &scale, &bias, &forward[1], &forward[2]], &outputs);
+    let (x, scale, bias) = (x.values(), scale.values(), bias.values());
+    let expected = model(&x, &scale, &bias);
+    let what = format!("groups of {group_size} in {shape} {activation:?}");
+    assert_close(&forward[0].values(), &expected.y, tolerance, &what);
+    assert_close(&forward[1].values(), &expected.mean, 1e-6, &what);
+    assert_close(&forward[2].values(), &expected.variance, 1e-6, &what);
+    let loss = |x: &[f64], scale: &[f64], bias: &[f64]| dot(&model(x, scale, bias).y, &dy.values());
+    assert_close(&gradients[0].values(), &differences(&x, |x| loss(x, &scale, &bias)), tolerance, &what);
+    assert_close(&gradients[1].values(), &differences(&scale, |s| loss(&x, s, &bias)), tolerance, &what);
+    assert_close(&gradients[2].values(), &differences(&bias, |b| loss(&x, &scale, b)), tolerance, &what);
+}
+
 #[test]
 fn batch_normalization_gradient_matches_differences() {
     let shapes: [&[u64]; 3] = [&[6, 2], &[3, 2, 4], &[2, 3, 2, 5]];
@@ -91,23 +122,8 @@ fn batch_normalization_gradient_matches_differences() {
         for (data_type, tolerance) in [(DataType::Float32, 5e-6), (DataType::Float64, 1e-7)] {
             for activation in [Activation::None, Activation::Relu] {
                 let relu = activation == Activation::Relu;
-                let (shape, channel) = (desc(data_type, sizes), per_channel(sizes, data_type));
-                let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
-                let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
-                let outputs = [shape.clone(), channel.clone(), channel.clone()];
-                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size: 1 };
-                let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
-                let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation, group_size: 1 };
-                let reads = [&dy, &x, &scale, &bias, &forward[1], &forward[2]];
-                let gradients = run(&kernel, &reads, &outputs);
-                let loss = |x: &[f64], scale: &[f64], bias: &[f64]| {
-                    dot(&naive_batch(x, sizes, scale, bias, relu).y, &dy.values())
-                };
-                let (x, scale, bias) = (x.values(), scale.values(), bias.values());
-                let what = format!("{shape} {activation:?}");
-                assert_close(&gradients[0].values(), &differences(&x, |x| loss(x, &scale, &bias)), tolerance, &what);
-                assert_close(&gradients[1].values(), &differences(&scale, |s| loss(&x, s, &bias)), tolerance, &what);
-                assert_close(&gradients[2].values(), &differences(&bias, |b| loss(&x, &scale, b)), tolerance, &what);
+                let model = |x: &[f64], scale: &[f64], bias: &[f64]| naive_batch(x, sizes, scale, bias, relu);
+                check_with_gradients(&mut random, &desc(data_type, sizes), (activation, 1), tolerance, &model);
             }
         }
     }
@@ -257,27 +273,9 @@ fn group_normalization_and_gradient() {
         for (data_type, tolerance) in [(DataType::Float32, 5e-6), (DataType::Float64, 1e-7)] {
             for activation in [Activation::None, Activation::Relu] {
                 let relu = activation == Activation::Relu;
-                let (shape, channel) = (desc(data_type, sizes), per_channel(sizes, data_type));
-                let (x, dy) = (random_tensor(&mut random, &shape), random_tensor(&mut random, &shape));
-                let (scale, bias) = (random_tensor(&mut random, &channel), random_tensor(&mut random, &channel));
-                let outputs = [shape.clone(), channel.clone(), channel.clone()];
-                let kernel = Kernel::BatchNormalizationTraining { epsilon: EPSILON, activation, group_size };
-                let forward = run(&kernel, &[&x, &scale, &bias], &outputs);
                 let model =
                     |x: &[f64], scale: &[f64], bias: &[f64]| naive_groups(x, sizes, group_size, scale, bias, relu);
-                let kernel = Kernel::BatchNormalizationGradient { epsilon: EPSILON, activation, group_size };
-                let reads = [&dy, &x, &scale, &bias, &forward[1], &forward[2]];
-                let gradients = run(&kernel, &reads, &outputs);
-                let (x, scale, bias) = (x.values(), scale.values(), bias.values());
-                let expected = model(&x, &scale, &bias);
-                let what = format!("groups of {group_size} in {shape} {activation:?}");
-                assert_close(&forward[0].values(), &expected.y, tolerance, &what);
-                assert_close(&forward[1].values(), &expected.mean, 1e-6, &what);
-                assert_close(&forward[2].values(), &expected.variance, 1e-6, &what);
-                let loss = |x: &[f64], scale: &[f64], bias: &[f64]| dot(&model(x, scale, bias).y, &dy.values());
-                assert_close(&gradients[0].values(), &differences(&x, |x| loss(x, &scale, &bias)), tolerance, &what);
-                assert_close(&gradients[1].values(), &differences(&scale, |s| loss(&x, s, &bias)), tolerance, &what);
-                assert_close(&gradients[2].values(), &differences(&bias, |b| loss(&x, &scale, b)), tolerance, &what);
+                check_with_gradients(&mut random, &desc(data_type, sizes), (activation, group_size), tolerance, &model);
             }
         }
     }
