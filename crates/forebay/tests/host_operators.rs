@@ -49,12 +49,15 @@ fn same_bits_at_any_budget(name: &'static str, steps: usize, lacks: fn(&Kernel) 
         let mut options = host(2).check(true);
         options.memory.simulate_device = budget.map(MemorySize::Bytes);
         let mut trainer = trained(&case, options, lacking.clone());
+        let planned_bytes = trainer.statistics().host_bytes;
         assert_same(&expected, &run(&case, &mut trainer, steps), &what);
         let (statistics, usage) = (trainer.statistics(), trainer.usage());
+        // The first step may have led to another plan, which ran the others.
+        let host_bytes = planned_bytes.max(statistics.host_bytes);
         assert!(statistics.host_launches > 0 && statistics.host_launch_bytes > 0, "{what}");
         assert!(lacking.host_launches() >= steps * statistics.host_launches.min(2), "{what}");
         assert!(budget.is_none_or(|budget| usage.heap_peak_bytes <= budget), "{what}: {}", usage.heap_peak_bytes);
-        assert!(usage.host_peak_bytes <= statistics.host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
+        assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} of {host_bytes} host bytes", usage.host_peak_bytes);
     }
 }
 

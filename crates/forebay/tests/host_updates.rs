@@ -54,11 +54,14 @@ fn same_bits(model: &Model, case: &Case, training: &TrainingOptions, steps: usiz
         let budget = budget.max(minimum);
         let what = format!("{what} within {budget} of {peak} bytes");
         let mut limited = trainer(model.clone(), training.clone(), two_pools(Updates::Host, Some(budget)));
+        let planned_bytes = limited.statistics().host_bytes;
         assert_same(&expected, &run(case, &mut limited, steps), &what);
         let (statistics, usage) = (limited.statistics(), limited.usage());
+        // The first step may have led to another plan, which ran the others.
+        let host_bytes = planned_bytes.max(statistics.host_bytes);
         assert!(statistics.host_updates > 0, "{what}");
         assert!(usage.heap_peak_bytes <= budget, "{what}: {} heap bytes", usage.heap_peak_bytes);
-        assert!(usage.host_peak_bytes <= statistics.host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
+        assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} of {host_bytes} host bytes", usage.host_peak_bytes);
         let (state, gradients) = crossing(&limited);
         assert!(state == 0 && gradients > 0, "{what}: {state} bytes of state cross, and {gradients} of gradients");
     }
