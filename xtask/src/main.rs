@@ -18,6 +18,7 @@
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
 //! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
+//! | [`accuracy`] | `cargo xtask accuracy`: elementary functions at every number of single precision |
 //! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
 //! | [`networks`] | `cargo xtask networks`: random networks at several budgets |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
@@ -28,6 +29,7 @@
 //! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested; and as it is released |
 //! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
 
+mod accuracy;
 mod bench;
 mod circles;
 mod command;
@@ -62,6 +64,7 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
+  cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, 5 minutes
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "docs" => docs::docs(),
         "fuzz" => fuzz::fuzz(rest),
+        "accuracy" => accuracy::accuracy(rest),
         "kills" => kills::kills(rest),
         "networks" => networks::networks(rest),
         "conformance" => conformance::conformance(rest),

@@ -15,6 +15,8 @@
 //! | [`kernel`] | the closed set of kernels, and what each reads and writes |
 //! | [`command`] | the closed set of commands: the narrow waist between planning and doing |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod command;
 pub mod data_type;
 pub mod host_tensor;

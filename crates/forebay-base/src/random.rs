@@ -59,7 +59,7 @@ impl SplitMix64 {
             let (x, y) = (self.symmetric(), self.symmetric());
             let square = x * x + y * y;
             if square > 0.0 && square < 1.0 {
-                return x * (-2.0 * ln(square) / square).sqrt();
+                return x * (-2.0 * libm::log(square) / square).sqrt();
             }
         }
     }
@@ -69,20 +69,16 @@ impl SplitMix64 {
     /// From 0 to 1, with the beta distribution whose two parameters are `alpha`, at most 4: the method of Jöhnk.
     pub fn symmetric_beta(&mut self, alpha: f64) -> f64 {
         loop {
-            let [first, second] = [self.uniform(), self.uniform()].map(|uniform| ln(1.0 - uniform) / alpha);
+            let [first, second] = [self.uniform(), self.uniform()].map(|uniform| libm::log(1.0 - uniform) / alpha);
             // Either may be too small for a number, but not next to the other.
             let most = first.max(second);
-            let (sum, share) = (exp(first) + exp(second), exp(first - most) + exp(second - most));
+            let (sum, share) =
+                (libm::exp(first) + libm::exp(second), libm::exp(first - most) + libm::exp(second - most));
             if sum <= 1.0 {
-                return exp(first - most) / share;
+                return libm::exp(first - most) / share;
             }
         }
     }
-}
-
-/// A positive number to a power, the same on every machine.
-pub fn power(number: f64, exponent: f64) -> f64 {
-    exp(ln(number) * exponent)
 }
 
 /// A stream for searches, of which every one takes the same numbers: xorshift with a fixed seed (Marsaglia 2003).
@@ -127,53 +123,9 @@ pub fn mixed(mut value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The logarithm of a positive number, from additions, products and quotients alone: a system's own may differ in its last bit from
-/// another's.
-fn ln(number: f64) -> f64 {
-    let bits = number.to_bits();
-    let exponent = ((bits >> 52) & 0x7ff) as i64 - 1023;
-    let mantissa = f64::from_bits((bits & ((1 << 52) - 1)) | (1023 << 52));
-    let (mantissa, exponent) =
-        if mantissa > std::f64::consts::SQRT_2 { (mantissa / 2.0, exponent + 1) } else { (mantissa, exponent) };
-    let z = (mantissa - 1.0) / (mantissa + 1.0);
-    let sum = (0..14).rev().fold(0.0, |sum, term| sum * z * z + 1.0 / f64::from(2 * term + 1));
-    2.0 * z * sum + exponent as f64 * std::f64::consts::LN_2
-}
-
-/// The exponential of a number of at most 700, from additions and products alone.
-fn exp(number: f64) -> f64 {
-    if number < -745.0 {
-        return 0.0;
-    }
-    let twos = (number / std::f64::consts::LN_2).round();
-    let rest = number - twos * std::f64::consts::LN_2;
-    let sum = (1..22).rev().fold(1.0, |sum, term| 1.0 + sum * rest / f64::from(term));
-    // Two factors, of which none is too small for a number by itself.
-    let half = (twos / 2.0).trunc();
-    let two_to = |exponent: f64| f64::from_bits(((exponent as i64 + 1023) as u64) << 52);
-    sum * two_to(half) * two_to(twos - half)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn logarithms_are_right() {
-        for number in [1e-300, 1e-9, 0.3, 0.7, 1.0, 1.5, 2.0, 12345.678] {
-            assert!((ln(number) - f64::ln(number)).abs() <= 4e-16 * f64::ln(number).abs().max(1.0), "{number}");
-        }
-    }
-
-    #[test]
-    fn exponentials_are_right() {
-        for number in [-700.0, -3.5, -1e-9, 0.0, 0.3, 1.0, 20.0, 700.0f64] {
-            let (found, wanted) = (exp(number), number.exp());
-            assert!((found - wanted).abs() <= 3e-13 * wanted, "{number}: {found} {wanted}");
-        }
-        assert_eq!(exp(-1000.0), 0.0);
-        assert!((power(0.3, 1.0 / 3.0) - 0.3f64.cbrt()).abs() < 1e-15);
-    }
 
     #[test]
     fn beta_numbers_have_their_mean_and_variance() {

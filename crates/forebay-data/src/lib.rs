@@ -49,6 +49,8 @@
 //! | [`sheet`] | samples as one picture |
 //! | [`loader`] | batches that are read ahead |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod archive_set;
 mod array_rows;
 pub mod arrays;

@@ -3,7 +3,7 @@
 //! Which sample another is mixed with, and how much of it there is, is a function of the seed, the epoch and the sample's number, as all of
 //! augmentation is. Labels are mixed alike: so they are numbers, such as probabilities of classes, or, for cutmix, maps of the input's sizes.
 
-use forebay_base::random::{power, SplitMix64};
+use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
 use crate::augment::{Augmentation, Transform};
@@ -83,7 +83,7 @@ impl Mixing {
             .iter()
             .map(|&sample| {
                 let cut = 1.0 - self.share(sample, alpha);
-                let side = if cut > 0.0 { power(cut, 1.0 / axes as f64) } else { 0.0 };
+                let side = if cut > 0.0 { libm::pow(cut, 1.0 / axes as f64) } else { 0.0 };
                 grid.hole(side as f32, &mut SplitMix64::of(&[self.seed, self.epoch, sample, self.number, MIXED, 1]))
             })
             .collect();

@@ -53,19 +53,9 @@ impl Element for i64 {
     }
 }
 
-/// Cosine and sine, as the four numbers of a rotation: from additions and products alone, so that they are the same on every machine.
+/// Cosine and sine, as the four numbers of a rotation.
 pub(crate) fn rotation(degrees: f64) -> [f64; 4] {
-    let angle = degrees * (std::f64::consts::PI / 180.0);
-    let (mut sine, mut cosine, mut term) = (0.0, 0.0, 1.0);
-    for power in 0..40 {
-        match power % 4 {
-            0 => cosine += term,
-            1 => sine += term,
-            2 => cosine -= term,
-            _ => sine -= term,
-        }
-        term *= angle / f64::from(power + 1);
-    }
+    let (sine, cosine) = libm::sincos(degrees.to_radians());
     [cosine, -sine, sine, cosine]
 }
 

@@ -53,6 +53,8 @@
 //! # Ok::<(), forebay_device::DeviceError>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod backend;
 pub mod chaos;
 pub mod communicator;

@@ -8,6 +8,8 @@
 //! # Ok::<(), forebay_images::DecodeError>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod jpeg_2000;
 
 use std::fmt;

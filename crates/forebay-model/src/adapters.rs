@@ -325,7 +325,7 @@ impl Random {
     /// By Box and Muller.
     fn normal(&mut self, count: u64) -> Vec<f32> {
         let one = |radius: f64, angle: f64| {
-            ((-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()) as f32
+            ((-2.0 * libm::log(1.0 - radius)).sqrt() * libm::cos(std::f64::consts::TAU * angle)) as f32
         };
         (0..count).map(|_| one(self.0.uniform(), self.0.uniform())).collect()
     }

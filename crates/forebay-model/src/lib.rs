@@ -38,6 +38,8 @@
 //! | [`program`] | the result: kernels on logical buffers |
 //! | [`lower`] | from graph to program |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod action;
 pub mod adapters;
 pub mod autodiff;

@@ -27,6 +27,8 @@
 //! | [`bound`] | a time that no schedule can beat |
 //! | [`mod@verify`] | schedules judged, without knowing how they are made |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod bound;
 pub mod emit;
 pub mod launches;

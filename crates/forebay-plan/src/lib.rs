@@ -41,6 +41,8 @@
 //! | [`simulate`] | predicted times |
 //! | `tuning` | every number that was chosen by measuring |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod accumulate;
 pub mod alias;
 pub mod always_resident;

@@ -247,7 +247,7 @@ impl<'a> Search<'a> {
         let count = ANNEALING_STEPS.min(RECOMPUTED_LOOKS_MAX / looks).min(candidates.len() * ANNEALING_STEPS_OF_MOVE);
         let (hot, cold) = ANNEALING_HEAT;
         for number in 0..count {
-            let heat = hot * (cold / hot).powf(number as f64 / count as f64);
+            let heat = hot * libm::pow(cold / hot, number as f64 / count as f64);
             let mut choice = self.choice.clone();
             for _ in 0..=numbers.below(2) {
                 let candidate = candidates[numbers.below(candidates.len())];
@@ -256,7 +256,7 @@ impl<'a> Search<'a> {
             }
             let Some(found) = self.outcome(&choice) else { continue };
             let found_cost = cost(&found);
-            if found_cost <= now_cost || numbers.uniform() < ((now_cost - found_cost) / heat).exp() {
+            if found_cost <= now_cost || numbers.uniform() < libm::exp((now_cost - found_cost) / heat) {
                 (self.choice, now, now_cost) = (choice, found, found_cost);
                 if now.rank() < best_rank {
                     (best, best_rank) = (self.choice.clone(), now.rank());

@@ -15,6 +15,8 @@
 //! The planner emits commands ahead of time; this crate renumbers, submits and joins. It decides nothing about memory or
 //! order, so that what `forebay plan` shows is what happens.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod backing;
 pub mod binding;
 pub mod eager;

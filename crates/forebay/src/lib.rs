@@ -86,6 +86,8 @@
 //!
 //! Types whose names end in `Options` may get more fields: make them with `default` or `new`, and set fields or use a builder.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod adapters;
 mod between;
 pub mod builder;

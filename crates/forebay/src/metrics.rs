@@ -261,9 +261,9 @@ impl Metrics {
 
     fn add_position(&mut self, logits: &[f32], label: usize) {
         let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        let exponentials: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - largest).exp()).collect();
+        let exponentials: Vec<f64> = logits.iter().map(|&logit| libm::exp(f64::from(logit - largest))).collect();
         let total: f64 = exponentials.iter().sum();
-        self.sum += total.ln() - f64::from(logits[label] - largest);
+        self.sum += libm::log(total) - f64::from(logits[label] - largest);
         self.count += 1;
         // The first of equal logits comes first.
         let rank = |class: usize| {
@@ -311,7 +311,7 @@ impl Metrics {
             Metric::Iou => mean(self.counts.iou()),
             Metric::Auc => self.ranking.area(),
             Metric::Mae => mean_count(self.sum),
-            Metric::Perplexity => mean_count(self.sum).map(f64::exp),
+            Metric::Perplexity => mean_count(self.sum).map(libm::exp),
             Metric::Confusion => None,
         }
     }

@@ -253,7 +253,7 @@ impl Curve {
     /// The rate of a step, after a number of reductions of a plateau.
     fn rate(&self, base: f64, done: u64, reductions: u64) -> f64 {
         let falling = |part: f64, min: f32| f64::from(min) + (base - f64::from(min)) * part;
-        let half_cosine = |part: f64| (1.0 + (PI * part).cos()) / 2.0;
+        let half_cosine = |part: f64| (1.0 + libm::cos(PI * part)) / 2.0;
         match self {
             Curve::Constant => base,
             Curve::Step { every, gamma } => base * power(*gamma, done / every),
@@ -262,7 +262,7 @@ impl Curve {
             }
             Curve::Exponential { gamma } => base * power(*gamma, done),
             Curve::Polynomial { steps, power, min_rate } => {
-                falling((1.0 - part_of(done, *steps)).powf(f64::from(*power)), *min_rate)
+                falling(libm::pow(1.0 - part_of(done, *steps), f64::from(*power)), *min_rate)
             }
             Curve::Cosine { steps, min_rate } => match done < *steps {
                 true => falling(half_cosine(part_of(done, *steps)), *min_rate),

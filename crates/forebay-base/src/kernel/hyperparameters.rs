@@ -55,7 +55,7 @@ impl AdamHyperparameters {
     pub fn elements(&self) -> [f32; Self::COUNT] {
         let [rate, beta1, beta2, decay] =
             [self.learning_rate, self.beta1, self.beta2, self.weight_decay].map(f64::from);
-        let logarithm = |beta: f64| beta.ln().max(f64::from(f32::MIN)) as f32;
+        let logarithm = |beta: f64| libm::log(beta).max(f64::from(f32::MIN)) as f32;
         [
             self.learning_rate,
             self.beta1,

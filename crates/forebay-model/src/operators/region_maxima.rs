@@ -122,11 +122,11 @@ fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64
     let mut levels = c.affine(&length, 0.0, 0.0)?;
     let mut window = c.affine(&length, 0.0, 1.0)?;
     for level in 1..=size.ilog2() {
-        let long = c.scalar(DataType::Float32, f64::from(level).exp2())?;
+        let long = c.scalar(DataType::Float32, libm::exp2(f64::from(level)))?;
         let is_long = c.binary(BinaryOp::GreaterOrEqual, &length, &long)?;
         let is_long = c.cast(&is_long, DataType::Float32);
         levels = c.binary(BinaryOp::Add, &levels, &is_long)?;
-        let more = c.affine(&is_long, f64::from(level - 1).exp2() as f32, 0.0)?;
+        let more = c.affine(&is_long, libm::exp2(f64::from(level - 1)) as f32, 0.0)?;
         window = c.binary(BinaryOp::Add, &window, &more)?;
     }
     let second = c.binary(BinaryOp::Subtract, &end, &window)?;

@@ -54,7 +54,7 @@ impl Transform {
             let factor = if mirrored { 2.0 * factor } else { factor };
             for k in 0..count {
                 let angle = sign * TAU * ((u128::from(j) * u128::from(k)) % u128::from(n)) as f64 / n as f64;
-                let (real, imaginary) = (factor * angle.cos(), factor * angle.sin());
+                let (real, imaginary) = (factor * libm::cos(angle), factor * libm::sin(angle));
                 let mut set = |part: u64, result_part: u64, value: f64| {
                     matrix[(j * parts + part) as usize * columns + (k * result_parts + result_part) as usize] = value;
                 };

@@ -31,7 +31,7 @@ fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelEr
     let element = |i: u64| -> f64 {
         let angle = TAU * i as f64 / period.max(1) as f64;
         let terms = coefficients.iter().enumerate();
-        terms.map(|(multiple, coefficient)| coefficient * (multiple as f64 * angle).cos()).sum()
+        terms.map(|(multiple, coefficient)| coefficient * libm::cos(multiple as f64 * angle)).sum()
     };
     constant(view, &[length], element)
 }
@@ -43,10 +43,10 @@ fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
     let (rate, low, high) = (number(&view, 2)?, number(&view, 3)?, number(&view, 4)?);
     let bins = length / 2 + 1;
     product(&view, &[bins, bands])?;
-    let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let mel = |hertz: f64| 2595.0 * libm::log10(1.0 + hertz / 700.0);
     let step = (mel(high) - mel(low)) / (bands as f64 + 2.0);
     let corner = |i: u64| {
-        let hertz = 700.0 * (10f64.powf((i as f64 * step + mel(low)) / 2595.0) - 1.0);
+        let hertz = 700.0 * (libm::pow(10.0, (i as f64 * step + mel(low)) / 2595.0) - 1.0);
         ((length as f64 + 1.0) * hertz / rate).floor()
     };
     if rate <= 0.0 || !corner(bands + 1).is_finite() {

@@ -321,7 +321,7 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
         Optimizer::Lamb { learning_rate, beta1, beta2, epsilon, weight_decay } => {
             let [rate, beta1, beta2, epsilon, decay] =
                 [learning_rate, beta1, beta2, epsilon, weight_decay].map(f64::from);
-            let correction = |beta: f64| 1.0 / (1.0 - beta.powf(t));
+            let correction = |beta: f64| 1.0 / (1.0 - libm::pow(beta, t));
             vec![rate, 1.0 - beta1, 1.0 - beta2, epsilon, decay, correction(beta1), correction(beta2)]
         }
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay } => {
@@ -329,7 +329,7 @@ fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
                 [learning_rate, beta2_decay, epsilon, threshold, weight_decay].map(f64::from);
             let epsilon = f64::from(f32::EPSILON);
             let relative = rate.min(1.0 / t.sqrt());
-            vec![relative, t.powf(beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
+            vec![relative, libm::pow(t, beta2_decay), epsilon, epsilon * epsilon, least, rate * decay, 1.0 / threshold]
         }
         Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. } => {
             unreachable!("these are kernels")

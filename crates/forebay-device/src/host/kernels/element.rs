@@ -95,7 +95,8 @@ pub(super) trait Integer: Number {
     fn shift_right(self, count: Self) -> Self;
 }
 
-/// Real numbers. Inside `wide`, everything that is not a call to the system's library becomes vector code.
+/// Real numbers. No function calls the system's library, whose last bit may be another one on another system. Inside `wide`, those of
+/// [`math`] and what is computed without a call become vector code.
 pub(super) trait Float:
     Number
     + Default
@@ -112,50 +113,50 @@ pub(super) trait Float:
     const LOWEST: Self;
     /// Not a number.
     const NAN: Self;
-    /// e to the power x.
-    fn exp(self) -> Self;
-    /// exp(x) - 1 without cancellation.
-    fn exp_minus_one(self) -> Self;
-    /// Natural logarithm.
-    fn ln(self) -> Self;
-    /// Natural logarithm of a normal, positive, finite number.
-    fn ln_of_normal(self) -> Self;
-    /// ln(1 + x) without cancellation.
-    fn ln_one_plus(self) -> Self;
     /// Square root.
     fn square_root(self) -> Self;
-    /// Hyperbolic tangent.
-    fn tanh(self) -> Self;
-    /// Error function.
-    fn erf(self) -> Self;
     /// Largest integer not above.
     fn floor(self) -> Self;
     /// Smallest integer not below.
     fn ceil(self) -> Self;
-    /// Sine.
-    fn sin(self) -> Self;
-    /// Cosine.
-    fn cos(self) -> Self;
     /// The nearest integer; of two, the even one.
     fn round_to_even(self) -> Self;
+    /// e to the power x.
+    fn exponential(self) -> Self;
+    /// e^x - 1 without cancellation.
+    fn exponential_minus_one(self) -> Self;
+    /// Natural logarithm.
+    fn logarithm(self) -> Self;
+    /// Natural logarithm of a normal, positive, finite number.
+    fn logarithm_of_normal(self) -> Self;
+    /// ln(1 + x) without cancellation.
+    fn logarithm_of_one_plus(self) -> Self;
+    /// Error function.
+    fn error_function(self) -> Self;
+    /// Sine.
+    fn sine(self) -> Self;
+    /// Cosine.
+    fn cosine(self) -> Self;
     /// Tangent.
-    fn tan(self) -> Self;
+    fn tangent(self) -> Self;
     /// Inverse sine.
-    fn asin(self) -> Self;
+    fn arc_sine(self) -> Self;
     /// Inverse cosine.
-    fn acos(self) -> Self;
+    fn arc_cosine(self) -> Self;
     /// Inverse tangent.
-    fn atan(self) -> Self;
+    fn arc_tangent(self) -> Self;
     /// Hyperbolic sine.
-    fn sinh(self) -> Self;
+    fn hyperbolic_sine(self) -> Self;
     /// Hyperbolic cosine.
-    fn cosh(self) -> Self;
+    fn hyperbolic_cosine(self) -> Self;
+    /// Hyperbolic tangent.
+    fn hyperbolic_tangent(self) -> Self;
     /// Inverse hyperbolic sine.
-    fn asinh(self) -> Self;
+    fn area_sine(self) -> Self;
     /// Inverse hyperbolic cosine.
-    fn acosh(self) -> Self;
+    fn area_cosine(self) -> Self;
     /// Inverse hyperbolic tangent.
-    fn atanh(self) -> Self;
+    fn area_tangent(self) -> Self;
 }
 
 macro_rules! integers {
@@ -264,7 +265,7 @@ integers! {
 }
 
 macro_rules! floats {
-    ($($type:ident { exp: $exp:path, ln_of_normal: $ln:path, erf: $erf:path })*) => {$(
+    ($($type:ident { power: $power:path, $($name:ident: $function:path),* })*) => {$(
         impl Element for $type {
             const ZERO: $type = 0.0;
         }
@@ -296,7 +297,7 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn power(self, exponent: $type) -> $type {
-                self.powf(exponent)
+                $power(self, exponent)
             }
             #[inline(always)]
             fn minimum(self, other: $type) -> $type {
@@ -321,36 +322,8 @@ macro_rules! floats {
             const LOWEST: $type = $type::NEG_INFINITY;
             const NAN: $type = $type::NAN;
             #[inline(always)]
-            fn exp(self) -> $type {
-                $exp(self)
-            }
-            #[inline(always)]
-            fn exp_minus_one(self) -> $type {
-                self.exp_m1()
-            }
-            #[inline(always)]
-            fn ln(self) -> $type {
-                <$type>::ln(self)
-            }
-            #[inline(always)]
-            fn ln_of_normal(self) -> $type {
-                $ln(self)
-            }
-            #[inline(always)]
-            fn ln_one_plus(self) -> $type {
-                self.ln_1p()
-            }
-            #[inline(always)]
             fn square_root(self) -> $type {
                 self.sqrt()
-            }
-            #[inline(always)]
-            fn tanh(self) -> $type {
-                <$type>::tanh(self)
-            }
-            #[inline(always)]
-            fn erf(self) -> $type {
-                $erf(self)
             }
             #[inline(always)]
             fn floor(self) -> $type {
@@ -361,60 +334,62 @@ macro_rules! floats {
                 <$type>::ceil(self)
             }
             #[inline(always)]
-            fn sin(self) -> $type {
-                <$type>::sin(self)
-            }
-            #[inline(always)]
-            fn cos(self) -> $type {
-                <$type>::cos(self)
-            }
-            #[inline(always)]
             fn round_to_even(self) -> $type {
                 self.round_ties_even()
             }
-            #[inline(always)]
-            fn tan(self) -> $type {
-                <$type>::tan(self)
-            }
-            #[inline(always)]
-            fn asin(self) -> $type {
-                <$type>::asin(self)
-            }
-            #[inline(always)]
-            fn acos(self) -> $type {
-                <$type>::acos(self)
-            }
-            #[inline(always)]
-            fn atan(self) -> $type {
-                <$type>::atan(self)
-            }
-            #[inline(always)]
-            fn sinh(self) -> $type {
-                <$type>::sinh(self)
-            }
-            #[inline(always)]
-            fn cosh(self) -> $type {
-                <$type>::cosh(self)
-            }
-            #[inline(always)]
-            fn asinh(self) -> $type {
-                <$type>::asinh(self)
-            }
-            #[inline(always)]
-            fn acosh(self) -> $type {
-                <$type>::acosh(self)
-            }
-            #[inline(always)]
-            fn atanh(self) -> $type {
-                <$type>::atanh(self)
-            }
+            $(
+                #[inline(always)]
+                fn $name(self) -> $type {
+                    $function(self)
+                }
+            )*
         }
     )*};
 }
 
 floats! {
-    f32 { exp: math::exp_f32, ln_of_normal: math::ln_of_normal_f32, erf: math::erf_f32 }
-    f64 { exp: f64::exp, ln_of_normal: f64::ln, erf: libm::erf }
+    f32 {
+        power: math::power_f32,
+        exponential: math::exp_f32,
+        exponential_minus_one: math::exp_minus_one_f32,
+        logarithm: math::ln_f32,
+        logarithm_of_normal: math::ln_of_normal_f32,
+        logarithm_of_one_plus: math::ln_one_plus_f32,
+        error_function: math::erf_f32,
+        sine: libm::sinf,
+        cosine: libm::cosf,
+        tangent: libm::tanf,
+        arc_sine: libm::asinf,
+        arc_cosine: libm::acosf,
+        arc_tangent: libm::atanf,
+        hyperbolic_sine: libm::sinhf,
+        hyperbolic_cosine: libm::coshf,
+        hyperbolic_tangent: math::tanh_f32,
+        area_sine: libm::asinhf,
+        area_cosine: libm::acoshf,
+        area_tangent: libm::atanhf
+    }
+    f64 {
+        power: libm::pow,
+        exponential: libm::exp,
+        exponential_minus_one: libm::expm1,
+        logarithm: libm::log,
+        logarithm_of_normal: libm::log,
+        logarithm_of_one_plus: libm::log1p,
+        error_function: libm::erf,
+        sine: libm::sin,
+        cosine: libm::cos,
+        tangent: libm::tan,
+        arc_sine: libm::asin,
+        arc_cosine: libm::acos,
+        arc_tangent: libm::atan,
+        hyperbolic_sine: libm::sinh,
+        hyperbolic_cosine: libm::cosh,
+        hyperbolic_tangent: libm::tanh,
+        area_sine: libm::asinh,
+        area_cosine: libm::acosh,
+        area_tangent: libm::atanh
+    }
 }
 
 /// Numbers with the type in which reductions sum them.

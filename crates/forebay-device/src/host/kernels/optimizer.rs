@@ -108,8 +108,8 @@ impl<T: Float> AdamNumbers<T> {
             [learning_rate, beta1, beta2, epsilon, if decays { weight_decay } else { 0.0 }].map(f64::from);
         // Bias corrections in double precision: 1 - beta^t loses most digits in single precision.
         let numbers = [
-            rate / (1.0 - beta1.powf(step as f64)),
-            (1.0 - beta2.powf(step as f64)).sqrt(),
+            rate / (1.0 - libm::pow(beta1, step as f64)),
+            (1.0 - libm::pow(beta2, step as f64)).sqrt(),
             beta1,
             1.0 - beta1,
             beta2,

@@ -81,12 +81,12 @@ impl<T> Pointer<T> {
 pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx2")]
+        #[target_feature(enable = "avx2,fma")]
         unsafe fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
         if crate::host::isa::has(crate::host::isa::InstructionSet::Avx2) {
-            // SAFETY: the CPU has AVX2.
+            // SAFETY: the CPU has AVX2 and fused multiply-add.
             return unsafe { with_avx2(work) };
         }
     }
@@ -98,12 +98,12 @@ pub(super) fn wide<R>(work: impl FnOnce() -> R) -> R {
 pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx2")]
+        #[target_feature(enable = "avx512f,avx2,fma")]
         unsafe fn with_avx512<R>(work: impl FnOnce() -> R) -> R {
             work()
         }
         if crate::host::isa::has(crate::host::isa::InstructionSet::Avx512) {
-            // SAFETY: the CPU has AVX-512, and so AVX2.
+            // SAFETY: the CPU has AVX-512, and so AVX2 and fused multiply-add.
             return unsafe { with_avx512(work) };
         }
     }

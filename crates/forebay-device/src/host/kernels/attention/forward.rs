@@ -94,7 +94,7 @@ unsafe fn block_of_rows(
         }
         let sum = running.sum as f32;
         wide(|| y.iter_mut().for_each(|y| *y /= sum));
-        *logarithm = (f64::from(running.shift()) + running.sum.ln()) as f32;
+        *logarithm = (f64::from(running.shift()) + running.sum.logarithm()) as f32;
     }
 }
 
@@ -109,7 +109,7 @@ fn add_line(line: &mut [f32], y: &mut [f32], running: &mut Running) {
     let mut accumulators = Accumulators::new();
     accumulators.add(line, |e: f32| [f64::from(e)]);
     if shift != before && running.sum != 0.0 {
-        let factor = Float::exp(before - shift);
+        let factor = (before - shift).exponential();
         y.iter_mut().for_each(|y| *y *= factor);
         running.sum *= f64::from(factor);
     }

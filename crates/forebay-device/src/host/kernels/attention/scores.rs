@@ -45,7 +45,7 @@ impl Launch {
         let out = &mut out[..rows * keys];
         let cap = self.options.softcap;
         if cap != 0.0 {
-            out.iter_mut().for_each(|score| *score = (*score / cap).tanh());
+            wide(|| out.iter_mut().for_each(|score| *score = (*score / cap).hyperbolic_tangent()));
             if let Some(slopes) = slopes {
                 slopes.iter_mut().zip(out.iter()).for_each(|(slope, &tanh)| *slope = 1.0 - tanh * tanh);
             }
@@ -78,5 +78,5 @@ impl Launch {
 /// line = exp(line - shift).
 #[inline(always)]
 pub(super) fn exponentials(line: &mut [f32], shift: f32) {
-    line.iter_mut().for_each(|score| *score = Float::exp(*score - shift));
+    line.iter_mut().for_each(|score| *score = (*score - shift).exponential());
 }

@@ -46,9 +46,11 @@ unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
             UnaryOp::Sigmoid => map_long(x, y, sigmoid::<f32>),
             UnaryOp::Silu => map_long(x, y, silu::<f32>),
             UnaryOp::Gelu => map_long(x, y, gelu::<f32>),
-            UnaryOp::Erf => map_long(x, y, <f32 as Float>::erf),
-            UnaryOp::Tanh => map_long(x, y, <f32 as Float>::tanh),
-            UnaryOp::Exp => map_long(x, y, <f32 as Float>::exp),
+            UnaryOp::Erf => map_long(x, y, <f32 as Float>::error_function),
+            UnaryOp::Tanh => map_long(x, y, <f32 as Float>::hyperbolic_tangent),
+            UnaryOp::Exp => map_long(x, y, <f32 as Float>::exponential),
+            UnaryOp::Log => map_long(x, y, <f32 as Float>::logarithm),
+            UnaryOp::Softplus => map_long(x, y, softplus::<f32>),
             _ => return false,
         }
     }
@@ -140,24 +142,24 @@ fn relu<T: Float>(x: T) -> T {
 
 #[inline(always)]
 fn sigmoid<T: Float>(x: T) -> T {
-    T::ONE / (T::ONE + (-x).exp())
+    T::ONE / (T::ONE + (-x).exponential())
 }
 
 #[inline(always)]
 fn silu<T: Float>(x: T) -> T {
-    x * sigmoid(x)
+    x / (T::ONE + (-x).exponential())
 }
 
 /// x / 2 (1 + erf(x / sqrt 2)).
 #[inline(always)]
 fn gelu<T: Float>(x: T) -> T {
-    T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).erf())
+    T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).error_function())
 }
 
 /// ln(1 + exp(x)) without overflow.
 #[inline(always)]
 fn softplus<T: Float>(x: T) -> T {
-    relu(x) + (-x.magnitude()).exp().ln_one_plus()
+    relu(x) + (-x.magnitude()).exponential().logarithm_of_one_plus()
 }
 
 /// # Safety
@@ -174,7 +176,7 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             }
             UnaryOp::Elu { alpha } => {
                 let alpha = number(alpha);
-                map1(x, y, move |x: T| if x < T::ZERO { alpha * x.exp_minus_one() } else { x })
+                map1(x, y, move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x })
             }
             UnaryOp::Clip { low, high } => {
                 let (low, high) = (number(low), number(high));
@@ -189,31 +191,31 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
                 let (alpha, beta) = (number(alpha), number(beta));
                 map1(x, y, move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
             }
-            UnaryOp::Tanh => map1(x, y, T::tanh),
-            UnaryOp::Exp => map1(x, y, T::exp),
-            UnaryOp::Log => map1(x, y, T::ln),
+            UnaryOp::Tanh => map1(x, y, T::hyperbolic_tangent),
+            UnaryOp::Exp => map1(x, y, T::exponential),
+            UnaryOp::Log => map1(x, y, T::logarithm),
             UnaryOp::Sqrt => map1(x, y, T::square_root),
             UnaryOp::Reciprocal => map1(x, y, |x: T| T::ONE / x),
             UnaryOp::Abs => map1(x, y, T::magnitude),
             UnaryOp::Sign => map1(x, y, sign::<T>),
             UnaryOp::Floor => map1(x, y, T::floor),
             UnaryOp::Ceil => map1(x, y, T::ceil),
-            UnaryOp::Erf => map1(x, y, T::erf),
+            UnaryOp::Erf => map1(x, y, T::error_function),
             UnaryOp::Gelu => map1(x, y, gelu::<T>),
             UnaryOp::Softplus => map1(x, y, softplus::<T>),
             UnaryOp::Silu => map1(x, y, silu::<T>),
-            UnaryOp::Sin => map1(x, y, T::sin),
-            UnaryOp::Cos => map1(x, y, T::cos),
+            UnaryOp::Sin => map1(x, y, T::sine),
+            UnaryOp::Cos => map1(x, y, T::cosine),
             UnaryOp::Round => map1(x, y, T::round_to_even),
-            UnaryOp::Tan => map1(x, y, T::tan),
-            UnaryOp::Asin => map1(x, y, T::asin),
-            UnaryOp::Acos => map1(x, y, T::acos),
-            UnaryOp::Atan => map1(x, y, T::atan),
-            UnaryOp::Sinh => map1(x, y, T::sinh),
-            UnaryOp::Cosh => map1(x, y, T::cosh),
-            UnaryOp::Asinh => map1(x, y, T::asinh),
-            UnaryOp::Acosh => map1(x, y, T::acosh),
-            UnaryOp::Atanh => map1(x, y, T::atanh),
+            UnaryOp::Tan => map1(x, y, T::tangent),
+            UnaryOp::Asin => map1(x, y, T::arc_sine),
+            UnaryOp::Acos => map1(x, y, T::arc_cosine),
+            UnaryOp::Atan => map1(x, y, T::arc_tangent),
+            UnaryOp::Sinh => map1(x, y, T::hyperbolic_sine),
+            UnaryOp::Cosh => map1(x, y, T::hyperbolic_cosine),
+            UnaryOp::Asinh => map1(x, y, T::area_sine),
+            UnaryOp::Acosh => map1(x, y, T::area_cosine),
+            UnaryOp::Atanh => map1(x, y, T::area_tangent),
             UnaryOp::Not => Err(format!("Not is defined for bool, not for {}", x.desc.data_type())),
         }
     }
@@ -255,7 +257,7 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             }
             UnaryOp::Elu { alpha } => {
                 let alpha = number(alpha);
-                map2(dy, value, dx, move |dy: T, x: T| if x > T::ZERO { dy } else { dy * alpha * x.exp() })
+                map2(dy, value, dx, move |dy: T, x: T| if x > T::ZERO { dy } else { dy * alpha * x.exponential() })
             }
             UnaryOp::Clip { low, high } => {
                 let (low, high) = (number(low), number(high));
@@ -286,15 +288,15 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => map1(dy, dx, |_: T| T::ZERO),
             UnaryOp::Erf => {
                 let factor = real(std::f64::consts::FRAC_2_SQRT_PI);
-                map2(dy, value, dx, move |dy: T, x: T| dy * (factor * (-(x * x)).exp()))
+                map2(dy, value, dx, move |dy: T, x: T| dy * (factor * (-(x * x)).exponential()))
             }
             UnaryOp::Gelu => {
                 let (half, root_half) = (real(0.5), real(std::f64::consts::FRAC_1_SQRT_2));
                 // The normal density at 0: 1 / sqrt(2 pi).
                 let density = real(0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
                 map2(dy, value, dx, move |dy: T, x: T| {
-                    let distribution = half * (T::ONE + (x * root_half).erf());
-                    dy * (distribution + x * (density * (-half * (x * x)).exp()))
+                    let distribution = half * (T::ONE + (x * root_half).error_function());
+                    dy * (distribution + x * (density * (-half * (x * x)).exponential()))
                 })
             }
             UnaryOp::Softplus => map2(dy, value, dx, |dy: T, x: T| dy * sigmoid(x)),
@@ -302,14 +304,14 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
                 let s = sigmoid(x);
                 dy * (s * (T::ONE + x * (T::ONE - s)))
             }),
-            UnaryOp::Sin => map2(dy, value, dx, |dy: T, x: T| dy * x.cos()),
-            UnaryOp::Cos => map2(dy, value, dx, |dy: T, x: T| -dy * x.sin()),
+            UnaryOp::Sin => map2(dy, value, dx, |dy: T, x: T| dy * x.cosine()),
+            UnaryOp::Cos => map2(dy, value, dx, |dy: T, x: T| -dy * x.sine()),
             UnaryOp::Tan => map2(dy, value, dx, |dy: T, y: T| dy * (T::ONE + y * y)),
             UnaryOp::Asin => map2(dy, value, dx, |dy: T, x: T| dy / ((T::ONE - x) * (T::ONE + x)).square_root()),
             UnaryOp::Acos => map2(dy, value, dx, |dy: T, x: T| -dy / ((T::ONE - x) * (T::ONE + x)).square_root()),
             UnaryOp::Atan => map2(dy, value, dx, |dy: T, x: T| dy / (T::ONE + x * x)),
-            UnaryOp::Sinh => map2(dy, value, dx, |dy: T, x: T| dy * x.cosh()),
-            UnaryOp::Cosh => map2(dy, value, dx, |dy: T, x: T| dy * x.sinh()),
+            UnaryOp::Sinh => map2(dy, value, dx, |dy: T, x: T| dy * x.hyperbolic_cosine()),
+            UnaryOp::Cosh => map2(dy, value, dx, |dy: T, x: T| dy * x.hyperbolic_sine()),
             UnaryOp::Asinh => map2(dy, value, dx, |dy: T, x: T| dy / (x * x + T::ONE).square_root()),
             UnaryOp::Acosh => map2(dy, value, dx, |dy: T, x: T| dy / ((x - T::ONE) * (x + T::ONE)).square_root()),
             UnaryOp::Atanh => map2(dy, value, dx, |dy: T, x: T| dy / ((T::ONE - x) * (T::ONE + x))),

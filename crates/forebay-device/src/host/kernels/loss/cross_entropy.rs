@@ -207,7 +207,7 @@ impl<T: Float> Operands<T> {
                 let row = unsafe { self.logits.slice(first + i * classes, classes) };
                 let row_highest = largest(row);
                 let mut accumulators = Accumulators::new();
-                accumulators.add(row, |x| [(x - row_highest).exp().to_f64()]);
+                accumulators.add(row, |x| [(x - row_highest).exponential().to_f64()]);
                 highest[i] = row_highest;
                 sums[i] = T::from_f64(accumulators.totals()[0]);
             }
@@ -222,7 +222,7 @@ impl<T: Float> Operands<T> {
             // SAFETY: as above.
             let row = unsafe { self.logits.slice(first + class * class_stride, group.count) };
             for ((sum, &x), &highest) in sums.iter_mut().zip(row).zip(&highest) {
-                *sum += (x - highest).exp();
+                *sum += (x - highest).exponential();
             }
         }
         (highest, sums)
@@ -240,7 +240,7 @@ impl<T: Float> Operands<T> {
         let mut logarithms = [T::ZERO; GROUP];
         for (logarithm, &sum) in logarithms.iter_mut().zip(&sums[..group.count]) {
             // The largest term is 1, so a sum is at least 1; one that is none must not become a number.
-            *logarithm = if sum >= T::ONE { sum.ln_of_normal() } else { T::NAN };
+            *logarithm = if sum >= T::ONE { sum.logarithm_of_normal() } else { T::NAN };
         }
         let first = self.layout.logit(group.image, group.position);
         let position_stride = if self.layout.classes_last { self.layout.classes } else { 1 };
@@ -388,7 +388,7 @@ unsafe fn gradient_of_group<T: Float>(
     // SAFETY: the caller's promise. All logits are read for the sums before any gradient is written in their place.
     let (highest, sums) = unsafe { operands.largest_and_sums(group) };
     let slope = |x: T, highest: T, sum: T, is_label: bool, target: i32| {
-        let probability = (x - highest).exp() / sum;
+        let probability = (x - highest).exponential() / sum;
         let slope = scale * (if is_label { probability - T::ONE } else { probability });
         match target {
             IGNORED => T::ZERO,

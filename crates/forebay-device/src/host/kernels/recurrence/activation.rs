@@ -2,7 +2,7 @@
 
 use forebay_base::kernel::RecurrentActivation;
 
-use super::super::math::{exp_f32, ln_of_normal_f32, tanh_f32};
+use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
 
 /// x between -limit and limit; NaN stays.
 #[inline(always)]
@@ -21,14 +21,10 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp_f32(-x))
 }
 
-/// ln(1 + exp(x)) without overflow. Of numbers from 1 to 2, the logarithm of 1 + e loses what e has below the last place of 1, which
-/// the quotient gives back.
+/// ln(1 + exp(x)) without overflow.
 #[inline(always)]
 fn softplus(x: f32) -> f32 {
-    let e = exp_f32(-x.abs());
-    let sum = 1.0 + e;
-    let rest = (e - (sum - 1.0)) / sum;
-    (if x > 0.0 { x } else { 0.0 }) + (ln_of_normal_f32(sum) + rest)
+    (if x > 0.0 { x } else { 0.0 }) + ln_one_plus_f32(exp_f32(-x.abs()))
 }
 
 #[inline(always)]
@@ -53,7 +49,9 @@ pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values:
         RecurrentActivation::HardSigmoid { alpha, beta } => {
             each(values, limit, |x| hard(alpha * x + beta));
         }
-        RecurrentActivation::Elu { alpha } => each(values, limit, |x| if x < 0.0 { alpha * x.exp_m1() } else { x }),
+        RecurrentActivation::Elu { alpha } => {
+            each(values, limit, |x| if x < 0.0 { alpha * exp_minus_one_f32(x) } else { x })
+        }
         RecurrentActivation::Softsign => each(values, limit, |x| x / (1.0 + x.abs())),
         RecurrentActivation::Softplus => each(values, limit, softplus),
     }
