@@ -366,7 +366,7 @@ floats! {
         hyperbolic_cosine: libm::coshf,
         hyperbolic_tangent: math::tanh_f32,
         area_sine: libm::asinhf,
-        area_cosine: libm::acoshf,
+        area_cosine: math::acosh_f32,
         area_tangent: libm::atanhf
     }
     f64 {
@@ -387,7 +387,7 @@ floats! {
         hyperbolic_cosine: libm::cosh,
         hyperbolic_tangent: libm::tanh,
         area_sine: libm::asinh,
-        area_cosine: libm::acosh,
+        area_cosine: math::acosh_f64,
         area_tangent: libm::atanh
     }
 }

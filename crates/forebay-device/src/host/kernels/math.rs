@@ -169,6 +169,24 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     }
 }
 
+/// Inverse hyperbolic cosine; NaN below 1, where `libm` gives a number for some.
+pub(super) fn acosh_f32(x: f32) -> f32 {
+    if x < 1.0 {
+        f32::NAN
+    } else {
+        libm::acoshf(x)
+    }
+}
+
+/// The same in double precision.
+pub(super) fn acosh_f64(x: f64) -> f64 {
+    if x < 1.0 {
+        f64::NAN
+    } else {
+        libm::acosh(x)
+    }
+}
+
 /// x to the power y, within a unit in the last place, with the exceptions of IEEE 754's `pow`.
 #[inline(always)]
 pub(super) fn power_f32(x: f32, y: f32) -> f32 {
@@ -321,6 +339,10 @@ mod tests {
         ends(ln_f32, &[(1.0, 0.0), (0.0, -inf), (-0.0, -inf), (inf, inf), (-1.0, nan), (-inf, nan), (nan, nan)]);
         ends(ln_one_plus_f32, &[(0.0, 0.0), (-1.0, -inf), (inf, inf), (-2.0, nan), (nan, nan)]);
         ends(erf_f32, &[(0.0, 0.0), (4.0, 1.0), (inf, 1.0), (-4.0, -1.0), (-61.5, -1.0), (nan, nan)]);
+        ends(
+            acosh_f32,
+            &[(1.0, 0.0), (inf, inf), (0.5, nan), (-1.5, nan), (-9.0, nan), (-1e9, nan), (-inf, nan), (nan, nan)],
+        );
         ends(tanh_f32, &[(0.0, 0.0), (inf, 1.0), (-100.0, -1.0), (nan, nan)]);
     }
 
