@@ -122,6 +122,7 @@ impl NullDevice {
             copy_streams: profile != NullProfile::Placed,
             in_process: false,
             copies_use_workers: false,
+            link_bytes_per_second: None,
             workers: 1,
         };
         let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);

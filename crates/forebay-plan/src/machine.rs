@@ -195,6 +195,8 @@ impl MachineDescription {
     /// A device of which only its limits are known: a processor of our days with a disk.
     pub fn of_limits(limits: &Limits) -> MachineDescription {
         let rate = OPERATIONS_PER_SECOND_AND_WORKER * f64::from(limits.workers.max(1));
+        let link_rate = limits.link_bytes_per_second.map_or(f64::INFINITY, |rate| rate.max(1) as f64);
+        let copy = LinkDirection { bytes_per_second: COPY.bytes_per_second.min(link_rate), ..COPY };
         MachineDescription {
             name: limits.name.clone(),
             device_memory_bytes: limits.memory_bytes,
@@ -206,7 +208,7 @@ impl MachineDescription {
             memory_bytes_per_second: MEMORY_BYTES_PER_SECOND,
             copy_worker_ns_per_byte: if limits.copies_use_workers { 1e9 / COPY.bytes_per_second } else { 0.0 },
             host: None,
-            link: Link { to_device: COPY, from_device: COPY, duplex: true, carries_disk: false },
+            link: Link { to_device: copy, from_device: copy, duplex: true, carries_disk: false },
             disk: Disk { read: DISK, write: DISK },
             network: Network::default(),
         }
@@ -237,6 +239,7 @@ impl MachineDescription {
             copy_streams: true,
             in_process: false,
             copies_use_workers: self.copy_worker_ns_per_byte > 0.0,
+            link_bytes_per_second: None,
             workers: self.workers,
         }
     }
@@ -253,6 +256,16 @@ mod tests {
             assert_eq!(MachineDescription::built_in(name), Some(machine));
         }
         assert_eq!(MachineDescription::built_in("abacus"), None);
+    }
+
+    #[test]
+    fn a_simulated_link_is_no_faster_than_it_says() {
+        let copy_ns = |link_bytes_per_second| {
+            let limits = Limits { link_bytes_per_second, ..crate::testing::limits() };
+            MachineDescription::of_limits(&limits).link.to_device.ns(10_000_000)
+        };
+        assert_eq!(copy_ns(Some(1_000_000_000)), 10_000_000 + COPY.latency_ns);
+        assert_eq!(copy_ns(Some(u64::MAX)), copy_ns(None), "the memory of the host is not faster");
     }
 
     #[test]

@@ -80,6 +80,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
         copy_streams: true,
         in_process: false,
         copies_use_workers: false,
+        link_bytes_per_second: None,
         workers: 2,
     }
 }

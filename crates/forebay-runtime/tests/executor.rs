@@ -50,6 +50,7 @@ impl CopyDevice {
             copy_streams: false,
             in_process: false,
             copies_use_workers: false,
+            link_bytes_per_second: None,
             workers: 1,
         };
         // Ids start away from 0, so that an id that was not renumbered is noticed.

@@ -158,6 +158,7 @@ impl HostDevice {
             copy_streams: true,
             in_process: true,
             copies_use_workers: true,
+            link_bytes_per_second: options.link_bytes_per_second,
             workers: threads as u32,
         };
         let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);

@@ -138,6 +138,7 @@ impl ModelDevice {
             copy_streams: false,
             in_process: false,
             copies_use_workers: false,
+            link_bytes_per_second: None,
             workers: 1,
         };
         ModelDevice { limits, shared: Arc::default(), threads: Mutex::default() }
