@@ -49,8 +49,10 @@ fn arguments_of(op: UnaryOp) -> [f32; 2] {
         | UnaryOp::Ceil
         | UnaryOp::Erf
         | UnaryOp::Gelu
+        | UnaryOp::TanhGelu
         | UnaryOp::Softplus
         | UnaryOp::Silu
+        | UnaryOp::HardSwish
         | UnaryOp::Sin
         | UnaryOp::Cos
         | UnaryOp::Not
@@ -128,6 +130,7 @@ fn is_algebraic(op: UnaryOp) -> bool {
             | UnaryOp::Clip { .. }
             | UnaryOp::Affine { .. }
             | UnaryOp::HardSigmoid { .. }
+            | UnaryOp::HardSwish
             | UnaryOp::Sqrt
             | UnaryOp::Reciprocal
             | UnaryOp::Abs

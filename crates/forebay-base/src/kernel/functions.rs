@@ -60,10 +60,14 @@ pub enum UnaryOp {
     Erf,
     /// x / 2 (1 + erf(x / sqrt 2)).
     Gelu,
+    /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), which is close to [`UnaryOp::Gelu`].
+    TanhGelu,
     /// ln(1 + exp(x)).
     Softplus,
     /// x sigmoid(x).
     Silu,
+    /// x min(max(x / 6 + 1 / 2, 0), 1).
+    HardSwish,
     /// Sine.
     Sin,
     /// Cosine.

@@ -56,6 +56,7 @@ opcodes! { UnaryOp:
     Tanh "TANH" Exp "EXP" Log "LOG" Sqrt "SQRT" Reciprocal "RECIPROCAL" Abs "ABS" Sign "SIGN" Floor "FLOOR" Ceil "CEIL"
     Erf "ERF" Gelu "GELU" Softplus "SOFTPLUS" Silu "SILU" Sin "SIN" Cos "COS" Not "NOT"
     Round "ROUND" Tan "TAN" Asin "ASIN" Acos "ACOS" Atan "ATAN" Sinh "SINH" Cosh "COSH" Asinh "ASINH" Acosh "ACOSH" Atanh "ATANH"
+    TanhGelu "TANH_GELU" HardSwish "HARD_SWISH"
 }
 
 opcodes! { BinaryOp:

@@ -119,28 +119,13 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
 fn gelu(view: NodeView) -> Result<Decomposition, ModelError> {
     match view.string("approximate", "none")? {
         "none" => unary(view, UnaryOp::Gelu),
-        "tanh" => {
-            let mut c = Composer::new(view);
-            let x = c.input(0)?;
-            let y = tanh_gelu(&mut c, &x)?;
-            c.finish(y)
-        }
+        "tanh" => unary(view, UnaryOp::TanhGelu),
         other => Err(view.error(format!("attribute approximate is none or tanh, not '{other}'"))),
     }
 }
 
-/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-pub(super) fn tanh_gelu(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
-    let square = c.binary(BinaryOp::Multiply, x, x)?;
-    let slope = c.affine(&square, 0.044_715 * 0.797_884_6, 0.797_884_6)?;
-    let argument = c.binary(BinaryOp::Multiply, x, &slope)?;
-    let tanh = c.unary(UnaryOp::Tanh, &argument)?;
-    let half = c.affine(&tanh, 0.5, 0.5)?;
-    c.binary(BinaryOp::Multiply, x, &half)
-}
-
 fn hard_swish(view: NodeView) -> Result<Decomposition, ModelError> {
-    gated(view, |c, x| c.unary(UnaryOp::HardSigmoid { alpha: 1.0 / 6.0, beta: 0.5 }, x))
+    unary(view, UnaryOp::HardSwish)
 }
 
 fn mish(view: NodeView) -> Result<Decomposition, ModelError> {

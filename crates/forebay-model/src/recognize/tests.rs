@@ -3,6 +3,7 @@
 use forebay_base::{DataType, Tensor};
 
 use super::{activations, attention, group_normalizations, normalizations};
+use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
@@ -292,6 +293,75 @@ fn activations_are_found_as_exporters_write_them() {
             6..8 => assert_eq!(names, ["Swish"], "form {form}"),
             _ => assert_eq!(names, ["Sigmoid", "Mul"], "the sigmoid of another value"),
         }
+    }
+}
+
+#[test]
+fn units_with_a_hyperbolic_tangent_are_found_as_exporters_write_them() {
+    for form in 0..7 {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[2, 3]);
+        let other = writer.input("other", DataType::Float32, &[2, 3]);
+        let [half, one, three] = [0.5, 1.0, 3.0].map(|value| writer.number(value));
+        let linear = writer.number(0.797_884_6);
+        let cubic = writer.number(if form == 3 { 0.0447 } else { 0.044_715 });
+        let argument = match form {
+            // PyTorch's exporter: linear (x + cubic (x (x x))).
+            0 => {
+                let square = writer.node("Mul", &[x, x], &[]);
+                let cube = writer.node("Mul", &[x, square], &[]);
+                let scaled = writer.node("Mul", &[cubic, cube], &[]);
+                let sum = writer.node("Add", &[x, scaled], &[]);
+                writer.node("Mul", &[linear, sum], &[])
+            }
+            // x linear (1 + cubic x x).
+            1 => {
+                let scaled = writer.node("Mul", &[cubic, x], &[]);
+                let square = writer.node("Mul", &[scaled, x], &[]);
+                let sum = writer.node("Add", &[square, one], &[]);
+                let first = writer.node("Mul", &[x, linear], &[]);
+                writer.node("Mul", &[first, sum], &[])
+            }
+            // linear (x + cubic x^3), or of something else.
+            _ => {
+                let cube = writer.node("Pow", &[if form == 4 { other } else { x }, three], &[]);
+                let scaled = writer.node("Mul", &[cube, cubic], &[]);
+                let sum = writer.node("Add", &[x, scaled], &[]);
+                if form == 5 {
+                    writer.0.outputs.push(sum);
+                }
+                writer.node("Mul", &[sum, linear], &[])
+            }
+        };
+        let function = writer.node(if form == 6 { "Erf" } else { "Tanh" }, &[argument], &[]);
+        let gate = writer.node("Add", &[one, function], &[]);
+        let halves = writer.node("Mul", &[half, x], &[]);
+        let y = writer.node("Mul", &[halves, gate], &[]);
+        writer.0.outputs.push(y);
+        activations(&mut writer.0);
+        let nodes = &writer.0.nodes;
+        if form < 3 {
+            assert_eq!(nodes.len(), 1, "form {form}");
+            let view = NodeView { graph: &writer.0, node: &nodes[0] };
+            let approximate = view.string("approximate", "none").unwrap();
+            assert_eq!((nodes[0].operation.name(), approximate), ("Gelu", "tanh"), "form {form}");
+        } else {
+            assert_eq!(nodes.len(), 8, "form {form}: another coefficient, value or function, or what else is read");
+        }
+    }
+}
+
+#[test]
+fn a_product_with_a_hard_sigmoid_is_found_where_its_line_is_the_right_one() {
+    for (alpha, expected) in [(1.0 / 6.0, vec!["HardSwish"]), (0.2, vec!["HardSigmoid", "Mul"])] {
+        let mut writer = Writer::new();
+        let x = writer.input("x", DataType::Float32, &[2, 3]);
+        let gate = writer.node("HardSigmoid", &[x], &[("alpha", Attribute::Float(alpha))]);
+        let y = writer.node("Mul", &[x, gate], &[]);
+        writer.0.outputs.push(y);
+        activations(&mut writer.0);
+        let names: Vec<&str> = writer.0.nodes.iter().map(|node| node.operation.name()).collect();
+        assert_eq!(names, expected);
     }
 }
 

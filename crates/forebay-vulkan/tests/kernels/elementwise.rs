@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
 use crate::layout::{read, written, ALL};
 
-const REAL_OPS: [UnaryOp; 32] = [
+const REAL_OPS: [UnaryOp; 34] = [
     UnaryOp::Relu,
     UnaryOp::LeakyRelu { alpha: 0.1 },
     UnaryOp::Elu { alpha: 0.7 },
@@ -25,8 +25,10 @@ const REAL_OPS: [UnaryOp; 32] = [
     UnaryOp::Ceil,
     UnaryOp::Erf,
     UnaryOp::Gelu,
+    UnaryOp::TanhGelu,
     UnaryOp::Softplus,
     UnaryOp::Silu,
+    UnaryOp::HardSwish,
     UnaryOp::Sin,
     UnaryOp::Cos,
     UnaryOp::Round,
@@ -39,6 +41,23 @@ const REAL_OPS: [UnaryOp; 32] = [
     UnaryOp::Asinh,
     UnaryOp::Acosh,
     UnaryOp::Atanh,
+];
+
+/// Functions that the device computes in double precision.
+const DOUBLE_OPS: [UnaryOp; 13] = [
+    UnaryOp::Relu,
+    UnaryOp::LeakyRelu { alpha: 0.1 },
+    UnaryOp::Clip { low: -0.5, high: 1.25 },
+    UnaryOp::Affine { scale: -1.5, shift: 0.25 },
+    UnaryOp::HardSigmoid { alpha: 0.3, beta: 0.5 },
+    UnaryOp::Sqrt,
+    UnaryOp::Reciprocal,
+    UnaryOp::Abs,
+    UnaryOp::Sign,
+    UnaryOp::Floor,
+    UnaryOp::Ceil,
+    UnaryOp::Round,
+    UnaryOp::HardSwish,
 ];
 
 const BINARY_OPS: [BinaryOp; 15] = [
@@ -227,8 +246,7 @@ fn double_precision_agrees() {
             let kernel = Kernel::Binary { op, activation: Activation::None };
             compare(seed, &kernel, &reads, &[packed(result, &[300])], 0.0);
         }
-        let ops = [0, 1, 3, 4, 6, 10, 11, 12, 13, 14, 15, 22];
-        let op = REAL_OPS[ops[seed as usize % ops.len()]];
+        let op = DOUBLE_OPS[seed as usize % DOUBLE_OPS.len()];
         let desc = packed(DataType::Float64, &[5, 60]);
         compare(seed, &Kernel::Unary(op), &[wild(&mut random, &desc)], &[desc], 0.0);
     }

@@ -7,7 +7,6 @@ pub mod recurrent;
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::activation::tanh_gelu;
 use super::attend::numbers;
 use super::convolution::correlated;
 use super::decomposition::{composed, Composer, Decomposition, Part};
@@ -55,7 +54,7 @@ fn bias_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
 fn fast_gelu(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = biased(&mut c, 1)?;
-    let y = tanh_gelu(&mut c, &x)?;
+    let y = c.unary(UnaryOp::TanhGelu, &x)?;
     c.finish(y)
 }
 

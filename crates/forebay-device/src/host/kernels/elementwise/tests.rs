@@ -44,8 +44,12 @@ fn naive(op: UnaryOp, x: f64) -> f64 {
         UnaryOp::Ceil => x.ceil(),
         UnaryOp::Erf => libm::erf(x),
         UnaryOp::Gelu => 0.5 * x * (1.0 + libm::erf(x / 2f64.sqrt())),
+        UnaryOp::TanhGelu => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+        }
         UnaryOp::Softplus => x.exp().ln_1p(),
         UnaryOp::Silu => x / (1.0 + (-x).exp()),
+        UnaryOp::HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         UnaryOp::Sin => x.sin(),
         UnaryOp::Cos => x.cos(),
         UnaryOp::Round => x.round_ties_even(),
@@ -68,7 +72,7 @@ fn naive(op: UnaryOp, x: f64) -> f64 {
     }
 }
 
-const REAL_OPS: [UnaryOp; 32] = [
+const REAL_OPS: [UnaryOp; 34] = [
     UnaryOp::Relu,
     UnaryOp::LeakyRelu { alpha: 0.1 },
     UnaryOp::Elu { alpha: 0.7 },
@@ -87,8 +91,10 @@ const REAL_OPS: [UnaryOp; 32] = [
     UnaryOp::Ceil,
     UnaryOp::Erf,
     UnaryOp::Gelu,
+    UnaryOp::TanhGelu,
     UnaryOp::Softplus,
     UnaryOp::Silu,
+    UnaryOp::HardSwish,
     UnaryOp::Sin,
     UnaryOp::Cos,
     UnaryOp::Round,

@@ -46,6 +46,7 @@ unsafe fn forward_long(op: UnaryOp, x: &View, y: &View) -> bool {
             UnaryOp::Sigmoid => map_long(x, y, sigmoid::<f32>),
             UnaryOp::Silu => map_long(x, y, silu::<f32>),
             UnaryOp::Gelu => map_long(x, y, gelu::<f32>),
+            UnaryOp::TanhGelu => map_long(x, y, tanh_gelu::<f32>),
             UnaryOp::Erf => map_long(x, y, <f32 as Float>::error_function),
             UnaryOp::Tanh => map_long(x, y, <f32 as Float>::hyperbolic_tangent),
             UnaryOp::Exp => map_long(x, y, <f32 as Float>::exponential),
@@ -156,6 +157,28 @@ fn gelu<T: Float>(x: T) -> T {
     T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).error_function())
 }
 
+/// tanh(x (linear + cubic x^2)) and linear + 3 cubic x^2, of the approximate Gaussian error linear unit.
+#[inline(always)]
+fn tanh_gate<T: Float>(x: T) -> (T, T) {
+    // sqrt(2 / pi).
+    const LINEAR: f64 = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+    const CUBIC: f64 = 0.044_715 * LINEAR;
+    let (linear, square) = (T::from_f64(LINEAR), x * x);
+    let tanh = (x * (linear + T::from_f64(CUBIC) * square)).hyperbolic_tangent();
+    (tanh, linear + T::from_f64(3.0 * CUBIC) * square)
+}
+
+#[inline(always)]
+fn tanh_gelu<T: Float>(x: T) -> T {
+    T::from_f64(0.5) * x * (T::ONE + tanh_gate(x).0)
+}
+
+/// x / 6 + 1 / 2 between 0 and 1.
+#[inline(always)]
+fn hard_gate<T: Float>(x: T) -> T {
+    limited(T::from_f64(1.0 / 6.0) * x + T::from_f64(0.5), T::ZERO, T::ONE)
+}
+
 /// ln(1 + exp(x)) without overflow.
 #[inline(always)]
 fn softplus<T: Float>(x: T) -> T {
@@ -202,8 +225,10 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             UnaryOp::Ceil => map1(x, y, T::ceil),
             UnaryOp::Erf => map1(x, y, T::error_function),
             UnaryOp::Gelu => map1(x, y, gelu::<T>),
+            UnaryOp::TanhGelu => map1(x, y, tanh_gelu::<T>),
             UnaryOp::Softplus => map1(x, y, softplus::<T>),
             UnaryOp::Silu => map1(x, y, silu::<T>),
+            UnaryOp::HardSwish => map1(x, y, |x: T| x * hard_gate(x)),
             UnaryOp::Sin => map1(x, y, T::sine),
             UnaryOp::Cos => map1(x, y, T::cosine),
             UnaryOp::Round => map1(x, y, T::round_to_even),
@@ -299,11 +324,23 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
                     dy * (distribution + x * (density * (-half * (x * x)).exponential()))
                 })
             }
+            UnaryOp::TanhGelu => map2(dy, value, dx, |dy: T, x: T| {
+                let (half, (tanh, slope)) = (real(0.5), tanh_gate(x));
+                dy * (half * (T::ONE + tanh) + half * x * (T::ONE - tanh * tanh) * slope)
+            }),
             UnaryOp::Softplus => map2(dy, value, dx, |dy: T, x: T| dy * sigmoid(x)),
             UnaryOp::Silu => map2(dy, value, dx, |dy: T, x: T| {
                 let s = sigmoid(x);
                 dy * (s * (T::ONE + x * (T::ONE - s)))
             }),
+            UnaryOp::HardSwish => {
+                let sixth = real(1.0 / 6.0);
+                map2(dy, value, dx, move |dy: T, x: T| {
+                    let gate = hard_gate(x);
+                    let is_inside = gate > T::ZERO && gate < T::ONE;
+                    dy * if is_inside { gate + x * sixth } else { gate }
+                })
+            }
             UnaryOp::Sin => map2(dy, value, dx, |dy: T, x: T| dy * x.cosine()),
             UnaryOp::Cos => map2(dy, value, dx, |dy: T, x: T| -dy * x.sine()),
             UnaryOp::Tan => map2(dy, value, dx, |dy: T, y: T| dy * (T::ONE + y * y)),
