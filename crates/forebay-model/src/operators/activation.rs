@@ -29,7 +29,7 @@ pub const ROWS: &[Operator] = &[
     composed!("HardSigmoid", |view| {
         unary(view, UnaryOp::HardSigmoid { alpha: view.float("alpha", 0.2)?, beta: view.float("beta", 0.5)? })
     }),
-    composed!("HardSwish", hard_swish),
+    composed!("HardSwish", |view| unary(view, UnaryOp::HardSwish)),
     composed!("IsInf", is_infinite),
     composed!("IsNaN", is_nan),
     composed!("LeakyRelu", |view| unary(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })),
@@ -122,10 +122,6 @@ fn gelu(view: NodeView) -> Result<Decomposition, ModelError> {
         "tanh" => unary(view, UnaryOp::TanhGelu),
         other => Err(view.error(format!("attribute approximate is none or tanh, not '{other}'"))),
     }
-}
-
-fn hard_swish(view: NodeView) -> Result<Decomposition, ModelError> {
-    unary(view, UnaryOp::HardSwish)
 }
 
 fn mish(view: NodeView) -> Result<Decomposition, ModelError> {
