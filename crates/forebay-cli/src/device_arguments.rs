@@ -9,7 +9,7 @@ use forebay::{
 };
 use forebay_device::host::threads_of;
 
-use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::heap_arguments::{byte_rate, HeapArguments};
 use crate::output;
 
 /// In which order kernels are planned.
@@ -126,8 +126,8 @@ pub struct DeviceArguments {
     /// In what device memory is had.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// For experiments with --simulate-device: slow copies between host and device down to this many bytes per second, each way
-    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    /// For experiments with --simulate-device: slow copies between host and device down to this speed, each way: 8GB/s
+    #[arg(long, value_name = "SIZE/s", value_parser = byte_rate)]
     pub link_speed: Option<u64>,
     /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
     /// not depend on it

@@ -55,6 +55,14 @@ pub fn byte_count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A number of bytes per second: a size, with or without `/s` behind it.
+///
+/// # Errors
+/// As [`byte_count`].
+pub fn byte_rate(text: &str) -> Result<u64, String> {
+    byte_count(text.strip_suffix("/s").unwrap_or(text))
+}
+
 /// What a variable says that turns something off.
 fn switch(variable: &str, text: &str) -> Result<bool, String> {
     match text {

@@ -124,8 +124,11 @@ fn a_limit_below_what_the_program_itself_takes_says_so() {
 #[test]
 fn a_plan_for_a_simulated_device_takes_the_speed_of_its_link() {
     let model = example("brain/unet3d.onnx");
-    let flags = ["plan", &model, "--train", "--simulate-device", "50%", "--link-speed", "1GB"];
-    assert!(bytes(&json(&flags), "bytes_to_device") > 0);
+    let planned = |speed| json(&["plan", &model, "--train", "--simulate-device", "50%", "--link-speed", speed]);
+    let [slow, fast] = ["100MB/s", "8GB"].map(planned);
+    assert!(bytes(&fast, "bytes_to_device") > 0);
+    let seconds = |report: &Value| report["predicted_seconds"].as_f64().unwrap();
+    assert!(seconds(&slow) > seconds(&fast), "{slow} {fast}");
 }
 
 #[test]
