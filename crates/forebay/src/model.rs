@@ -270,12 +270,13 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
 }
 
 /// Types a graph for training with inputs of these sizes. Attention that is written as products becomes one kernel,
-/// as group normalization does that is written as instance normalization.
+/// as group normalization does that is written as instance normalization, and activations that are written as several operators.
 fn recognized(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     graph.selects_branches = true;
     let mut graph = typed(graph, sizes)?;
     recognize::attention(&mut graph, false)?;
     recognize::group_normalizations(&mut graph)?;
+    recognize::activations(&mut graph);
     Ok(graph)
 }
 
