@@ -45,7 +45,14 @@ impl Launch {
         let out = &mut out[..rows * keys];
         let cap = self.options.softcap;
         if cap != 0.0 {
-            wide(|| out.iter_mut().for_each(|score| *score = (*score / cap).hyperbolic_tangent()));
+            wide(
+                #[inline(always)]
+                || {
+                    for score in out.iter_mut() {
+                        *score = (*score / cap).hyperbolic_tangent();
+                    }
+                },
+            );
             if let Some(slopes) = slopes {
                 slopes.iter_mut().zip(out.iter()).for_each(|(slope, &tanh)| *slope = 1.0 - tanh * tanh);
             }
@@ -78,5 +85,7 @@ impl Launch {
 /// line = exp(line - shift).
 #[inline(always)]
 pub(super) fn exponentials(line: &mut [f32], shift: f32) {
-    line.iter_mut().for_each(|score| *score = (*score - shift).exponential());
+    for score in line {
+        *score = (*score - shift).exponential();
+    }
 }

@@ -199,7 +199,12 @@ unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(),
             }
             UnaryOp::Elu { alpha } => {
                 let alpha = number(alpha);
-                map1(x, y, move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x })
+                map1(
+                    x,
+                    y,
+                    #[inline(always)]
+                    move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x },
+                )
             }
             UnaryOp::Clip { low, high } => {
                 let (low, high) = (number(low), number(high));
@@ -282,7 +287,13 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             }
             UnaryOp::Elu { alpha } => {
                 let alpha = number(alpha);
-                map2(dy, value, dx, move |dy: T, x: T| if x > T::ZERO { dy } else { dy * alpha * x.exponential() })
+                map2(
+                    dy,
+                    value,
+                    dx,
+                    #[inline(always)]
+                    move |dy: T, x: T| if x > T::ZERO { dy } else { dy * alpha * x.exponential() },
+                )
             }
             UnaryOp::Clip { low, high } => {
                 let (low, high) = (number(low), number(high));
@@ -313,26 +324,56 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
             UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Round => map1(dy, dx, |_: T| T::ZERO),
             UnaryOp::Erf => {
                 let factor = real(std::f64::consts::FRAC_2_SQRT_PI);
-                map2(dy, value, dx, move |dy: T, x: T| dy * (factor * (-(x * x)).exponential()))
+                map2(
+                    dy,
+                    value,
+                    dx,
+                    #[inline(always)]
+                    move |dy: T, x: T| dy * (factor * (-(x * x)).exponential()),
+                )
             }
             UnaryOp::Gelu => {
                 let (half, root_half) = (real(0.5), real(std::f64::consts::FRAC_1_SQRT_2));
                 // The normal density at 0: 1 / sqrt(2 pi).
                 let density = real(0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
-                map2(dy, value, dx, move |dy: T, x: T| {
-                    let distribution = half * (T::ONE + (x * root_half).error_function());
-                    dy * (distribution + x * (density * (-half * (x * x)).exponential()))
-                })
+                map2(
+                    dy,
+                    value,
+                    dx,
+                    #[inline(always)]
+                    move |dy: T, x: T| {
+                        let distribution = half * (T::ONE + (x * root_half).error_function());
+                        dy * (distribution + x * (density * (-half * (x * x)).exponential()))
+                    },
+                )
             }
-            UnaryOp::TanhGelu => map2(dy, value, dx, |dy: T, x: T| {
-                let (half, (tanh, slope)) = (real(0.5), tanh_gate(x));
-                dy * (half * (T::ONE + tanh) + half * x * (T::ONE - tanh * tanh) * slope)
-            }),
-            UnaryOp::Softplus => map2(dy, value, dx, |dy: T, x: T| dy * sigmoid(x)),
-            UnaryOp::Silu => map2(dy, value, dx, |dy: T, x: T| {
-                let s = sigmoid(x);
-                dy * (s * (T::ONE + x * (T::ONE - s)))
-            }),
+            UnaryOp::TanhGelu => map2(
+                dy,
+                value,
+                dx,
+                #[inline(always)]
+                |dy: T, x: T| {
+                    let (half, (tanh, slope)) = (real(0.5), tanh_gate(x));
+                    dy * (half * (T::ONE + tanh) + half * x * (T::ONE - tanh * tanh) * slope)
+                },
+            ),
+            UnaryOp::Softplus => map2(
+                dy,
+                value,
+                dx,
+                #[inline(always)]
+                |dy: T, x: T| dy * sigmoid(x),
+            ),
+            UnaryOp::Silu => map2(
+                dy,
+                value,
+                dx,
+                #[inline(always)]
+                |dy: T, x: T| {
+                    let s = sigmoid(x);
+                    dy * (s * (T::ONE + x * (T::ONE - s)))
+                },
+            ),
             UnaryOp::HardSwish => {
                 let sixth = real(1.0 / 6.0);
                 map2(dy, value, dx, move |dy: T, x: T| {

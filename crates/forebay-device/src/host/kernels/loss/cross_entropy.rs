@@ -207,7 +207,11 @@ impl<T: Float> Operands<T> {
                 let row = unsafe { self.logits.slice(first + i * classes, classes) };
                 let row_highest = largest(row);
                 let mut accumulators = Accumulators::new();
-                accumulators.add(row, |x| [(x - row_highest).exponential().to_f64()]);
+                accumulators.add(
+                    row,
+                    #[inline(always)]
+                    |x| [(x - row_highest).exponential().to_f64()],
+                );
                 highest[i] = row_highest;
                 sums[i] = T::from_f64(accumulators.totals()[0]);
             }
@@ -374,6 +378,18 @@ pub(super) unsafe fn gradient<T: Float>(
     Ok(())
 }
 
+/// The gradient by a logit, from the largest logit of its position and the sum of the exponentials of their distances to it.
+#[inline(always)]
+fn slope<T: Float>(scale: T, (x, highest, sum): (T, T, T), is_label: bool, target: i32) -> T {
+    let probability = (x - highest).exponential() / sum;
+    let slope = scale * (if is_label { probability - T::ONE } else { probability });
+    match target {
+        IGNORED => T::ZERO,
+        NO_CLASS => T::NAN,
+        _ => slope,
+    }
+}
+
 /// # Safety
 /// As [`gradient`], and no one else may touch the group's logits or gradients.
 #[inline(always)]
@@ -387,15 +403,6 @@ unsafe fn gradient_of_group<T: Float>(
     let targets = operands.targets(group);
     // SAFETY: the caller's promise. All logits are read for the sums before any gradient is written in their place.
     let (highest, sums) = unsafe { operands.largest_and_sums(group) };
-    let slope = |x: T, highest: T, sum: T, is_label: bool, target: i32| {
-        let probability = (x - highest).exponential() / sum;
-        let slope = scale * (if is_label { probability - T::ONE } else { probability });
-        match target {
-            IGNORED => T::ZERO,
-            NO_CLASS => T::NAN,
-            _ => slope,
-        }
-    };
     let mut buffer = Buffer::new();
     let Layout { classes, class_stride, .. } = operands.layout;
     let first_logit = operands.layout.logit(group.image, group.position);
@@ -410,7 +417,7 @@ unsafe fn gradient_of_group<T: Float>(
                     (buffer.load(operands.logits.at((first_logit + start) as isize), 1, count, drow.as_ptr()), drow)
                 };
                 for (class, (dx, &x)) in (first as i32..).zip(drow.iter_mut().zip(row)) {
-                    *dx = slope(x, highest[i], sums[i], class == targets[i], targets[i]);
+                    *dx = slope(scale, (x, highest[i], sums[i]), class == targets[i], targets[i]);
                 }
             }
         }
@@ -425,7 +432,7 @@ unsafe fn gradient_of_group<T: Float>(
         };
         let positions = highest.iter().zip(&sums).zip(&targets);
         for ((dx, &x), ((&highest, &sum), &target)) in drow.iter_mut().zip(row).zip(positions) {
-            *dx = slope(x, highest, sum, class as i32 == target, target);
+            *dx = slope(scale, (x, highest, sum), class as i32 == target, target);
         }
     }
 }

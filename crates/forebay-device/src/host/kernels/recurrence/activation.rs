@@ -45,13 +45,21 @@ pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values:
         RecurrentActivation::Affine { alpha, beta } => each(values, limit, |x| alpha * x + beta),
         RecurrentActivation::LeakyRelu { alpha } => each(values, limit, |x| if x < 0.0 { alpha * x } else { x }),
         RecurrentActivation::ThresholdedRelu { alpha } => each(values, limit, |x| if x <= alpha { 0.0 } else { x }),
-        RecurrentActivation::ScaledTanh { alpha, beta } => each(values, limit, |x| alpha * tanh_f32(beta * x)),
+        RecurrentActivation::ScaledTanh { alpha, beta } => each(
+            values,
+            limit,
+            #[inline(always)]
+            |x| alpha * tanh_f32(beta * x),
+        ),
         RecurrentActivation::HardSigmoid { alpha, beta } => {
             each(values, limit, |x| hard(alpha * x + beta));
         }
-        RecurrentActivation::Elu { alpha } => {
-            each(values, limit, |x| if x < 0.0 { alpha * exp_minus_one_f32(x) } else { x })
-        }
+        RecurrentActivation::Elu { alpha } => each(
+            values,
+            limit,
+            #[inline(always)]
+            |x| if x < 0.0 { alpha * exp_minus_one_f32(x) } else { x },
+        ),
         RecurrentActivation::Softsign => each(values, limit, |x| x / (1.0 + x.abs())),
         RecurrentActivation::Softplus => each(values, limit, softplus),
     }
@@ -97,10 +105,17 @@ pub(super) fn slopes(
         RecurrentActivation::ThresholdedRelu { alpha } => {
             slope_each(xs, ys, limit, slopes, |x, _| if x > alpha { 1.0 } else { 0.0 });
         }
-        RecurrentActivation::ScaledTanh { alpha, beta } => slope_each(xs, ys, limit, slopes, |x, _| {
-            let tanh = tanh_f32(beta * x);
-            alpha * beta * (1.0 - tanh * tanh)
-        }),
+        RecurrentActivation::ScaledTanh { alpha, beta } => slope_each(
+            xs,
+            ys,
+            limit,
+            slopes,
+            #[inline(always)]
+            |x, _| {
+                let tanh = tanh_f32(beta * x);
+                alpha * beta * (1.0 - tanh * tanh)
+            },
+        ),
         RecurrentActivation::HardSigmoid { alpha, beta } => slope_each(xs, ys, limit, slopes, |x, _| {
             let line = alpha * x + beta;
             if line > 0.0 && line < 1.0 {
@@ -110,12 +125,26 @@ pub(super) fn slopes(
             }
         }),
         RecurrentActivation::Elu { alpha } => {
-            slope_each(xs, ys, limit, slopes, |x, _| if x > 0.0 { 1.0 } else { alpha * exp_f32(x) });
+            slope_each(
+                xs,
+                ys,
+                limit,
+                slopes,
+                #[inline(always)]
+                |x, _| if x > 0.0 { 1.0 } else { alpha * exp_f32(x) },
+            );
         }
         RecurrentActivation::Softsign => slope_each(xs, ys, limit, slopes, |x, _| {
             let divisor = 1.0 + x.abs();
             1.0 / (divisor * divisor)
         }),
-        RecurrentActivation::Softplus => slope_each(xs, ys, limit, slopes, |x, _| sigmoid(x)),
+        RecurrentActivation::Softplus => slope_each(
+            xs,
+            ys,
+            limit,
+            slopes,
+            #[inline(always)]
+            |x, _| sigmoid(x),
+        ),
     }
 }

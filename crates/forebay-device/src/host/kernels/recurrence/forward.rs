@@ -210,10 +210,13 @@ impl Forward<'_> {
             if resets_before {
                 for index in 0..present.len() {
                     let mut row = row(index);
-                    wide(|| {
-                        cell.gru_gates(&mut row, units.len());
-                        cell.gru_reset(&row, resets(index));
-                    });
+                    wide(
+                        #[inline(always)]
+                        || {
+                            cell.gru_gates(&mut row, units.len());
+                            cell.gru_reset(&row, resets(index));
+                        },
+                    );
                     if quantizes {
                         quantize(resets(index));
                     }
@@ -224,16 +227,28 @@ impl Forward<'_> {
             for (index, &sequence) in present.iter().enumerate() {
                 let mut row = row(index);
                 match (inputs.recurrence.cell, self.c) {
-                    (RecurrentCell::Gru { resets_after: true }, _) => wide(|| {
-                        cell.gru_gates(&mut row, units.len());
-                        cell.gru(&mut row, units.len(), None);
-                    }),
-                    (RecurrentCell::Gru { resets_after: false }, _) => wide(|| cell.gru(&mut row, units.len(), None)),
+                    (RecurrentCell::Gru { resets_after: true }, _) => wide(
+                        #[inline(always)]
+                        || {
+                            cell.gru_gates(&mut row, units.len());
+                            cell.gru(&mut row, units.len(), None);
+                        },
+                    ),
+                    (RecurrentCell::Gru { resets_after: false }, _) => wide(
+                        #[inline(always)]
+                        || cell.gru(&mut row, units.len(), None),
+                    ),
                     (RecurrentCell::Lstm { .. }, Some(c)) => {
                         let c = c.slice_mut(inputs.state_at(sequence, direction) + units.start, units.len());
-                        wide(|| cell.lstm(&mut row, c));
+                        wide(
+                            #[inline(always)]
+                            || cell.lstm(&mut row, c),
+                        );
                     }
-                    _ => wide(|| cell.simple(&mut row, units.len())),
+                    _ => wide(
+                        #[inline(always)]
+                        || cell.simple(&mut row, units.len()),
+                    ),
                 }
             }
         }

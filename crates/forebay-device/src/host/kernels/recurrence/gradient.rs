@@ -272,16 +272,28 @@ impl Backward<'_> {
                         let d_peepholes = c.d_peepholes.slice_mut(3 * at, 3 * units);
                         let after = &*self.state(direction, sequence, place);
                         let before = self.c_before(direction, sequence, place);
-                        wide(|| cell.lstm_gradient(gates, (before, after), (dh, dc), d_peepholes));
+                        wide(
+                            #[inline(always)]
+                            || cell.lstm_gradient(gates, (before, after), (dh, dc), d_peepholes),
+                        );
                     }
                     (RecurrentCell::Gru { resets_after: true }, _, Some(all)) => {
                         let added = self.gates(all, direction, sequence, place);
-                        wide(|| cell.gru_after_gradient(gates, added, before, dh));
+                        wide(
+                            #[inline(always)]
+                            || cell.gru_after_gradient(gates, added, before, dh),
+                        );
                     }
                     (RecurrentCell::Gru { resets_after: false }, ..) => {
-                        wide(|| cell.gru_before_gradient(gates, before, dh));
+                        wide(
+                            #[inline(always)]
+                            || cell.gru_before_gradient(gates, before, dh),
+                        );
                     }
-                    _ => wide(|| cell.simple_gradient(gates, dh)),
+                    _ => wide(
+                        #[inline(always)]
+                        || cell.simple_gradient(gates, dh),
+                    ),
                 }
             }
             let is_gru = matches!(inputs.recurrence.cell, RecurrentCell::Gru { .. });
@@ -316,7 +328,10 @@ impl Backward<'_> {
                 let gates = self.gates(self.d_gates, direction, sequence, place);
                 let before = &*self.before(self.before, direction, sequence, place);
                 let dh = &mut self.dh(direction, sequence)[..units];
-                wide(|| cell.gru_reset_gradient(gates, before, reset(sequence), dh));
+                wide(
+                    #[inline(always)]
+                    || cell.gru_reset_gradient(gates, before, reset(sequence), dh),
+                );
             }
             product(&dh(), 0..2, true);
         }

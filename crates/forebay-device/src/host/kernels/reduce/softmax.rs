@@ -73,7 +73,15 @@ pub(super) unsafe fn gradient<T: Float>(
                 let (dy, y, sum) =
                     ((dy.at(place) as *const T, 1), (y.at(place) as *const T, 1), (rounded.as_ptr(), sum_stride));
                 if logarithm {
-                    run3(dy, y, sum, dx.at(place), length, |dy: T, y: T, sum: T| dy - y.exponential() * sum);
+                    run3(
+                        dy,
+                        y,
+                        sum,
+                        dx.at(place),
+                        length,
+                        #[inline(always)]
+                        |dy: T, y: T, sum: T| dy - y.exponential() * sum,
+                    );
                 } else {
                     run3(dy, y, sum, dx.at(place), length, |dy: T, y: T, sum: T| y * (dy - sum));
                 }
@@ -118,7 +126,13 @@ unsafe fn softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, size
     // SAFETY: the caller's promise.
     unsafe {
         let highest = largest(x.slice(start, size));
-        run1((x.at(place).cast_const(), 1), y.at(place), size, |x: T| (x - highest).exponential());
+        run1(
+            (x.at(place).cast_const(), 1),
+            y.at(place),
+            size,
+            #[inline(always)]
+            |x: T| (x - highest).exponential(),
+        );
         let mut accumulators = Accumulators::new();
         accumulators.add(y.slice(start, size), |e: T| [e.to_f64()]);
         let sum = T::from_f64(accumulators.totals()[0]);
@@ -136,7 +150,11 @@ unsafe fn log_softmax_row<T: Float>(x: Pointer<T>, y: Pointer<T>, start: usize, 
         let row = x.slice(start, size);
         let highest = largest(row);
         let mut accumulators = Accumulators::new();
-        accumulators.add(row, |x: T| [(x - highest).exponential().to_f64()]);
+        accumulators.add(
+            row,
+            #[inline(always)]
+            |x: T| [(x - highest).exponential().to_f64()],
+        );
         let logarithm = T::from_f64(accumulators.totals()[0].logarithm());
         run1((x.at(place).cast_const(), 1), y.at(place), size, |x: T| x - highest - logarithm);
     }
@@ -180,9 +198,14 @@ unsafe fn softmax_columns<T: Float>(
         let mut sums = [0.0; COLUMNS];
         for k in 0..size {
             let place = (start + k * inner) as isize;
-            run2((x.at(place).cast_const(), 1), (highest.as_ptr(), 1), y.at(place), columns, |x: T, highest: T| {
-                (x - highest).exponential()
-            });
+            run2(
+                (x.at(place).cast_const(), 1),
+                (highest.as_ptr(), 1),
+                y.at(place),
+                columns,
+                #[inline(always)]
+                |x: T, highest: T| (x - highest).exponential(),
+            );
             let exponentials = y.slice(start + k * inner, columns);
             sums.iter_mut().zip(exponentials).for_each(|(sum, e)| *sum += e.to_f64());
         }
