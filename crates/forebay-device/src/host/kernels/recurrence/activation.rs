@@ -29,9 +29,14 @@ fn softplus(x: f32) -> f32 {
 
 #[inline(always)]
 fn each(values: &mut [f32], limit: Option<f32>, f: impl Fn(f32) -> f32) {
-    match limit {
-        None => values.iter_mut().for_each(|x| *x = f(*x)),
-        Some(_) => values.iter_mut().for_each(|x| *x = f(limited(*x, limit))),
+    if limit.is_none() {
+        for x in values {
+            *x = f(*x);
+        }
+        return;
+    }
+    for x in values {
+        *x = f(limited(*x, limit));
     }
 }
 

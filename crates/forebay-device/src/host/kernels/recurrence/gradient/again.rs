@@ -82,10 +82,13 @@ impl Backward<'_> {
                 let reset = |sequence: usize| self.before(all, direction, sequence, place);
                 for &sequence in &present {
                     let mut row = row(sequence);
-                    wide(|| {
-                        cell.gru_gates(&mut row, sizes.units);
-                        cell.gru_reset(&row, reset(sequence));
-                    });
+                    wide(
+                        #[inline(always)]
+                        || {
+                            cell.gru_gates(&mut row, sizes.units);
+                            cell.gru_reset(&row, reset(sequence));
+                        },
+                    );
                 }
                 let x: Vec<*const f32> = present.iter().map(|&sequence| reset(sequence).as_ptr()).collect();
                 self.to_gates(direction, &x, &present, 2..3);
@@ -95,18 +98,30 @@ impl Backward<'_> {
                 match inputs.recurrence.cell {
                     RecurrentCell::Gru { resets_after: true } => {
                         let added = self.second.map(|all| self.gates(all, direction, sequence, place));
-                        wide(|| {
-                            cell.gru_gates(&mut row, sizes.units);
-                            cell.gru(&mut row, sizes.units, added);
-                        });
+                        wide(
+                            #[inline(always)]
+                            || {
+                                cell.gru_gates(&mut row, sizes.units);
+                                cell.gru(&mut row, sizes.units, added);
+                            },
+                        );
                     }
-                    RecurrentCell::Gru { resets_after: false } => wide(|| cell.gru(&mut row, sizes.units, None)),
+                    RecurrentCell::Gru { resets_after: false } => wide(
+                        #[inline(always)]
+                        || cell.gru(&mut row, sizes.units, None),
+                    ),
                     RecurrentCell::Lstm { .. } => {
                         let c = self.state(direction, sequence, place);
                         c.copy_from_slice(self.c_before(direction, sequence, place));
-                        wide(|| cell.lstm(&mut row, c));
+                        wide(
+                            #[inline(always)]
+                            || cell.lstm(&mut row, c),
+                        );
                     }
-                    RecurrentCell::Simple => wide(|| cell.simple(&mut row, sizes.units)),
+                    RecurrentCell::Simple => wide(
+                        #[inline(always)]
+                        || cell.simple(&mut row, sizes.units),
+                    ),
                 }
             }
         }
