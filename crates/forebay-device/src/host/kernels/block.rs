@@ -138,7 +138,16 @@ pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn
     walk.for_each_run(
         #[inline(always)]
         // SAFETY: runs stay inside the operands, and no two runs share an output element.
-        |[a_offset, y_offset], length| unsafe { run1((a.at(a_offset), a_stride), y.at(y_offset), length, &f) },
+        |[a_offset, y_offset], length| unsafe {
+            run1(
+                (a.at(a_offset), a_stride),
+                y.at(y_offset),
+                length,
+                // Not `&f`: a call by reference need not be inlined.
+                #[inline(always)]
+                |a| f(a),
+            );
+        },
     );
     Ok(())
 }
@@ -163,7 +172,15 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
         #[inline(always)]
         // SAFETY: as in `map1`.
         |[a_offset, b_offset, y_offset], length| unsafe {
-            run2((a.at(a_offset), a_stride), (b.at(b_offset), b_stride), y.at(y_offset), length, &f)
+            let (a, b) = ((a.at(a_offset), a_stride), (b.at(b_offset), b_stride));
+            run2(
+                a,
+                b,
+                y.at(y_offset),
+                length,
+                #[inline(always)]
+                |a, b| f(a, b),
+            );
         },
     );
     Ok(())
@@ -196,7 +213,15 @@ pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
         // SAFETY: as in `map1`.
         |[a_offset, b_offset, c_offset, y_offset], length| unsafe {
             let (a, b, c) = ((a.at(a_offset), a_stride), (b.at(b_offset), b_stride), (c.at(c_offset), c_stride));
-            run3(a, b, c, y.at(y_offset), length, &f)
+            run3(
+                a,
+                b,
+                c,
+                y.at(y_offset),
+                length,
+                #[inline(always)]
+                |a, b, c| f(a, b, c),
+            );
         },
     );
     Ok(())

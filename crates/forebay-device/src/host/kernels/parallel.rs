@@ -313,7 +313,14 @@ impl<const N: usize> Walk<N> {
         for_chunks(self.count(), CHUNK, |range| {
             wide(
                 #[inline(always)]
-                || self.runs(range, &work),
+                || {
+                    self.runs(
+                        range,
+                        // Not `&work`: a call by reference need not be inlined.
+                        #[inline(always)]
+                        |offsets, length| work(offsets, length),
+                    );
+                },
             );
         });
     }

@@ -300,10 +300,14 @@ pub(in super::super) unsafe fn sums<T: Float>(
             #[inline(always)]
             || {
                 let mut sums = [0.0; 2];
-                range.for_each(|chunk| {
-                    // SAFETY: the caller's promise.
-                    operands.layout.for_each_group(chunk, |group| unsafe { operands.add_group(group, &mut sums) });
-                });
+                for chunk in range {
+                    operands.layout.for_each_group(
+                        chunk,
+                        #[inline(always)]
+                        // SAFETY: the caller's promise.
+                        |group| unsafe { operands.add_group(group, &mut sums) },
+                    );
+                }
                 sums
             },
         )
@@ -367,10 +371,12 @@ pub(super) unsafe fn gradient<T: Float>(
             #[inline(always)]
             || {
                 for chunk in range {
-                    operands.layout.for_each_group(chunk, |group| {
+                    operands.layout.for_each_group(
+                        chunk,
+                        #[inline(always)]
                         // SAFETY: the caller's promise; groups are disjoint.
-                        unsafe { gradient_of_group(&operands, group, scale, dlogits, layout) };
-                    });
+                        |group| unsafe { gradient_of_group(&operands, group, scale, dlogits, layout) },
+                    );
                 }
             },
         );

@@ -20,17 +20,23 @@ const COLUMNS: usize = 256;
 pub(super) unsafe fn forward<T: Float>(axis: usize, logarithm: bool, x: &View, y: &View) -> Result<(), String> {
     let (outer, size, inner) = shape(axis, &[*x, *y])?;
     let (x, y) = (Pointer::<T>::of(x), Pointer::<T>::of(y));
-    for_columns(outer, size, inner, |start, columns| {
-        // SAFETY: these columns are inside the operands, and this task's alone.
-        unsafe {
-            match (inner, logarithm) {
-                (1, false) => softmax_row(x, y, start, size),
-                (1, true) => log_softmax_row(x, y, start, size),
-                (_, false) => softmax_columns(x, y, start, size, inner, columns),
-                (_, true) => log_softmax_columns(x, y, start, size, inner, columns),
+    for_columns(
+        outer,
+        size,
+        inner,
+        #[inline(always)]
+        |start, columns| {
+            // SAFETY: these columns are inside the operands, and this task's alone.
+            unsafe {
+                match (inner, logarithm) {
+                    (1, false) => softmax_row(x, y, start, size),
+                    (1, true) => log_softmax_row(x, y, start, size),
+                    (_, false) => softmax_columns(x, y, start, size, inner, columns),
+                    (_, true) => log_softmax_columns(x, y, start, size, inner, columns),
+                }
             }
-        }
-    });
+        },
+    );
     Ok(())
 }
 
@@ -47,47 +53,57 @@ pub(super) unsafe fn gradient<T: Float>(
 ) -> Result<(), String> {
     let (outer, size, inner) = shape(axis, &[*dy, *y, *dx])?;
     let (dy, y, dx) = (Pointer::<T>::of(dy), Pointer::<T>::of(y), Pointer::<T>::of(dx));
-    for_columns(outer, size, inner, |start, columns| {
-        let mut sums = [0.0; COLUMNS];
-        // SAFETY: these columns are inside the operands, and this task's alone.
-        unsafe {
-            if inner == 1 {
-                let mut accumulators = Accumulators::new();
-                let (dy, y) = (dy.slice(start, size), y.slice(start, size));
-                accumulators.add2(dy, y, |dy, y| if logarithm { [dy.to_f64()] } else { [dy.to_f64() * y.to_f64()] });
-                [sums[0]] = accumulators.totals();
-            } else {
-                for k in 0..size {
-                    let (dy, y) = (dy.slice(start + k * inner, columns), y.slice(start + k * inner, columns));
-                    for (sum, (dy, y)) in sums.iter_mut().zip(dy.iter().zip(y)) {
-                        *sum += if logarithm { dy.to_f64() } else { dy.to_f64() * y.to_f64() };
+    for_columns(
+        outer,
+        size,
+        inner,
+        #[inline(always)]
+        |start, columns| {
+            let mut sums = [0.0; COLUMNS];
+            // SAFETY: these columns are inside the operands, and this task's alone.
+            unsafe {
+                if inner == 1 {
+                    let mut accumulators = Accumulators::new();
+                    let (dy, y) = (dy.slice(start, size), y.slice(start, size));
+                    accumulators.add2(
+                        dy,
+                        y,
+                        |dy, y| if logarithm { [dy.to_f64()] } else { [dy.to_f64() * y.to_f64()] },
+                    );
+                    [sums[0]] = accumulators.totals();
+                } else {
+                    for k in 0..size {
+                        let (dy, y) = (dy.slice(start + k * inner, columns), y.slice(start + k * inner, columns));
+                        for (sum, (dy, y)) in sums.iter_mut().zip(dy.iter().zip(y)) {
+                            *sum += if logarithm { dy.to_f64() } else { dy.to_f64() * y.to_f64() };
+                        }
+                    }
+                }
+                let mut rounded = [T::ZERO; COLUMNS];
+                rounded.iter_mut().zip(&sums).for_each(|(rounded, &sum)| *rounded = T::from_f64(sum));
+                // A row is a run of `size` elements with one sum, a group of columns is `size` runs with a sum per column.
+                let (runs, length, sum_stride) = if inner == 1 { (1, size, 0) } else { (size, columns, 1) };
+                for k in 0..runs {
+                    let place = (start + k * inner) as isize;
+                    let (dy, y, sum) =
+                        ((dy.at(place) as *const T, 1), (y.at(place) as *const T, 1), (rounded.as_ptr(), sum_stride));
+                    if logarithm {
+                        run3(
+                            dy,
+                            y,
+                            sum,
+                            dx.at(place),
+                            length,
+                            #[inline(always)]
+                            |dy: T, y: T, sum: T| dy - y.exponential() * sum,
+                        );
+                    } else {
+                        run3(dy, y, sum, dx.at(place), length, |dy: T, y: T, sum: T| y * (dy - sum));
                     }
                 }
             }
-            let mut rounded = [T::ZERO; COLUMNS];
-            rounded.iter_mut().zip(&sums).for_each(|(rounded, &sum)| *rounded = T::from_f64(sum));
-            // A row is a run of `size` elements with one sum, a group of columns is `size` runs with a sum per column.
-            let (runs, length, sum_stride) = if inner == 1 { (1, size, 0) } else { (size, columns, 1) };
-            for k in 0..runs {
-                let place = (start + k * inner) as isize;
-                let (dy, y, sum) =
-                    ((dy.at(place) as *const T, 1), (y.at(place) as *const T, 1), (rounded.as_ptr(), sum_stride));
-                if logarithm {
-                    run3(
-                        dy,
-                        y,
-                        sum,
-                        dx.at(place),
-                        length,
-                        #[inline(always)]
-                        |dy: T, y: T, sum: T| dy - y.exponential() * sum,
-                    );
-                } else {
-                    run3(dy, y, sum, dx.at(place), length, |dy: T, y: T, sum: T| y * (dy - sum));
-                }
-            }
-        }
-    });
+        },
+    );
     Ok(())
 }
 
