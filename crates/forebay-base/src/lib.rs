@@ -1,6 +1,6 @@
 //! The words of Forebay: what every other crate speaks, and nothing that acts.
 //!
-//! Floor 0 of the house. No logic beyond arithmetic, no dependencies.
+//! Floor 0 of the house. No logic beyond arithmetic, no dependency but `libm`.
 //!
 //! | module | holds |
 //! |---|---|
