@@ -309,6 +309,7 @@ impl<const N: usize> Walk<N> {
 
     /// Calls `work(offsets, length)` for every run along the innermost dimension, in parallel over chunks, as vector code.
     #[inline(always)]
+    #[allow(clippy::redundant_closure)]
     pub fn for_each_run(&self, work: impl Fn([isize; N], usize) + Sync) {
         for_chunks(self.count(), CHUNK, |range| {
             wide(
