@@ -64,7 +64,7 @@ const HELP: &str = "Development tasks:
   cargo xtask tidy                      layers between files, file lengths, leftovers, links, recipes and results of documents
   cargo xtask docs                      builds the guide (docs/) into target/book and checks its links; needs mdbook
   cargo xtask fuzz [TARGET] [--minutes N]   fuzz targets, 10 minutes each; needs cargo-fuzz and a C++ compiler
-  cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, 5 minutes
+  cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, minutes
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more

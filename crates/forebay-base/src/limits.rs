@@ -26,7 +26,7 @@ pub struct Limits {
     pub copy_streams: bool,
     /// Whether copies run on the workers, so that kernels have fewer of them meanwhile. Elsewhere they have engines of their own.
     pub copies_use_workers: bool,
-    /// Bytes per second, each way, of a link between host and device that is simulated.
+    /// Bytes per second, each way, of a simulated link between host and device; none where no link is simulated.
     pub link_bytes_per_second: Option<u64>,
     /// Number of execution workers (threads, compute units), for cost estimates only: no result depends on it.
     pub workers: u32,

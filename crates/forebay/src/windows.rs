@@ -144,8 +144,10 @@ impl Windows {
         }
         for &size in sizes {
             let (middle, deviation) = ((size as f32 - 1.0) / 2.0, size as f32 / 8.0);
-            let distance = |place: u64| (place as f32 - middle) / deviation;
-            let at = |place: u64| libm::expf(-distance(place) * distance(place) / 2.0);
+            let at = |place: u64| {
+                let distance = (place as f32 - middle) / deviation;
+                libm::expf(-distance * distance / 2.0)
+            };
             weights = weights.iter().flat_map(|&weight| (0..size).map(move |place| weight * at(place))).collect();
         }
         let least = weights.iter().fold(f32::INFINITY, |least, &weight| least.min(weight)).max(1e-3);

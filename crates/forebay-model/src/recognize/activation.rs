@@ -1,5 +1,5 @@
-//! Activations that exporters write as several operators: x Phi(x) with the error function or with a hyperbolic tangent, x sigmoid(x),
-//! and the same with a line in place of the sigmoid.
+//! Activations that exporters write as several operators: GELU with the error function or with a hyperbolic tangent, x sigmoid(x), and
+//! x hardsigmoid(x).
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -23,9 +23,9 @@ const OF_TANGENT: Polynomial = [0.0, FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.0, 0.044_
 /// Coefficients, from the constant to the cube.
 type Polynomial = [f64; 4];
 
-/// Replaces x / 2 (1 + erf(x / sqrt 2)) by the operator `Gelu`, the same with the tanh that is close to it by its `approximate` form, x sigmoid(x)
-/// by `Swish` and x hardsigmoid(x) by `HardSwish`, for float32: one pass over the elements instead of up to nine, of which a gradient reads x alone. Every value
-/// must have its type.
+/// Replaces x / 2 (1 + erf(x / sqrt 2)) by the operator `Gelu`, its approximation with a tanh by `Gelu` with `approximate="tanh"`, x sigmoid(x)
+/// by `Swish` and x hardsigmoid(x) by `HardSwish`, for float32. One pass over the elements takes the place of up to nine, and the gradient
+/// needs x alone. Every value must have its type.
 pub fn activations(graph: &mut Graph) {
     let found: Vec<(usize, ValueId, Operation)> = {
         let uses = Uses::of(graph);

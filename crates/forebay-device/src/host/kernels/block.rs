@@ -130,7 +130,7 @@ fn walk_of<const N: usize>(sizes: &[usize], strides: [Vec<isize>; N]) -> Result<
 /// # Safety
 /// As [`super::run`], and the element types must be those of the views.
 #[inline(always)]
-#[allow(clippy::redundant_closure)]
+#[allow(clippy::redundant_closure, reason = "a call by reference need not be inlined")]
 pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn(A) -> Y + Sync) -> Result<(), String> {
     let sizes = y.sizes();
     let walk = walk_of(&sizes, [broadcast_strides(a, &sizes)?, broadcast_strides(y, &sizes)?])?;
@@ -144,7 +144,6 @@ pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn
                 (a.at(a_offset), a_stride),
                 y.at(y_offset),
                 length,
-                // Not `&f`: a call by reference need not be inlined.
                 #[inline(always)]
                 |a| f(a),
             );
@@ -158,7 +157,7 @@ pub(super) unsafe fn map1<A: Element, Y: Element>(a: &View, y: &View, f: impl Fn
 /// # Safety
 /// As [`map1`].
 #[inline(always)]
-#[allow(clippy::redundant_closure)]
+#[allow(clippy::redundant_closure, reason = "a call by reference need not be inlined")]
 pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
     a: &View,
     b: &View,
@@ -193,7 +192,7 @@ pub(super) unsafe fn map2<A: Element, B: Element, Y: Element>(
 /// # Safety
 /// As [`map1`].
 #[inline(always)]
-#[allow(clippy::redundant_closure)]
+#[allow(clippy::redundant_closure, reason = "a call by reference need not be inlined")]
 pub(super) unsafe fn map3<A: Element, B: Element, C: Element, Y: Element>(
     a: &View,
     b: &View,

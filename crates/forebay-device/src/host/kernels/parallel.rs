@@ -309,7 +309,7 @@ impl<const N: usize> Walk<N> {
 
     /// Calls `work(offsets, length)` for every run along the innermost dimension, in parallel over chunks, as vector code.
     #[inline(always)]
-    #[allow(clippy::redundant_closure)]
+    #[allow(clippy::redundant_closure, reason = "a call by reference need not be inlined")]
     pub fn for_each_run(&self, work: impl Fn([isize; N], usize) + Sync) {
         for_chunks(self.count(), CHUNK, |range| {
             wide(
@@ -317,7 +317,6 @@ impl<const N: usize> Walk<N> {
                 || {
                     self.runs(
                         range,
-                        // Not `&work`: a call by reference need not be inlined.
                         #[inline(always)]
                         |offsets, length| work(offsets, length),
                     );

@@ -157,7 +157,7 @@ fn gelu<T: Float>(x: T) -> T {
     T::from_f64(0.5) * x * (T::ONE + (x * T::from_f64(std::f64::consts::FRAC_1_SQRT_2)).error_function())
 }
 
-/// tanh(x (linear + cubic x^2)) and linear + 3 cubic x^2, of the approximate Gaussian error linear unit.
+/// Of [`UnaryOp::TanhGelu`]: the tanh of x (linear + cubic x^2), and the derivative of that argument.
 #[inline(always)]
 fn tanh_gate<T: Float>(x: T) -> (T, T) {
     // sqrt(2 / pi).
