@@ -21,6 +21,7 @@
 //! | [`accuracy`] | `cargo xtask accuracy`: elementary functions at every number of single precision |
 //! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
 //! | [`networks`] | `cargo xtask networks`: random networks at several budgets |
+//! | [`swiftshader`] | `cargo xtask swiftshader`: every Vulkan test on a second driver |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
 //! | [`stories`] | `cargo xtask stories`: what the guide's stories claim, checked |
@@ -53,6 +54,7 @@ mod results;
 mod source;
 mod spirv;
 mod stories;
+mod swiftshader;
 mod test;
 mod tidy;
 
@@ -67,6 +69,7 @@ const HELP: &str = "Development tasks:
   cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, minutes
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
+  cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; the short ones are part of `test`
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
   cargo xtask stories [NAME] [ARGUMENTS]   the stories of docs/stories.md, minutes each; needs python3 with numpy, onnx and onnxruntime
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         "accuracy" => accuracy::accuracy(rest),
         "kills" => kills::kills(rest),
         "networks" => networks::networks(rest),
+        "swiftshader" => swiftshader::swiftshader(),
         "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),
         "stories" => stories::stories(rest),

@@ -1,9 +1,7 @@
 //! `cargo xtask test`: everything that has to pass.
 
-use std::process::Command;
-
 use crate::command::{cargo, run, run_and_keep, succeeds};
-use crate::{kernels, parts, python, tidy};
+use crate::{kernels, parts, python, swiftshader, tidy};
 
 /// Runs every check; the test runner's closing line is the last but for what was skipped.
 ///
@@ -42,7 +40,7 @@ pub fn test() -> Result<(), String> {
     let (closing, result) = run_and_keep(&mut runner, is_closing_line);
     check(result);
     if present("swiftshader") {
-        check(run(&mut on_swiftshader()));
+        check(swiftshader::sample());
     }
     check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
     if present("python") {
@@ -78,30 +76,8 @@ pub fn test() -> Result<(), String> {
     }
 }
 
-/// The Vulkan tests once more, on SwiftShader, but for what is long and like others there: whole classifiers except for one, the steps of
-/// the transformer and of the residual network, the budgets of the latter. All of it passes.
-const ON_SWIFTSHADER: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan) \
-                              - test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20)::training|resnet20::the_same_bits/)";
-
-fn on_swiftshader() -> Command {
-    let mut runner = if has_nextest() {
-        let how = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
-        let mut runner = cargo(&["nextest", "run", "--workspace", "-E", ON_SWIFTSHADER]);
-        runner.args(how);
-        runner
-    } else {
-        // Cargo's own runner selects by crate alone, and builds what it selects by itself.
-        cargo(&["test", "--package", "forebay-vulkan", "--no-fail-fast", "--tests", "--", "--quiet"])
-    };
-    // Older loaders know the second name.
-    let driver = parts::swiftshader_driver();
-    runner.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver);
-    // Its layer is newer than those of distributions.
-    runner.env("VK_LAYER_PATH", parts::swiftshader());
-    runner
-}
-
-fn has_nextest() -> bool {
+/// Whether tests run by `cargo nextest`, all of them side by side.
+pub fn has_nextest() -> bool {
     succeeds(&mut cargo(&["nextest", "--version"]))
 }
 

@@ -1,0 +1,50 @@
+//! `cargo xtask swiftshader`: the Vulkan tests once more, on a driver without 64-bit floats, 16-bit storage and sparse buffers.
+
+use std::process::Command;
+
+use crate::command::{cargo, run};
+use crate::parts;
+use crate::test::has_nextest;
+
+/// All kernels, and whole networks.
+const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
+/// Of these, what `cargo xtask test` leaves out: what takes minutes there, where a shorter test of the same network remains.
+const LONG: &str =
+    "test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20|unet3d)::(training|the_same_bits)|steps_in_parts/)";
+
+/// Every Vulkan test on SwiftShader, half an hour on two cores.
+///
+/// # Errors
+/// There is no SwiftShader, or a test failed.
+pub fn swiftshader() -> Result<(), String> {
+    if let Some(part) = parts::missing()?.iter().find(|part| part.name == "swiftshader") {
+        return Err(format!("{}: {} (.ci/run installs it)", part.name, part.reason));
+    }
+    on_swiftshader(ALL)
+}
+
+/// The Vulkan tests that are short on SwiftShader.
+///
+/// # Errors
+/// A test failed.
+pub fn sample() -> Result<(), String> {
+    on_swiftshader(&format!("({ALL}) - {LONG}"))
+}
+
+fn on_swiftshader(tests: &str) -> Result<(), String> {
+    let mut runner: Command = if has_nextest() {
+        let how = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
+        let mut runner = cargo(&["nextest", "run", "--workspace", "-E", tests]);
+        runner.args(how);
+        runner
+    } else {
+        // Cargo's own runner selects by crate alone, and builds what it selects by itself.
+        cargo(&["test", "--package", "forebay-vulkan", "--no-fail-fast", "--tests", "--", "--quiet"])
+    };
+    // Older loaders know the second name.
+    let driver = parts::swiftshader_driver();
+    runner.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver);
+    // Its layer is newer than those of distributions.
+    runner.env("VK_LAYER_PATH", parts::swiftshader());
+    run(&mut runner)
+}
