@@ -246,13 +246,32 @@ pub enum Activation {
         /// Upper limit.
         high: f32,
     },
+    /// Another function of one variable. Products and convolutions of float32 have it, and what adds the parts of a product.
+    Function(UnaryOp),
 }
 
 impl Activation {
-    /// The lower and the upper limit of what it gives. NaN stays NaN.
+    /// What applies this function to a result.
+    pub fn of(op: UnaryOp) -> Activation {
+        match op {
+            UnaryOp::Relu => Activation::Relu,
+            UnaryOp::Clip { low, high } => Activation::Clip { low, high },
+            op => Activation::Function(op),
+        }
+    }
+
+    /// The function that it applies where limits alone do not say what it does.
+    pub fn function(self) -> Option<UnaryOp> {
+        match self {
+            Activation::Function(op) => Some(op),
+            Activation::None | Activation::Relu | Activation::Clip { .. } => None,
+        }
+    }
+
+    /// The limits that it applies, lower and upper. NaN stays NaN.
     pub fn limits(self) -> [f32; 2] {
         match self {
-            Activation::None => [f32::NEG_INFINITY, f32::INFINITY],
+            Activation::None | Activation::Function(_) => [f32::NEG_INFINITY, f32::INFINITY],
             Activation::Relu => [0.0, f32::INFINITY],
             Activation::Clip { low, high } => [low, high],
         }
@@ -266,7 +285,9 @@ impl Activation {
         match self {
             Activation::None => Ok(false),
             Activation::Relu => Ok(true),
-            Activation::Clip { .. } => Err(format!("batch normalisation applies a ReLU or nothing, not {self:?}")),
+            Activation::Clip { .. } | Activation::Function(_) => {
+                Err(format!("batch normalisation applies a ReLU or nothing, not {self:?}"))
+            }
         }
     }
 }

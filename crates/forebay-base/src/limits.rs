@@ -28,6 +28,9 @@ pub struct Limits {
     pub copies_use_workers: bool,
     /// Bytes per second, each way, of a simulated link between host and device; none where no link is simulated.
     pub link_bytes_per_second: Option<u64>,
+    /// Whether products and convolutions of float32 apply any function to their results
+    /// ([`Activation::Function`](crate::kernel::Activation::Function)), so that it takes no launch of its own.
+    pub applies_functions: bool,
     /// Number of execution workers (threads, compute units), for cost estimates only: no result depends on it.
     pub workers: u32,
 }

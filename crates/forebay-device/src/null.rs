@@ -123,6 +123,7 @@ impl NullDevice {
             in_process: false,
             copies_use_workers: false,
             link_bytes_per_second: None,
+            applies_functions: false,
             workers: 1,
         };
         let aliasing = (profile == NullProfile::Direct3D12Like).then_some(Aliasing::FixedState);

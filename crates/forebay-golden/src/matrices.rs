@@ -26,7 +26,8 @@ fn model() -> Model {
         onnx::node("Gemm", &["x", "w1", "b1"], "sum1", transposed),
         onnx::node("Relu", &["sum1"], "h1", &[]),
         onnx::node("MatMul", &["h1", "w2"], "sum2", &[]),
-        onnx::node("LayerNormalization", &["sum2", "scale", "shift"], "h2", &[]),
+        onnx::node("Tanh", &["sum2"], "t2", &[]),
+        onnx::node("LayerNormalization", &["t2", "scale", "shift"], "h2", &[]),
         onnx::node("Gemm", &["h2", "w3"], "y", transposed),
     ];
     let initializers = [

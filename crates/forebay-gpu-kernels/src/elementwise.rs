@@ -203,7 +203,7 @@ fn binary(
         _ => &shaders::ELEMENTWISE_BINARY,
     };
     let applied = match activation {
-        Activation::None => 0,
+        Activation::None | Activation::Function(_) => 0,
         Activation::Relu => 1,
         Activation::Clip { .. } => 2,
     };

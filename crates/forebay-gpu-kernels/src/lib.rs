@@ -153,6 +153,9 @@ pub fn lower(
 ) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
+    if let Some(function) = kernel.clone().activation_mut().and_then(|activation| activation.function()) {
+        return Err(refuse(format!("{function:?} takes a launch of its own on a GPU")));
+    }
     let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;
     lowered.dispatches.iter_mut().for_each(|dispatch| dispatch.shader = gpu.form_of(dispatch.shader));
     let mut dispatches = lowered.dispatches.iter_mut();

@@ -1,26 +1,45 @@
 //! Fuse: neighbouring kernels become one, from the program alone (never from a budget), so that results do not depend on
 //! what is swapped.
 //!
-//! Three patterns:
+//! Four patterns:
 //! - a conversion to or from a type of 16 bits next to kernels that can read or write this type themselves;
+//! - a matrix product, followed by the addition of a bias as its only reader;
 //! - a kernel that can apply an activation, followed by that activation as its only reader;
 //! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's
 //!   gradient computes the ReLU's mask again from its own input, so the rectified output is not needed for it.
 
+mod biases;
 mod conversions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::kernel::{Activation, UnaryOp};
-use forebay_base::Kernel;
+use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 /// The program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
 pub fn fuse(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
     conversions::fuse_conversions(&mut program, &mut removed);
-    fuse_activations(&mut program, &mut removed);
+    biases::fuse_biases(&mut program, &mut removed);
+    fuse_activations(&mut program, &mut removed, |op| match Activation::of(op) {
+        Activation::Function(_) => None,
+        limits => Some(limits),
+    });
     fuse_relu_gradients(&mut program, &mut removed);
+    without(program, &removed)
+}
+
+/// The program in which products and convolutions apply the functions that follow them, for devices whose kernels can
+/// ([`forebay_base::Limits::applies_functions`]). No bit changes: functions are applied to the same numbers.
+pub fn fuse_functions(mut program: Program) -> Program {
+    let mut removed = vec![false; program.launches.len()];
+    fuse_activations(&mut program, &mut removed, |op| Some(Activation::of(op)));
+    without(program, &removed)
+}
+
+/// The program without the launches that were removed.
+fn without(mut program: Program, removed: &[bool]) -> Program {
     let before_update = removed[..program.update_start].iter().filter(|&&gone| gone).count();
     program.update_start -= before_update;
     let mut gone = removed.iter();
@@ -80,23 +99,30 @@ impl Uses {
     }
 }
 
-fn fuse_activations(program: &mut Program, removed: &mut [bool]) {
+/// Whether one of some operands has bytes in common with another operand.
+fn touch(operands: &[Operand], other: &Operand) -> bool {
+    operands.iter().any(|operand| operand.buffer == other.buffer && operand.range().overlaps(other.range()))
+}
+
+/// Has kernels apply the functions behind them for which there is an activation.
+fn fuse_activations(program: &mut Program, removed: &mut [bool], activation: impl Fn(UnaryOp) -> Option<Activation>) {
     let uses = uses(program, removed);
     for index in 0..program.launches.len() {
         let Some(first) = program.launches[index].writes.first().cloned() else { continue };
         let Some(reader) = uses.only_reader(program, &first) else { continue };
         let follower = &program.launches[reader];
-        let applied = match follower.kernel {
-            Kernel::Unary(UnaryOp::Relu) => Activation::Relu,
-            Kernel::Unary(UnaryOp::Clip { low, high }) => Activation::Clip { low, high },
-            _ => continue,
-        };
-        if follower.reads[0] != first || !follower.writes[0].desc.is_packed() {
+        let Kernel::Unary(op) = follower.kernel else { continue };
+        let Some(applied) = activation(op) else { continue };
+        // In whatever sizes: a function of one variable takes elements as they come.
+        let (input, output) = (&follower.reads[0], &follower.writes[0]);
+        let is_whole = input.offset_bytes == 0 && input.desc.element_count() == first.desc.element_count();
+        if !is_whole || ![&first, input, output].iter().all(|operand| operand.desc.is_packed()) {
             continue;
         }
-        let output = follower.writes[0].clone();
+        let Ok(desc) = TensorDesc::packed(output.desc.data_type(), first.desc.sizes()) else { continue };
+        let output = Operand { desc, ..output.clone() };
         let launch = &mut program.launches[index];
-        if !launch.kernel.can_apply(applied, output.desc.data_type()) {
+        if ![&first, &output].iter().all(|operand| launch.kernel.can_apply(applied, operand.desc.data_type())) {
             continue;
         }
         match launch.kernel.activation_mut() {
@@ -189,6 +215,23 @@ mod tests {
             let applied = fused[0].kernel.activation_mut().copied();
             let expected = if joins { Activation::Clip { low: 0.0, high: 6.0 } } else { Activation::None };
             assert_eq!(applied, Some(expected));
+        }
+    }
+
+    #[test]
+    fn functions_join_products_where_the_device_applies_them() {
+        let add = Kernel::Binary { op: forebay_base::kernel::BinaryOp::Add, activation: Activation::None };
+        for (kernel, joins) in [(Kernel::product(false, false), true), (add, false)] {
+            let mut build = ProgramBuilder::default();
+            let (x, a, y) = (build.input("x", 64), build.temporary("a", 64), build.temporary("y", 64));
+            build.launch(kernel, &[x, x], &[a]);
+            build.launch(Kernel::Unary(UnaryOp::Silu), &[a], &[y]);
+            let fused = fuse(build.finish(&[y]));
+            assert_eq!(fused.launches.len(), 2, "everywhere");
+            let mut fused = fuse_functions(fused).launches;
+            assert_eq!(fused.len(), if joins { 1 } else { 2 }, "{}", fused[0].kernel);
+            let applied = fused[0].kernel.activation_mut().copied();
+            assert_eq!(applied, Some(if joins { Activation::Function(UnaryOp::Silu) } else { Activation::None }));
         }
     }
 

@@ -240,6 +240,8 @@ impl MachineDescription {
             in_process: false,
             copies_use_workers: self.copy_worker_ns_per_byte > 0.0,
             link_bytes_per_second: None,
+            // Workers that copy are a processor's.
+            applies_functions: self.copy_worker_ns_per_byte > 0.0,
             workers: self.workers,
         }
     }

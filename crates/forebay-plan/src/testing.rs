@@ -81,6 +81,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
         in_process: false,
         copies_use_workers: false,
         link_bytes_per_second: None,
+        applies_functions: false,
         workers: 2,
     }
 }

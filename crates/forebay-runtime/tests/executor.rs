@@ -51,6 +51,7 @@ impl CopyDevice {
             in_process: false,
             copies_use_workers: false,
             link_bytes_per_second: None,
+            applies_functions: false,
             workers: 1,
         };
         // Ids start away from 0, so that an id that was not renumbered is noticed.

@@ -141,6 +141,7 @@ impl VulkanDevice {
             in_process: is_cpu,
             copies_use_workers: is_cpu,
             link_bytes_per_second: None,
+            applies_functions: false,
             workers: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
         };
         let caps = Caps {

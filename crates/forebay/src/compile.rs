@@ -14,7 +14,7 @@ use forebay_plan::accumulate::{accumulate, count_positions};
 use forebay_plan::check::check_parts;
 use forebay_plan::cost::Costs;
 use forebay_plan::distribute::{distribute, Request, SharedWork};
-use forebay_plan::fuse::fuse;
+use forebay_plan::fuse::{fuse, fuse_functions};
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{
@@ -112,6 +112,9 @@ pub(crate) fn compile(
     add_constants(&mut program)?;
     if machine.options.planning.fuse {
         program = fuse(program);
+        if machine.device.limits().applies_functions {
+            program = fuse_functions(program);
+        }
     }
     let (inputs, outputs) =
         (program.inputs.iter().map(resolved).collect(), program.outputs.iter().map(resolved).collect());

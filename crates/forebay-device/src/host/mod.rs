@@ -159,6 +159,7 @@ impl HostDevice {
             in_process: true,
             copies_use_workers: true,
             link_bytes_per_second: options.link_bytes_per_second,
+            applies_functions: true,
             workers: threads as u32,
         };
         let host_memory_bytes = options.host_memory_bytes.unwrap_or(u64::MAX);

@@ -5,7 +5,7 @@ use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Operand, Program, ProgramLaunch};
 
-use super::{uses, Uses};
+use super::{touch, uses, Uses};
 
 /// Leaves out the conversions that launches can do by themselves.
 pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {
@@ -87,11 +87,6 @@ fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Optio
         return None;
     }
     Some((writer, write, in_type(operand, to)?))
-}
-
-/// Whether one of some operands has bytes in common with another operand.
-fn touch(operands: &[Operand], other: &Operand) -> bool {
-    operands.iter().any(|operand| operand.buffer == other.buffer && operand.range().overlaps(other.range()))
 }
 
 /// An operand as it lies in another buffer with as many elements, of another type.

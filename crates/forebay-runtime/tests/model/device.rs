@@ -139,6 +139,7 @@ impl ModelDevice {
             in_process: false,
             copies_use_workers: false,
             link_bytes_per_second: None,
+            applies_functions: false,
             workers: 1,
         };
         ModelDevice { limits, shared: Arc::default(), threads: Mutex::default() }

@@ -1,6 +1,6 @@
 //! Placement: what in a kernel's own description depends on where in the tensors its operands lie.
 
-use super::super::{Activation, Kernel, ProductPart, Summing, Window};
+use super::super::{Activation, Kernel, ProductPart, Summing, UnaryOp, Window};
 use crate::DataType;
 
 /// What of a kernel a part of a launch has for itself.
@@ -31,6 +31,12 @@ pub enum AxisNumbers<'a> {
     Some(&'a mut Vec<usize>),
     /// The first ones, by their number.
     First(&'a mut usize),
+}
+
+/// Whether no parameter of a function is NaN.
+fn equals_itself(op: UnaryOp) -> bool {
+    let same = op;
+    op == same
 }
 
 impl Kernel {
@@ -162,16 +168,18 @@ impl Kernel {
 
     /// Whether fusion may have the kernel apply this to its result, of this type.
     pub fn can_apply(&self, activation: Activation, data_type: DataType) -> bool {
-        let limits_any = match self {
-            Kernel::Binary { op, .. } => !op.is_comparison(),
-            Kernel::MatMul { .. } | Kernel::Convolution { .. } | Kernel::ConvolutionDataGradient { .. } => true,
-            _ => false,
-        };
+        let sums_products =
+            matches!(self, Kernel::MatMul { .. } | Kernel::Convolution { .. } | Kernel::ConvolutionDataGradient { .. });
+        let limits_any = sums_products || matches!(self, Kernel::Binary { op, .. } if !op.is_comparison());
         match activation {
             Activation::None | Activation::Relu => self.clone().activation_mut().is_some(),
             // Kernels are compared, which those with NaN in them cannot be.
             Activation::Clip { low, high } => {
                 limits_any && data_type == DataType::Float32 && !low.is_nan() && !high.is_nan()
+            }
+            Activation::Function(op) => {
+                let is_of_floats = !matches!(op, UnaryOp::Not);
+                sums_products && data_type == DataType::Float32 && is_of_floats && equals_itself(op)
             }
         }
     }

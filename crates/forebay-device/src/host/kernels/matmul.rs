@@ -1,9 +1,10 @@
 //! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms. Tiles of 16 bits are
 //! rounded once, from sums in float32.
 
-use forebay_base::kernel::{Activation, ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
+use forebay_base::kernel::{Activation, ProductPart, UnaryOp, PRODUCT_COLUMNS, PRODUCT_ROWS};
 use forebay_base::Kernel;
 
+use super::applied::{apply_to, function};
 use super::buffer::{Buffer, Source, BLOCK};
 use super::parallel::{broadcast_strides, for_each, require_packed};
 use super::product::{buffer_count, multiply, Matrix, StoredMatrix, PANEL};
@@ -36,7 +37,8 @@ struct Product {
     k: usize,
     alpha: f32,
     beta: f32,
-    activation: Activation,
+    limits: [f32; 2],
+    function: Option<UnaryOp>,
 }
 
 /// Runs one kernel of this family.
@@ -86,7 +88,8 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     if matches!(part, ProductPart::Columns { first: 1.. }) && !is_in_place() {
         return Err(refuse("columns are added to a matrix in its place".to_string()));
     }
-    let product = Product { k, alpha, beta, activation };
+    let function = function(activation, y.desc).map_err(refuse)?;
+    let product = Product { k, alpha, beta, limits: activation.limits(), function };
     let c = match c {
         Some(c) => Some((Stored::of(c), broadcast_strides(c, &sizes).map_err(refuse)?)),
         None => None,
@@ -245,13 +248,16 @@ unsafe fn tile_product(
             multiply(sizes, (a, b), sums, (product.alpha, summand.is_some()), buffer);
             for i in 0..rows {
                 let line = std::slice::from_raw_parts_mut(sums.from(i, 0).base, columns);
-                if product.activation != Activation::None {
-                    let [low, high] = product.activation.limits();
+                if product.limits != Activation::None.limits() {
+                    let [low, high] = product.limits;
                     line.iter_mut().for_each(|value| *value = limited(*value, low, high));
                 }
                 if !y.is_own() {
                     y.store(i * y_pitch, line);
                 }
+            }
+            if let Some(function) = product.function {
+                apply_to(function, sums.from(0, 0).base, [(1, 0), (1, 0), (rows, y_pitch)], columns);
             }
         }
     });
@@ -338,6 +344,29 @@ mod tests {
             .map(|value| value.clamp(0.0, 0.5))
             .collect();
         assert_close(&y[0].values(), &expected, 1e-5, "batches");
+    }
+
+    /// What a product applies to its result has the bits that a kernel of its own gives it.
+    #[test]
+    fn activations_give_the_bits_of_a_kernel_behind() {
+        let mut random = Random::new(3);
+        for op in [UnaryOp::Clip { low: -0.5, high: 0.5 }, UnaryOp::Gelu, UnaryOp::Tanh, UnaryOp::Elu { alpha: 0.5 }] {
+            for [m, n, k] in [[1, 7, 5], [3, 300, 40], [70, 150, 600]] {
+                let mut tensor = |sizes: &[u64]| {
+                    let count = sizes.iter().product::<u64>() as usize;
+                    Tensor::new(&desc(DataType::Float32, sizes), &random.values(count))
+                };
+                let (a, b, c) = (tensor(&[2, m, k]), tensor(&[k, n]), tensor(&[n]));
+                let product = |activation: Activation| {
+                    let (transpose_a, transpose_b, part) = (false, false, ProductPart::Whole);
+                    let kernel = Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 1.0, activation, part };
+                    run(&kernel, &[&a, &b, &c], &[desc(DataType::Float32, &[2, m, n])]).remove(0)
+                };
+                let apart = product(Activation::None);
+                let behind = run(&Kernel::Unary(op), &[&apart], std::slice::from_ref(&apart.desc));
+                assert!(behind[0].values() == product(Activation::of(op)).values(), "{op:?} of {m} x {n}");
+            }
+        }
     }
 
     /// Blocks of terms that are multiplied apart, and added as the sum tree says, are the product; and so are the halves of the tree.

@@ -5,6 +5,7 @@
 //! which thread computes a chunk.
 
 mod accumulators;
+mod applied;
 mod attention;
 mod block;
 mod buffer;

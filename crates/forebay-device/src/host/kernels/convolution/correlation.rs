@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 
 use forebay_base::kernel::Activation;
 
+use super::super::applied::apply_to;
 use super::super::parallel::{copy_run, for_each, threads, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
@@ -227,9 +228,12 @@ impl Correlation {
                 let target = target.at(start as isize);
                 let block = Block { activation, source, weights, bias, origin };
                 match target.own() {
-                    Some(base) => with_buffer(self.packed_count(), |packed| {
-                        self.block(&block, targets, &Output { base, layout: self.target, first: [0; 3] }, packed);
-                    }),
+                    Some(base) => {
+                        with_buffer(self.packed_count(), |packed| {
+                            self.block(&block, targets, &Output { base, layout: self.target, first: [0; 3] }, packed);
+                        });
+                        self.apply(activation, origin, targets.len, base);
+                    }
                     None => self.rounded_block(&block, targets, target),
                 }
             }
@@ -241,13 +245,7 @@ impl Correlation {
     /// # Safety
     /// As [`Correlation::run`]; `target` is the first channel's.
     unsafe fn rounded_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
-        let axes = &self.slab.axes;
-        let first: [usize; 3] = std::array::from_fn(|d| block.origin[d] * axes[d].target_stride);
-        let sizes: [usize; 3] = std::array::from_fn(|d| {
-            let all: usize = axes[d].classes.iter().map(|class| class.count).sum();
-            (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
-        });
-        let [planes, rows, columns] = sizes;
+        let (first, [planes, rows, columns]) = self.covered(block.origin);
         let count = planes * rows * columns;
         let layout = Spatial { image: 0, channel: count, plane: rows * columns, row: columns, span: count };
         let packed_count = self.packed_count();
@@ -271,6 +269,30 @@ impl Correlation {
                 }
             }
         });
+    }
+
+    /// What a block covers of the target: the first element, and how many, in each dimension.
+    fn covered(&self, origin: [usize; 3]) -> ([usize; 3], [usize; 3]) {
+        let axes = &self.slab.axes;
+        let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
+        let sizes = std::array::from_fn(|d| {
+            let all: usize = axes[d].classes.iter().map(|class| class.count).sum();
+            (self.slab.block[d] * axes[d].target_stride).min(all.saturating_sub(first[d]))
+        });
+        (first, sizes)
+    }
+
+    /// Applies the function of an activation to a block of some channels.
+    ///
+    /// # Safety
+    /// The block of the channels from `target` on must be written, and no one else's.
+    unsafe fn apply(&self, activation: Activation, origin: [usize; 3], channels: usize, target: *mut f32) {
+        let Some(function) = activation.function() else { return };
+        let ([plane, row, column], [planes, rows, columns]) = self.covered(origin);
+        let layout = &self.target;
+        let outer = [(channels, layout.channel), (planes, layout.plane), (rows, layout.row)];
+        // SAFETY: the caller's promise.
+        unsafe { apply_to(function, target.add(plane * layout.plane + row * layout.row + column), outer, columns) };
     }
 
     /// The same where each group has one channel of the source and one of the target.
@@ -327,6 +349,9 @@ impl Correlation {
                                 sums: sums.as_mut_ptr(),
                             };
                             self.sum_family(family, origin, plane, target);
+                        }
+                        if let Some(target) = target.own() {
+                            self.apply(activation, origin, 1, target);
                         }
                     }
                 }

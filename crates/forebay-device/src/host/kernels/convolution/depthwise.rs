@@ -6,6 +6,7 @@
 
 use forebay_base::kernel::Activation;
 
+use super::super::applied::apply_to;
 use super::super::parallel::{for_each, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
@@ -191,7 +192,14 @@ impl Depthwise {
                 let job = Job { depthwise: self, operands, limits, image, first, last, packed, weights, sums };
                 // SAFETY: the caller's promises; the image and its channels exist, there is room in the buffers, and every task writes
                 // channels of its own.
-                unsafe { convolve(&job) };
+                unsafe {
+                    convolve(&job);
+                    if let Some(function) = activation.function() {
+                        let start = operands.y.at((image * self.y.image + first * self.y.channel) as isize);
+                        let outer = [(last - first, self.y.channel), (1, 0), (self.target[0], self.y.row)];
+                        apply_to(function, start, outer, self.target[1]);
+                    }
+                }
             });
         });
     }

@@ -18,6 +18,7 @@ mod weight_gradient;
 use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 
+use super::applied::function;
 use super::parallel::{for_each, require_packed, Pointer};
 use super::sixteen_bit::check_types;
 use super::spatial::{spatial3, Spatial};
@@ -168,6 +169,9 @@ pub(super) unsafe fn run(
         // SAFETY: the caller's promises; the geometry was checked against the operands' sizes.
         unsafe { gradient.run(first, second, target, workspace) };
         return Ok(());
+    }
+    if let Some(activation) = kernel.clone().activation_mut() {
+        function(*activation, writes[0].desc).map_err(refuse)?;
     }
     let counts = WorkspaceCounts::of(kernel, &read_descs);
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes. Weights and a bias are packed, and the workspace

@@ -331,36 +331,43 @@ fn what_absurd_sizes_need_is_found_out_at_once() {
         .all(Result::is_ok));
 }
 
-/// What a convolution limits has the bits that a kernel of its own gives it, NaN included.
+/// What a convolution applies to its result has the bits that a kernel of its own gives it, NaN included.
 #[test]
-fn limits_give_the_bits_of_a_clip_behind() {
+fn activations_give_the_bits_of_a_kernel_behind() {
     let mut random = Random::new(23);
-    let cases = [
+    let planes = [
         case([6, 9], 1, &[14, 19], &[3, 3], 1, 1),
         case([300, 40], 1, &[7, 7], &[1, 1], 1, 1),
         case([24, 40], 2, &[33, 21], &[3, 2], 2, 1),
         case([12, 12], 12, &[30, 41], &[3, 3], 2, 1),
+        case([12, 12], 12, &[9, 11, 10], &[3, 3, 3], 2, 1),
     ];
-    for case in cases {
+    let ops = [
+        UnaryOp::Clip { low: -0.25, high: 0.5 },
+        UnaryOp::Silu,
+        UnaryOp::TanhGelu,
+        UnaryOp::LeakyRelu { alpha: 0.1 },
+        UnaryOp::Sin,
+    ];
+    for (number, case) in planes.into_iter().chain(large_cases()).enumerate() {
         let tensor = |sizes: &[u64], random: &mut Random| {
             let mut values = random.values(count(sizes));
             values[0] = f64::NAN;
             Tensor::new(&float(sizes), &values)
         };
         let [x, w, dy] = [&case.x, &case.w, &case.y].map(|sizes| tensor(sizes, &mut random));
-        let clip = |y: &Tensor| {
-            run(&Kernel::Unary(UnaryOp::Clip { low: -0.25, high: 0.5 }), &[y], std::slice::from_ref(&y.desc))
-        };
-        let both = [Activation::None, Activation::Clip { low: -0.25, high: 0.5 }];
+        let op = ops[number % ops.len()];
+        let behind = |y: &Tensor| run(&Kernel::Unary(op), &[y], std::slice::from_ref(&y.desc));
+        let both = [Activation::None, Activation::of(op)];
         let forward = both.map(|activation| {
             let kernel = Kernel::Convolution { convolution: case.convolution.clone(), activation };
             run(&kernel, &[&x, &w], &[float(&case.y)]).remove(0)
         });
         let transposed =
             both.map(|activation| data_gradient(&case.convolution, activation, &[&dy, &w], &float(&case.x)));
-        for [apart, limited] in [forward, transposed] {
+        for [apart, joined] in [forward, transposed] {
             let bits = |y: &Tensor| y.values().iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-            assert!(bits(&clip(&apart).remove(0)) == bits(&limited), "x {:?}, w {:?}", case.x, case.w);
+            assert!(bits(&behind(&apart).remove(0)) == bits(&joined), "{op:?}: x {:?}, w {:?}", case.x, case.w);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::super::block::map2;
 use super::super::element::{for_type, Bool, Integer, Number};
 use super::super::simd::limited;
 use super::super::View;
+use super::unary;
 
 /// y = activation(op(a, b)).
 ///
@@ -19,6 +20,10 @@ pub(super) unsafe fn run(op: BinaryOp, activation: Activation, a: &View, b: &Vie
     }
     if op.is_comparison() && activation != Activation::None {
         return Err(format!("{op:?} gives bool, which has no {activation:?}"));
+    }
+    if let Activation::Function(function) = activation {
+        // SAFETY: the caller's promises; results are replaced in their place.
+        return unsafe { run(op, Activation::None, a, b, y).and_then(|()| unary::forward(function, y, y)) };
     }
     // SAFETY: the caller's promises, and the types are those of the views.
     unsafe {

@@ -12,6 +12,7 @@ use super::block::{map1, map3};
 use super::element::{bits_of, for_type, Bool, Word};
 use super::{unsupported, View};
 use crate::device::DeviceError;
+pub(super) use unary::apply;
 
 /// Runs one kernel of this family.
 ///

@@ -322,6 +322,10 @@ fn binary_functions_match_for_every_layout() {
             let y = run(&kernel, &[&a, &b], &[desc(data_type, &sizes)]);
             let expected: Vec<f64> = operands().map(|(a, b)| (a + b).clamp(-0.5, 1.0)).collect();
             assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: Add and Clip"));
+            let kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::of(UnaryOp::Abs) };
+            let y = run(&kernel, &[&a, &b], &[desc(data_type, &sizes)]);
+            let expected: Vec<f64> = operands().map(|(a, b)| (a + b).abs()).collect();
+            assert_close(&y[0].values(), &expected, 1e-6, &format!("seed {seed}: Add and Abs"));
         }
 
         let (a, b) = (operand(&mut random, DataType::Bool, &sizes), operand(&mut random, DataType::Bool, &sizes));

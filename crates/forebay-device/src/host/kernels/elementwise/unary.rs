@@ -185,69 +185,113 @@ fn softplus<T: Float>(x: T) -> T {
     relu(x) + (-x.magnitude()).exponential().logarithm_of_one_plus()
 }
 
+/// What is done with a function of one variable, compiled for each of them.
+trait OfFunction<T> {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Operands that do not fit.
+    fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String>;
+}
+
+/// y = f(x).
+struct OfViews<'a> {
+    x: &'a View<'a>,
+    y: &'a View<'a>,
+}
+
+impl<T: Float> OfFunction<T> for OfViews<'_> {
+    #[inline(always)]
+    fn with(self, f: impl Fn(T) -> T + Sync) -> Result<(), String> {
+        // SAFETY: those who have such views promise what [`super::super::run`] asks for, and that they are of type `T`.
+        unsafe { map1(self.x, self.y, f) }
+    }
+}
+
+/// Numbers that are replaced by what a function gives.
+struct InPlace<'a>(&'a mut [f32]);
+
+impl OfFunction<f32> for InPlace<'_> {
+    #[inline(always)]
+    fn with(self, f: impl Fn(f32) -> f32 + Sync) -> Result<(), String> {
+        widest(
+            #[inline(always)]
+            || self.0.iter_mut().for_each(|value| *value = f(*value)),
+        );
+        Ok(())
+    }
+}
+
+/// Replaces numbers by what a function gives for them.
+///
+/// # Errors
+/// A function that is not defined for float32.
+pub(in super::super) fn apply(op: UnaryOp, values: &mut [f32]) -> Result<(), String> {
+    with_function(op, InPlace(values))
+}
+
 /// # Safety
 /// As [`super::super::run`], and the views must be of type `T`.
 unsafe fn forward_float<T: Float>(op: UnaryOp, x: &View, y: &View) -> Result<(), String> {
+    with_function::<T>(op, OfViews { x, y })
+}
+
+fn with_function<T: Float>(op: UnaryOp, function: impl OfFunction<T>) -> Result<(), String> {
     let number = |value: f32| T::from_f64(value as f64);
-    // SAFETY: the caller's promises.
-    unsafe {
-        match op {
-            UnaryOp::Relu => map1(x, y, relu::<T>),
-            UnaryOp::LeakyRelu { alpha } => {
-                let alpha = number(alpha);
-                map1(x, y, move |x: T| if x < T::ZERO { alpha * x } else { x })
-            }
-            UnaryOp::Elu { alpha } => {
-                let alpha = number(alpha);
-                map1(
-                    x,
-                    y,
-                    #[inline(always)]
-                    move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x },
-                )
-            }
-            UnaryOp::Clip { low, high } => {
-                let (low, high) = (number(low), number(high));
-                map1(x, y, move |x: T| limited(x, low, high))
-            }
-            UnaryOp::Affine { scale, shift } => {
-                let (scale, shift) = (number(scale), number(shift));
-                map1(x, y, move |x: T| scale * x + shift)
-            }
-            UnaryOp::Sigmoid => map1(x, y, sigmoid::<T>),
-            UnaryOp::HardSigmoid { alpha, beta } => {
-                let (alpha, beta) = (number(alpha), number(beta));
-                map1(x, y, move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
-            }
-            UnaryOp::Tanh => map1(x, y, T::hyperbolic_tangent),
-            UnaryOp::Exp => map1(x, y, T::exponential),
-            UnaryOp::Log => map1(x, y, T::logarithm),
-            UnaryOp::Sqrt => map1(x, y, T::square_root),
-            UnaryOp::Reciprocal => map1(x, y, |x: T| T::ONE / x),
-            UnaryOp::Abs => map1(x, y, T::magnitude),
-            UnaryOp::Sign => map1(x, y, sign::<T>),
-            UnaryOp::Floor => map1(x, y, T::floor),
-            UnaryOp::Ceil => map1(x, y, T::ceil),
-            UnaryOp::Erf => map1(x, y, T::error_function),
-            UnaryOp::Gelu => map1(x, y, gelu::<T>),
-            UnaryOp::TanhGelu => map1(x, y, tanh_gelu::<T>),
-            UnaryOp::Softplus => map1(x, y, softplus::<T>),
-            UnaryOp::Silu => map1(x, y, silu::<T>),
-            UnaryOp::HardSwish => map1(x, y, |x: T| x * hard_gate(x)),
-            UnaryOp::Sin => map1(x, y, T::sine),
-            UnaryOp::Cos => map1(x, y, T::cosine),
-            UnaryOp::Round => map1(x, y, T::round_to_even),
-            UnaryOp::Tan => map1(x, y, T::tangent),
-            UnaryOp::Asin => map1(x, y, T::arc_sine),
-            UnaryOp::Acos => map1(x, y, T::arc_cosine),
-            UnaryOp::Atan => map1(x, y, T::arc_tangent),
-            UnaryOp::Sinh => map1(x, y, T::hyperbolic_sine),
-            UnaryOp::Cosh => map1(x, y, T::hyperbolic_cosine),
-            UnaryOp::Asinh => map1(x, y, T::area_sine),
-            UnaryOp::Acosh => map1(x, y, T::area_cosine),
-            UnaryOp::Atanh => map1(x, y, T::area_tangent),
-            UnaryOp::Not => Err(format!("Not is defined for bool, not for {}", x.desc.data_type())),
+    match op {
+        UnaryOp::Relu => function.with(relu::<T>),
+        UnaryOp::LeakyRelu { alpha } => {
+            let alpha = number(alpha);
+            function.with(move |x: T| if x < T::ZERO { alpha * x } else { x })
         }
+        UnaryOp::Elu { alpha } => {
+            let alpha = number(alpha);
+            function.with(
+                #[inline(always)]
+                move |x: T| if x < T::ZERO { alpha * x.exponential_minus_one() } else { x },
+            )
+        }
+        UnaryOp::Clip { low, high } => {
+            let (low, high) = (number(low), number(high));
+            function.with(move |x: T| limited(x, low, high))
+        }
+        UnaryOp::Affine { scale, shift } => {
+            let (scale, shift) = (number(scale), number(shift));
+            function.with(move |x: T| scale * x + shift)
+        }
+        UnaryOp::Sigmoid => function.with(sigmoid::<T>),
+        UnaryOp::HardSigmoid { alpha, beta } => {
+            let (alpha, beta) = (number(alpha), number(beta));
+            function.with(move |x: T| limited(alpha * x + beta, T::ZERO, T::ONE))
+        }
+        UnaryOp::Tanh => function.with(T::hyperbolic_tangent),
+        UnaryOp::Exp => function.with(T::exponential),
+        UnaryOp::Log => function.with(T::logarithm),
+        UnaryOp::Sqrt => function.with(T::square_root),
+        UnaryOp::Reciprocal => function.with(|x: T| T::ONE / x),
+        UnaryOp::Abs => function.with(T::magnitude),
+        UnaryOp::Sign => function.with(sign::<T>),
+        UnaryOp::Floor => function.with(T::floor),
+        UnaryOp::Ceil => function.with(T::ceil),
+        UnaryOp::Erf => function.with(T::error_function),
+        UnaryOp::Gelu => function.with(gelu::<T>),
+        UnaryOp::TanhGelu => function.with(tanh_gelu::<T>),
+        UnaryOp::Softplus => function.with(softplus::<T>),
+        UnaryOp::Silu => function.with(silu::<T>),
+        UnaryOp::HardSwish => function.with(|x: T| x * hard_gate(x)),
+        UnaryOp::Sin => function.with(T::sine),
+        UnaryOp::Cos => function.with(T::cosine),
+        UnaryOp::Round => function.with(T::round_to_even),
+        UnaryOp::Tan => function.with(T::tangent),
+        UnaryOp::Asin => function.with(T::arc_sine),
+        UnaryOp::Acos => function.with(T::arc_cosine),
+        UnaryOp::Atan => function.with(T::arc_tangent),
+        UnaryOp::Sinh => function.with(T::hyperbolic_sine),
+        UnaryOp::Cosh => function.with(T::hyperbolic_cosine),
+        UnaryOp::Asinh => function.with(T::area_sine),
+        UnaryOp::Acosh => function.with(T::area_cosine),
+        UnaryOp::Atanh => function.with(T::area_tangent),
+        UnaryOp::Not => Err("Not is defined for bool, not for floating types".to_string()),
     }
 }
 

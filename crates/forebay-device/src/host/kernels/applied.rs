@@ -1,0 +1,49 @@
+//! Functions that products and convolutions apply to what a task has just written, while it is in the cache.
+
+use forebay_base::kernel::{Activation, UnaryOp};
+use forebay_base::{DataType, TensorDesc};
+
+use super::elementwise::apply;
+
+/// The function of an activation, which the host can apply to a result of this description; none where there are only limits.
+///
+/// # Errors
+/// A function that is not defined for float32, or a result of another type.
+pub(super) fn function(activation: Activation, y: &TensorDesc) -> Result<Option<UnaryOp>, String> {
+    let Some(function) = activation.function() else { return Ok(None) };
+    if y.data_type() != DataType::Float32 {
+        return Err(format!("{function:?} is applied to sums of float32, not to {y}"));
+    }
+    apply(function, &mut [])?;
+    Ok(Some(function))
+}
+
+/// Applies a function to some rows of `len` elements, which lie in three dimensions of these sizes and strides in elements.
+///
+/// # Safety
+/// The elements must be readable and writable, and no one else's; the function comes from [`function`].
+pub(super) unsafe fn apply_to(function: UnaryOp, first: *mut f32, outer: [(usize, usize); 3], len: usize) {
+    let (mut outer, mut len) = (outer, len);
+    // Rows that lie behind each other are one.
+    for dimension in (0..outer.len()).rev() {
+        let (size, stride) = outer[dimension];
+        if size != 1 && stride != len {
+            break;
+        }
+        len *= size;
+        outer[dimension] = (1, 0);
+    }
+    let [channels, planes, rows] = outer;
+    for channel in 0..channels.0 {
+        for plane in 0..planes.0 {
+            for row in 0..rows.0 {
+                // SAFETY: the caller's promises.
+                let values = unsafe {
+                    let start = first.add(channel * channels.1 + plane * planes.1 + row * rows.1);
+                    std::slice::from_raw_parts_mut(start, len)
+                };
+                apply(function, values).expect("defined for float32");
+            }
+        }
+    }
+}
