@@ -3,18 +3,15 @@
 //! `cargo bench -p forebay-device [-- FILTER]` prints and records milliseconds and GFLOP/s (best of several runs) with one
 //! thread and with all threads. Everything goes through the public device, as a plan's launches do.
 
+mod launching;
+
 use std::error::Error;
-use std::time::{Duration, Instant};
 
-use forebay_base::kernel::{Activation, Convolution, PoolOp, Window};
-use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_base::kernel::{PoolOp, Window};
+use forebay_base::Kernel;
 use forebay_bench_record::{Column, Record, Table};
-use forebay_device::host::{HostDevice, HostOptions};
-use forebay_device::Device;
 
-/// Repetitions of a measurement end after this time, or this number.
-const TIME_MAX: Duration = Duration::from_millis(400);
-const RUNS_MAX: usize = 40;
+use launching::{float, Layer, Machine, Run};
 
 /// A convolution of images of equal padding: name, sizes of x and w, stride, padding. There are as many groups as the sizes ask for.
 type Case = (&'static str, &'static [u64], &'static [u64], u64, u64);
@@ -87,71 +84,12 @@ const POOLS: &[(&str, &[u64], u64, u64, u64)] = &[
     ("pool k2 s2 at 8", &[64, 32, 8, 8], 2, 2, 0),
 ];
 
-/// A device with a stream.
-struct Machine {
-    device: HostDevice,
-    stream: StreamId,
-}
-
-impl Machine {
-    fn new(threads: Option<usize>) -> Result<Machine, Box<dyn Error>> {
-        let device = HostDevice::new(&HostOptions { threads, ..HostOptions::default() })?;
-        let stream = device.create_stream("bench", 0)?;
-        Ok(Machine { device, stream })
-    }
-
-    fn submit(&self, command: Command) -> Result<(), Box<dyn Error>> {
-        self.device.submit(&[command])?;
-        Ok(self.device.synchronize(self.stream)?)
-    }
-
-    /// The best time of a kernel with operands of these sizes.
-    fn time(&self, kernel: &Kernel, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Result<Duration, Box<dyn Error>> {
-        let mut memories: Vec<MemoryId> = Vec::new();
-        let mut place = |size_bytes: u64| -> Result<Region, Box<dyn Error>> {
-            memories.push(self.device.create_placed(size_bytes)?);
-            let region = Region::new(memories[memories.len() - 1], 0, size_bytes);
-            self.submit(Command::Fill { stream: self.stream, region, pattern: 0.5f32.to_le_bytes() })?;
-            Ok(region)
-        };
-        let mut bind = |descs: &[&TensorDesc]| -> Result<Vec<Binding>, Box<dyn Error>> {
-            let bound =
-                |desc: &&TensorDesc| Ok(Binding { region: place(desc.total_size_bytes())?, desc: (*desc).clone() });
-            descs.iter().map(bound).collect()
-        };
-        let (read_bindings, write_bindings) = (bind(reads)?, bind(writes)?);
-        let owned = |descs: &[&TensorDesc]| descs.iter().map(|desc| (*desc).clone()).collect::<Vec<_>>();
-        let workspace_bytes = self.device.workspace_bytes(kernel, &owned(reads), &owned(writes))?;
-        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
-        let launch =
-            Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, workspace, label: 0 };
-        let mut best = Duration::MAX;
-        let begin = Instant::now();
-        for run in 0..RUNS_MAX {
-            if run >= 3 && begin.elapsed() > TIME_MAX {
-                break;
-            }
-            let start = Instant::now();
-            self.submit(Command::Launch { stream: self.stream, launch: Box::new(launch.clone()) })?;
-            best = best.min(start.elapsed());
-        }
-        for memory in memories {
-            self.device.destroy_memory(memory);
-        }
-        Ok(best)
-    }
-}
-
-fn float(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
-    Ok(TensorDesc::packed(DataType::Float32, sizes)?)
-}
-
 /// Adds a row for each kernel: the best time and the speed, with one thread and with all.
-fn report(bench: &mut Bench, name: &str, flops: f64, kernels: &[Run]) -> Result<(), Box<dyn Error>> {
-    for (kernel, reads, write) in kernels {
-        let mut row = vec![name.into(), kernel.name().into()];
+fn report(bench: &mut Bench, name: &str, flops: f64, runs: &[Run]) -> Result<(), Box<dyn Error>> {
+    for run in runs {
+        let mut row = vec![name.into(), run.kernel.name().into()];
         for machine in &bench.machines {
-            let seconds = machine.time(kernel, reads, &[write])?.as_secs_f64();
+            let seconds = machine.time(run)?.as_secs_f64();
             row.extend([(seconds * 1e3).into(), (flops / seconds / 1e9).into()]);
         }
         bench.table.print(row);
@@ -165,30 +103,9 @@ struct Bench {
     table: Table,
 }
 
-/// A kernel with its operands.
-type Run<'a> = (Kernel, Vec<&'a TensorDesc>, &'a TensorDesc);
-
 fn convolution(bench: &mut Bench, &(name, x, w, stride, pad): &Case) -> Result<(), Box<dyn Error>> {
-    let rank = x.len() - 2;
-    let spatial = (2..x.len()).map(|d| (x[d] + 2 * pad - w[d]) / stride + 1);
-    let y: Vec<u64> = [x[0], w[0]].into_iter().chain(spatial).collect();
-    let flops = (2 * w.iter().product::<u64>() * y[2..].iter().product::<u64>() * y[0]) as f64;
-    let window = Window {
-        kernel: w[2..].to_vec(),
-        strides: vec![stride; rank],
-        dilations: vec![1; rank],
-        pads_begin: vec![pad; rank],
-        pads_end: vec![pad; rank],
-    };
-    let convolution = Convolution { window, groups: x[1] / w[1] };
-    let activation = Activation::None;
-    let (x, w, y) = (float(x)?, float(w)?, float(&y)?);
-    let kernels = [
-        (Kernel::Convolution { convolution: convolution.clone(), activation }, vec![&x, &w], &y),
-        (Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation }, vec![&y, &w], &x),
-        (Kernel::ConvolutionWeightGradient { convolution }, vec![&x, &y], &w),
-    ];
-    report(bench, name, flops, &kernels)
+    let layer = Layer { x: x.to_vec(), w: w.to_vec(), stride, pad };
+    report(bench, name, layer.operations(), &layer.directions()?)
 }
 
 fn pool(
@@ -202,13 +119,23 @@ fn pool(
     let window = Window { kernel: two(kernel), strides: two(stride), dilations: two(1), pads_begin, pads_end };
     let seen = kernel.pow(x.len() as u32 - 2) * y.iter().product::<u64>();
     let (x, y) = (float(x)?, float(&y)?);
-    report(bench, name, seen as f64, &[(Kernel::Pool { op: PoolOp::Max, window }, vec![&x], &y)])
+    report(
+        bench,
+        name,
+        seen as f64,
+        &[Run { kernel: Kernel::Pool { op: PoolOp::Max, window }, reads: vec![x], write: y }],
+    )
 }
 
 fn product(bench: &mut Bench, &(m, k, n): &(u64, u64, u64)) -> Result<(), Box<dyn Error>> {
     let (a, b, y) = (float(&[m, k])?, float(&[n, k])?, float(&[m, n])?);
     let kernel = Kernel::product(false, true);
-    report(bench, &format!("product {m} {k} {n}"), (2 * m * k * n) as f64, &[(kernel, vec![&a, &b], &y)])
+    report(
+        bench,
+        &format!("product {m} {k} {n}"),
+        (2 * m * k * n) as f64,
+        &[Run { kernel, reads: vec![a, b], write: y }],
+    )
 }
 
 fn main() -> Result<(), Box<dyn Error>> {

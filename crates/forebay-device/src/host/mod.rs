@@ -40,6 +40,7 @@ use crate::loan::Loan;
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
+pub use kernels::peak;
 use link::Link;
 use lock::lock;
 pub use memory::{check_available, Use};

@@ -24,6 +24,7 @@ mod optimizer;
 mod order;
 mod parallel;
 mod partial_sums;
+pub mod peak;
 mod pooling;
 mod product;
 mod recurrence;

@@ -10,6 +10,7 @@ mod channelwise;
 mod correlation;
 mod depthwise;
 mod microkernel;
+mod pointwise;
 mod slab;
 mod tiles;
 mod turned;

@@ -17,6 +17,7 @@ use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::Axis;
 use super::correlation::taps;
 use super::microkernel::{project, Run, CHANNELS};
+use super::pointwise::Pointwise;
 use super::slab::{even, spans, Slab, Span, SLACK};
 use super::Geometry;
 
@@ -42,6 +43,8 @@ const WORKSPACE_MAX: usize = 128 * 1024;
 /// A weight gradient of given sizes: how it is cut.
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
+    /// Where windows are one element.
+    pointwise: Option<Pointwise>,
     slab: Slab,
     /// Rows of a chunk.
     rows: usize,
@@ -166,7 +169,11 @@ impl<'a> WeightGradient<'a> {
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let tiles = Tiles { groups, outputs, inputs, output_tile, input_tile, taps_count };
-        let tiles = tiles.of_small_blocks(slab.channel_stride, gradient_stride);
+        let pointwise = Pointwise::of(geometry);
+        let tiles = match pointwise.map(|pointwise| pointwise.tile(geometry, TASKS_MIN)) {
+            Some([output_tile, input_tile]) => Tiles { output_tile, input_tile, ..tiles },
+            None => tiles.of_small_blocks(slab.channel_stride, gradient_stride),
+        };
         let channels = (0..tiles.input_tile).map(|channel| channel * slab.channel_stride);
         let offsets = channels.flat_map(|start| places.iter().map(move |place| (start + place) as u32)).collect();
         let block_count = block_count(geometry, &slab, rows);
@@ -174,7 +181,18 @@ impl<'a> WeightGradient<'a> {
             TASKS_MIN.. => 1,
             few => (WORKSPACE_MAX / tiles.sums_count()).min(32).max(TASKS_MIN.div_ceil(few)),
         };
-        Ok(WeightGradient { geometry, slab, rows, block_count, offsets, tiles, plane_stride, gradient_stride, slots })
+        Ok(WeightGradient {
+            geometry,
+            pointwise,
+            slab,
+            rows,
+            block_count,
+            offsets,
+            tiles,
+            plane_stride,
+            gradient_stride,
+            slots,
+        })
     }
 
     /// The same with this many elements of workspace: fewer and larger subtrees, which changes no bit.
@@ -265,9 +283,12 @@ impl<'a> WeightGradient<'a> {
         for output in 0..tile.outputs.len {
             let number = tile.group * geometry.outputs + tile.outputs.start + output;
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
-            let four = &sums[output / CHANNELS * row * CHANNELS..][..row * CHANNELS];
+            let (first, step) = match self.pointwise {
+                Some(pointwise) => pointwise.place([tile.outputs.len, tile.inputs.len], output),
+                None => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
+            };
             for part in spans(row, BLOCK) {
-                let sums = four[part.start * CHANNELS..].iter().skip(output % CHANNELS).step_by(CHANNELS);
+                let sums = sums[first + part.start * step..].iter().step_by(step);
                 let fill = |weights: &mut [f32]| weights.iter_mut().zip(sums).for_each(|(weight, &sum)| *weight = sum);
                 // SAFETY: the tile's weights lie in dw and are no one else's by the caller's promise.
                 unsafe { dw.write(start + part.start, part.len, &mut Buffer::new(), fill) };
@@ -287,8 +308,10 @@ impl<'a> WeightGradient<'a> {
         dy: Stored<f32>,
         work: impl FnOnce(&[f32]),
     ) {
-        let source_count = tile.inputs.len * self.slab.channel_stride + SLACK;
-        let gradient_count = tile.outputs.len * self.gradient_stride;
+        let (source_count, gradient_count) = match self.pointwise {
+            Some(pointwise) => (pointwise.packed_count([tile.outputs.len, tile.inputs.len], [x, dy]), 0),
+            None => (tile.inputs.len * self.slab.channel_stride + SLACK, tile.outputs.len * self.gradient_stride),
+        };
         let size = self.tile_sums(tile);
         // The sums of a chunk, and those that wait for what is to the right of them.
         let sums_count = (tree.depth() as usize + 1) * size;
@@ -331,6 +354,20 @@ impl<'a> WeightGradient<'a> {
         let geometry = self.geometry;
         let chunks = geometry.target[geometry.first].div_ceil(self.rows);
         let (image, chunk) = (chunk / chunks, chunk % chunks);
+        if let Some(pointwise) = self.pointwise {
+            let row_positions = geometry.target[geometry.first + 1..].iter().product::<usize>();
+            let rows = self.rows.min(geometry.target[geometry.first] - chunk * self.rows);
+            let positions = Span { start: chunk * self.rows * row_positions, len: rows * row_positions };
+            let first_input = tile.group * geometry.inputs + tile.inputs.start;
+            let first_output = tile.group * geometry.outputs + tile.outputs.start;
+            // SAFETY: the channels exist; the caller promises the rest.
+            unsafe {
+                let x = x.at((image * geometry.x.image + first_input * geometry.x.channel) as isize);
+                let dy = dy.at((image * geometry.y.image + first_output * geometry.y.channel) as isize);
+                let sizes = [tile.outputs.len, tile.inputs.len];
+                return pointwise.add(geometry, sizes, positions, [x, dy], source, sums);
+            }
+        }
         let per_chunk = self.slab.block_count();
         for number in chunk * per_chunk..self.block_count.min((chunk + 1) * per_chunk) {
             let block = self.block(number);

@@ -1,0 +1,126 @@
+//! Single launches through the public device, as a plan's launches are, and convolutions in all directions.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use forebay_base::kernel::{Activation, Convolution, Window};
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::{HostDevice, HostOptions};
+use forebay_device::Device;
+
+/// Repetitions of a measurement end after this time, or this number.
+const TIME_MAX: Duration = Duration::from_millis(400);
+const RUNS_MAX: usize = 40;
+
+/// A kernel with its operands.
+pub struct Run {
+    pub kernel: Kernel,
+    pub reads: Vec<TensorDesc>,
+    pub write: TensorDesc,
+}
+
+/// A convolution of images of equal padding: sizes of x and w. There are as many groups as the sizes ask for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    pub x: Vec<u64>,
+    pub w: Vec<u64>,
+    pub stride: u64,
+    pub pad: u64,
+}
+
+impl Layer {
+    /// Sizes of y.
+    pub fn y(&self) -> Vec<u64> {
+        let spatial = (2..self.x.len()).map(|d| (self.x[d] + 2 * self.pad - self.w[d]) / self.stride + 1);
+        [self.x[0], self.w[0]].into_iter().chain(spatial).collect()
+    }
+
+    /// Multiplications and additions in each direction.
+    pub fn operations(&self) -> f64 {
+        let y = self.y();
+        (2 * self.w.iter().product::<u64>() * y[2..].iter().product::<u64>() * y[0]) as f64
+    }
+
+    /// The convolution, and its gradients by x and by w.
+    pub fn directions(&self) -> Result<[Run; 3], Box<dyn Error>> {
+        let rank = self.x.len() - 2;
+        let window = Window {
+            kernel: self.w[2..].to_vec(),
+            strides: vec![self.stride; rank],
+            dilations: vec![1; rank],
+            pads_begin: vec![self.pad; rank],
+            pads_end: vec![self.pad; rank],
+        };
+        let convolution = Convolution { window, groups: self.x[1] / self.w[1] };
+        let activation = Activation::None;
+        let (x, w, y) = (float(&self.x)?, float(&self.w)?, float(&self.y())?);
+        let forward = Kernel::Convolution { convolution: convolution.clone(), activation };
+        let by_x = Kernel::ConvolutionDataGradient { convolution: convolution.clone(), activation };
+        Ok([
+            Run { kernel: forward, reads: vec![x.clone(), w.clone()], write: y.clone() },
+            Run { kernel: by_x, reads: vec![y.clone(), w.clone()], write: x.clone() },
+            Run { kernel: Kernel::ConvolutionWeightGradient { convolution }, reads: vec![x, y], write: w },
+        ])
+    }
+}
+
+/// A device with a stream.
+pub struct Machine {
+    device: HostDevice,
+    stream: StreamId,
+}
+
+impl Machine {
+    /// A host device with as many threads, or all.
+    pub fn new(threads: Option<usize>) -> Result<Machine, Box<dyn Error>> {
+        let device = HostDevice::new(&HostOptions { threads, ..HostOptions::default() })?;
+        let stream = device.create_stream("bench", 0)?;
+        Ok(Machine { device, stream })
+    }
+
+    fn submit(&self, command: Command) -> Result<(), Box<dyn Error>> {
+        self.device.submit(&[command])?;
+        Ok(self.device.synchronize(self.stream)?)
+    }
+
+    /// The best time of a kernel.
+    pub fn time(&self, run: &Run) -> Result<Duration, Box<dyn Error>> {
+        let Run { kernel, reads, write } = run;
+        let mut memories: Vec<MemoryId> = Vec::new();
+        let mut place = |size_bytes: u64| -> Result<Region, Box<dyn Error>> {
+            memories.push(self.device.create_placed(size_bytes)?);
+            let region = Region::new(memories[memories.len() - 1], 0, size_bytes);
+            self.submit(Command::Fill { stream: self.stream, region, pattern: 0.5f32.to_le_bytes() })?;
+            Ok(region)
+        };
+        let writes = std::slice::from_ref(write);
+        let mut bind = |descs: &[TensorDesc]| -> Result<Vec<Binding>, Box<dyn Error>> {
+            let bound = |desc: &TensorDesc| Ok(Binding { region: place(desc.total_size_bytes())?, desc: desc.clone() });
+            descs.iter().map(bound).collect()
+        };
+        let (read_bindings, write_bindings) = (bind(reads)?, bind(writes)?);
+        let workspace_bytes = self.device.workspace_bytes(kernel, reads, writes)?;
+        let workspace = (workspace_bytes > 0).then(|| place(workspace_bytes)).transpose()?;
+        let launch =
+            Launch { kernel: kernel.clone(), reads: read_bindings, writes: write_bindings, workspace, label: 0 };
+        let mut best = Duration::MAX;
+        let begin = Instant::now();
+        for number in 0..RUNS_MAX {
+            if number >= 3 && begin.elapsed() > TIME_MAX {
+                break;
+            }
+            let start = Instant::now();
+            self.submit(Command::Launch { stream: self.stream, launch: Box::new(launch.clone()) })?;
+            best = best.min(start.elapsed());
+        }
+        for memory in memories {
+            self.device.destroy_memory(memory);
+        }
+        Ok(best)
+    }
+}
+
+/// Packed float32 of these sizes.
+pub fn float(sizes: &[u64]) -> Result<TensorDesc, Box<dyn Error>> {
+    Ok(TensorDesc::packed(DataType::Float32, sizes)?)
+}
