@@ -365,12 +365,12 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
 }
 
 /// Elements that lie next to each other in lines, one for each lane.
-struct Lines {
-    first: *const f32,
-    stride: usize,
-    count: usize,
+pub(super) struct Lines {
+    pub first: *const f32,
+    pub stride: usize,
+    pub count: usize,
     /// Elements that each line has from its first on.
-    readable: usize,
+    pub readable: usize,
 }
 
 /// Puts lines into lanes: element i of each into vector i.
@@ -378,7 +378,7 @@ struct Lines {
 /// # Safety
 /// The lines must be readable, and vectors writable for as many elements as they have, and for [`LANES`] at least.
 #[inline(always)]
-unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
+pub(super) unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
     let Lines { first, stride, count, readable } = *lines;
     let mut whole = lanes / LANES * LANES;
     if count < LANES && readable < LANES {

@@ -9,6 +9,7 @@ mod axis;
 mod channelwise;
 mod correlation;
 mod depthwise;
+mod depthwise_gradient;
 mod microkernel;
 mod pointwise;
 mod slab;

@@ -102,7 +102,7 @@ impl Pointwise {
         room(outputs, self.dense[1], dy) + room(inputs, self.dense[0], x)
     }
 
-    /// Adds the sums over positions of an image, counted in the order of y, of the products of some channels of y, from the first one's
+    /// Adds the sums over some rows of an image (of its first spatial dimension), of the products of some channels of y, from the first one's
     /// elements on, with some of x.
     ///
     /// # Safety
@@ -112,7 +112,7 @@ impl Pointwise {
         self,
         geometry: &Geometry,
         [outputs, inputs]: [usize; 2],
-        positions: Span,
+        rows: Span,
         [x, dy]: [Stored<f32>; 2],
         packed: &mut [f32],
         sums: &mut [f32],
@@ -122,8 +122,9 @@ impl Pointwise {
         let x = Side { elements: x, layout: of_x, sizes: source, strides, pads, is_dense: x_is_dense };
         let (strides, pads) = ([1; 3], [0; 3]);
         let dy = Side { elements: dy, layout: of_y, sizes: target, strides, pads, is_dense: y_is_dense };
-        for block in spans(positions.len, POSITIONS) {
-            let block = Span { start: positions.start + block.start, len: block.len };
+        let of_row = target[geometry.first + 1..].iter().product::<usize>();
+        for block in spans(rows.len * of_row, POSITIONS) {
+            let block = Span { start: rows.start * of_row + block.start, len: block.len };
             // SAFETY: the caller's promises; what does not lie in place is packed behind each other.
             unsafe {
                 let (gradients, rest) = dy.channels(target, outputs, block, packed);

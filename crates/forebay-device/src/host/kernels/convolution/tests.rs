@@ -129,6 +129,11 @@ fn large_cases() -> Vec<Case> {
         case([1, 5], 1, &[50, 44], &[41, 40], 1, 1),
         case([2, 3], 1, &[4000], &[3], 2, 1400),
         case([2, 3], 1, &[3000], &[4], 1, 3),
+        case([40, 40], 40, &[37, 300], &[5, 5], 2, 1),
+        case([20, 20], 20, &[4500], &[9], 1, 1),
+        case([17, 17], 17, &[9, 11], &[3, 11], 1, 2),
+        case([70, 37], 1, &[9, 13], &[1, 1], 2, 1),
+        case([20, 130], 1, &[50, 60], &[1, 1], 1, 1),
     ]
 }
 
@@ -284,6 +289,63 @@ fn a_batch_gives_the_same_bits_whole_and_in_parts() {
             assert_eq!(y_parts, y, "forward of case {number} cut at {cut}");
             assert_eq!(dx_parts, dx, "data gradient of case {number} cut at {cut}");
         }
+    }
+}
+
+/// The rows `range` of a tensor of planes.
+fn rows(tensor: &Tensor, range: std::ops::Range<usize>) -> Tensor {
+    let sizes = tensor.desc.sizes();
+    let (height, width) = (sizes[2] as usize, sizes[3] as usize);
+    let values = tensor.values();
+    let planes = values.chunks_exact(height * width);
+    let part: Vec<f64> = planes.flat_map(|plane| &plane[range.start * width..range.end * width]).copied().collect();
+    Tensor::new(&float(&[sizes[0], sizes[1], range.len() as u64, sizes[3]]), &part)
+}
+
+/// Chunks of rows, each by itself with the rows that it sees, have the sums that the whole adds.
+#[test]
+fn rows_of_an_image_give_the_same_bits_whole_and_in_parts() {
+    let mut random = Random::new(31);
+    let chunk = forebay_base::kernel::reduction_block_rows_of_image(64) as usize;
+    for (channels, groups, kernel, stride, pad) in [
+        ([18, 18], 18, 3, 1, 1),
+        ([5, 5], 5, 5, 2, 2),
+        ([9, 9], 9, 1, 2, 1),
+        ([24, 10], 1, 1, 1, 0),
+        ([10, 40], 1, 1, 1, 1),
+        ([6, 50], 2, 1, 2, 0),
+        ([3, 5], 1, 3, 1, 1),
+    ] {
+        let height = 2 * chunk + 3;
+        let source = |size: usize| ((size - 1) * stride + kernel - 2 * pad) as u64;
+        let x_sizes = [1, channels[0], source(height), source(64)];
+        let x = Tensor::new(&float(&x_sizes), &random.values(count(&x_sizes)));
+        let y_sizes = [1, channels[1], height as u64, 64];
+        let dy = Tensor::new(&float(&y_sizes), &random.values(count(&y_sizes)));
+        let w = float(&[channels[1], channels[0] / groups, kernel as u64, kernel as u64]);
+        let gradient = |x: &Tensor, dy: &Tensor, [before, behind]: [usize; 2]| {
+            let pads = |rows: usize| vec![rows as u64, pad as u64];
+            let (pads_begin, pads_end) = (pads(before), pads(behind));
+            let two = |value: usize| vec![value as u64; 2];
+            let window = Window { kernel: two(kernel), strides: two(stride), dilations: two(1), pads_begin, pads_end };
+            let kernel = Kernel::ConvolutionWeightGradient { convolution: Convolution { window, groups } };
+            run(&kernel, &[x, dy], std::slice::from_ref(&w)).remove(0).values()
+        };
+        let whole = gradient(&x, &dy, [pad, pad]);
+        let parts = [0..chunk, chunk..2 * chunk, 2 * chunk..height].map(|range| {
+            // What the rows see, in the padded image.
+            let (first, end) = (range.start * stride, (range.end - 1) * stride + kernel);
+            let inside = first.max(pad) - pad..end.min(x_sizes[2] as usize + pad) - pad;
+            let pads = [pad.saturating_sub(first), end - pad - inside.end];
+            gradient(&rows(&x, inside), &rows(&dy, range), pads)
+        });
+        let add = |a: &[f64], b: &[f64]| -> Vec<f64> {
+            a.iter().zip(b).map(|(&a, &b)| f64::from(a as f32 + b as f32)).collect()
+        };
+        assert!(
+            add(&add(&parts[0], &parts[1]), &parts[2]) == whole,
+            "{channels:?} in {groups} groups, window of {kernel}"
+        );
     }
 }
 

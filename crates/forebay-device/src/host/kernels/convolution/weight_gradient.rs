@@ -16,6 +16,7 @@ use super::super::stored::{Elements, Stored};
 use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::axis::Axis;
 use super::correlation::taps;
+use super::depthwise_gradient::DepthwiseGradient;
 use super::microkernel::{project, Run, CHANNELS};
 use super::pointwise::Pointwise;
 use super::slab::{even, spans, Slab, Span, SLACK};
@@ -43,8 +44,7 @@ const WORKSPACE_MAX: usize = 128 * 1024;
 /// A weight gradient of given sizes: how it is cut.
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
-    /// Where windows are one element.
-    pointwise: Option<Pointwise>,
+    way: Way,
     slab: Slab,
     /// Rows of a chunk.
     rows: usize,
@@ -58,6 +58,23 @@ pub(super) struct WeightGradient<'a> {
     gradient_stride: usize,
     /// Subtrees whose sums may wait to be added; 1 where there are enough tiles.
     slots: usize,
+}
+
+/// How a chunk is summed: what windows are like decides it.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Positions lie in vectors, and are packed as windows see them.
+    Blocks,
+    Pointwise(Pointwise),
+    /// All groups are one, with a channel of y from each.
+    Depthwise(DepthwiseGradient),
+}
+
+impl Way {
+    fn of(geometry: &Geometry) -> Way {
+        let depthwise = DepthwiseGradient::of(geometry).map(Way::Depthwise);
+        depthwise.or_else(|| Pointwise::of(geometry).map(Way::Pointwise)).unwrap_or(Way::Blocks)
+    }
 }
 
 /// Positions of an image that are summed from zero: from `first` to before `end` in each dimension.
@@ -169,10 +186,17 @@ impl<'a> WeightGradient<'a> {
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let tiles = Tiles { groups, outputs, inputs, output_tile, input_tile, taps_count };
-        let pointwise = Pointwise::of(geometry);
-        let tiles = match pointwise.map(|pointwise| pointwise.tile(geometry, TASKS_MIN)) {
-            Some([output_tile, input_tile]) => Tiles { output_tile, input_tile, ..tiles },
-            None => tiles.of_small_blocks(slab.channel_stride, gradient_stride),
+        let way = Way::of(geometry);
+        let tiles = match way {
+            Way::Blocks => tiles.of_small_blocks(slab.channel_stride, gradient_stride),
+            Way::Pointwise(pointwise) => {
+                let [output_tile, input_tile] = pointwise.tile(geometry, TASKS_MIN);
+                Tiles { output_tile, input_tile, ..tiles }
+            }
+            Way::Depthwise(_) => {
+                let (output_tile, input_tile) = (DepthwiseGradient::CHANNELS, 1);
+                Tiles { groups: 1, outputs: groups, inputs: 1, output_tile, input_tile, taps_count }
+            }
         };
         let channels = (0..tiles.input_tile).map(|channel| channel * slab.channel_stride);
         let offsets = channels.flat_map(|start| places.iter().map(move |place| (start + place) as u32)).collect();
@@ -183,7 +207,7 @@ impl<'a> WeightGradient<'a> {
         };
         Ok(WeightGradient {
             geometry,
-            pointwise,
+            way,
             slab,
             rows,
             block_count,
@@ -283,9 +307,10 @@ impl<'a> WeightGradient<'a> {
         for output in 0..tile.outputs.len {
             let number = tile.group * geometry.outputs + tile.outputs.start + output;
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
-            let (first, step) = match self.pointwise {
-                Some(pointwise) => pointwise.place([tile.outputs.len, tile.inputs.len], output),
-                None => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
+            let (first, step) = match self.way {
+                Way::Blocks => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
+                Way::Pointwise(pointwise) => pointwise.place([tile.outputs.len, tile.inputs.len], output),
+                Way::Depthwise(_) => (output * row, 1),
             };
             for part in spans(row, BLOCK) {
                 let sums = sums[first + part.start * step..].iter().step_by(step);
@@ -308,9 +333,12 @@ impl<'a> WeightGradient<'a> {
         dy: Stored<f32>,
         work: impl FnOnce(&[f32]),
     ) {
-        let (source_count, gradient_count) = match self.pointwise {
-            Some(pointwise) => (pointwise.packed_count([tile.outputs.len, tile.inputs.len], [x, dy]), 0),
-            None => (tile.inputs.len * self.slab.channel_stride + SLACK, tile.outputs.len * self.gradient_stride),
+        let (source_count, gradient_count) = match self.way {
+            Way::Pointwise(pointwise) => (pointwise.packed_count([tile.outputs.len, tile.inputs.len], [x, dy]), 0),
+            Way::Depthwise(depthwise) => (depthwise.packed_count(self.geometry), 0),
+            Way::Blocks => {
+                (tile.inputs.len * self.slab.channel_stride + SLACK, tile.outputs.len * self.gradient_stride)
+            }
         };
         let size = self.tile_sums(tile);
         // The sums of a chunk, and those that wait for what is to the right of them.
@@ -354,18 +382,28 @@ impl<'a> WeightGradient<'a> {
         let geometry = self.geometry;
         let chunks = geometry.target[geometry.first].div_ceil(self.rows);
         let (image, chunk) = (chunk / chunks, chunk % chunks);
-        if let Some(pointwise) = self.pointwise {
-            let row_positions = geometry.target[geometry.first + 1..].iter().product::<usize>();
-            let rows = self.rows.min(geometry.target[geometry.first] - chunk * self.rows);
-            let positions = Span { start: chunk * self.rows * row_positions, len: rows * row_positions };
-            let first_input = tile.group * geometry.inputs + tile.inputs.start;
-            let first_output = tile.group * geometry.outputs + tile.outputs.start;
-            // SAFETY: the channels exist; the caller promises the rest.
-            unsafe {
-                let x = x.at((image * geometry.x.image + first_input * geometry.x.channel) as isize);
-                let dy = dy.at((image * geometry.y.image + first_output * geometry.y.channel) as isize);
+        let first_output = tile.group * geometry.outputs + tile.outputs.start;
+        let first_input = match self.way {
+            Way::Depthwise(_) => first_output,
+            Way::Blocks | Way::Pointwise(_) => tile.group * geometry.inputs + tile.inputs.start,
+        };
+        let start = chunk * self.rows;
+        let rows = Span { start, len: self.rows.min(geometry.target[geometry.first] - start) };
+        // SAFETY: the image and the channels exist.
+        let of_image = unsafe {
+            let x = x.at((image * geometry.x.image + first_input * geometry.x.channel) as isize);
+            [x, dy.at((image * geometry.y.image + first_output * geometry.y.channel) as isize)]
+        };
+        match self.way {
+            Way::Blocks => {}
+            Way::Pointwise(pointwise) => {
                 let sizes = [tile.outputs.len, tile.inputs.len];
-                return pointwise.add(geometry, sizes, positions, [x, dy], source, sums);
+                // SAFETY: the caller's promises.
+                return unsafe { pointwise.add(geometry, sizes, rows, of_image, source, sums) };
+            }
+            Way::Depthwise(depthwise) => {
+                // SAFETY: the caller's promises.
+                return unsafe { depthwise.add(geometry, tile.outputs.len, rows, of_image, source, sums) };
             }
         }
         let per_chunk = self.slab.block_count();
@@ -373,20 +411,16 @@ impl<'a> WeightGradient<'a> {
             let block = self.block(number);
             let lines = self.slab.lines(block.first, &geometry.x);
             let channels = source.chunks_exact_mut(self.slab.channel_stride).take(tile.inputs.len);
-            let first = tile.group * geometry.inputs + tile.inputs.start;
             for (number, packed) in channels.enumerate() {
-                let start = image * geometry.x.image + (first + number) * geometry.x.channel;
                 // SAFETY: the channel exists; no one writes x.
-                let channel = unsafe { x.slice(start, geometry.x.span) };
+                let channel = unsafe { of_image[0].slice(number * geometry.x.channel, geometry.x.span) };
                 self.slab.pack(&lines, channel, packed);
             }
             let slack = source.len() - SLACK;
             source[slack..].fill(0.0);
-            let first = tile.group * geometry.outputs + tile.outputs.start;
             for (number, packed) in gradient.chunks_exact_mut(self.gradient_stride).enumerate() {
-                let start = image * geometry.y.image + (first + number) * geometry.y.channel;
                 // SAFETY: the channel exists; no one writes dy.
-                let channel = unsafe { dy.slice(start, geometry.y.span) };
+                let channel = unsafe { of_image[1].slice(number * geometry.y.channel, geometry.y.span) };
                 self.pack_gradient(channel, &block, packed);
             }
             let planes = block.end[0] - block.first[0];
