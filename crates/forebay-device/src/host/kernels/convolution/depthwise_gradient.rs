@@ -1,7 +1,7 @@
 //! The gradient by the weights of a depthwise convolution of planes, with a channel in each lane of a vector.
 //!
 //! A row of positions is summed in blocks of [`COLUMNS`], each from zero and from its first position on, for several taps at once; blocks are
-//! added row by row. So a chunk of rows has the same sums whatever is packed with it.
+//! added in the order in which they are packed, from the first row of a chunk on. So a chunk has the same sums in a part of an image.
 
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;

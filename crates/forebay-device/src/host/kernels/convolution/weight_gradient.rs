@@ -5,6 +5,9 @@
 //! chunk and on channels, never on the batch or the number of rows. So parts of a batch that are nodes of the tree, or of an image's
 //! chunks, have the sums that the whole has there. Tasks share out weights; where there are few weights, a task is a subtree's part of
 //! them, whose sums wait in workspace until all are there.
+//!
+//! Windows of one element ([`Pointwise`]) and depthwise convolutions of planes ([`DepthwiseGradient`]) have ways of their own to sum a
+//! chunk, with channels in the lanes of vectors; the window and the groups decide, which parts have in common with the whole.
 
 use forebay_base::kernel::reduction_block_rows_of_image;
 use forebay_base::SumTree;
