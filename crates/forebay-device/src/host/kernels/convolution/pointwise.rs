@@ -13,6 +13,8 @@ const POSITIONS: usize = forebay_base::kernel::PRODUCT_TERMS as usize;
 /// Channels of a tile: of those that lie in vectors, and of the others.
 const COLUMNS_MAX: usize = 2 * PANEL;
 const ROWS_MAX: usize = 512;
+/// Sums of a tile: those of a tree's levels stay in a thread's buffer.
+const SUMS_MAX: usize = 32 * 1024;
 /// With fewer channels than these on one side, the other side's lie in vectors.
 const COLUMNS_MIN: usize = 32;
 /// Rows of a tile that are not shared out to more tasks: the columns are packed for each.
@@ -64,7 +66,8 @@ impl Pointwise {
     pub fn tile(self, geometry: &Geometry, tiles_min: usize) -> [usize; 2] {
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let (rows, columns) = if self.by_input { (inputs, outputs) } else { (outputs, inputs) };
-        let (mut row_tile, mut column_tile) = (even(rows, ROWS_MAX), even(columns, COLUMNS_MAX));
+        let mut column_tile = even(columns, COLUMNS_MAX);
+        let mut row_tile = even(rows, ROWS_MAX.min(SUMS_MAX / column_tile));
         let count = |row_tile: usize, column_tile: usize| {
             groups.saturating_mul(rows.div_ceil(row_tile)).saturating_mul(columns.div_ceil(column_tile))
         };
