@@ -1,8 +1,8 @@
-//! Convolutions of known networks beside what the processor can do: for each, forwards and both gradients, the time of one thread, and the
+//! Convolutions of known networks and the roofline of the processor: for each, forwards and both gradients, the time of one thread, and the
 //! least time that its multiply-adds or its bytes allow.
 //!
-//! `cargo bench -p forebay-device --bench roofline [-- NETWORK]` measures the processor first: multiply-adds in registers, and copies of as
-//! many bytes as a launch has operands (in caches, where these fit them). Of each network, layers of the same sizes are one row.
+//! `cargo bench -p forebay-device --bench roofline [-- NETWORK]` measures the processor first: multiply-adds in registers, and copies of
+//! several sizes, so that operands that fit a cache are compared with copies within it. Layers of a network that have the same sizes are one row.
 
 mod launching;
 
@@ -13,11 +13,10 @@ use forebay_device::host::peak;
 
 use launching::{Layer, Machine};
 
-/// What a layer's gradients are called, in the order of [`Layer::directions`].
+/// The convolution and its two gradients, in the order of [`Layer::directions`].
 const DIRECTIONS: [&str; 3] = ["forwards", "by x", "by w"];
 
 /// Convolutions of a network for one image, each with how often it is there.
-#[derive(Default)]
 struct Network {
     layers: Vec<(Layer, u64)>,
     /// Channels and spatial sizes that the next layer reads.
@@ -30,7 +29,7 @@ impl Network {
         Network { channels, sizes: sizes.to_vec(), layers: Vec::new() }
     }
 
-    /// A convolution in as many groups, padded so that a stride of 1 keeps the sizes.
+    /// Adds a convolution, padded so that a stride of 1 keeps the sizes.
     fn convolution(&mut self, channels: u64, kernel: u64, stride: u64, groups: u64) {
         let rank = self.sizes.len();
         let layer = Layer {
@@ -76,7 +75,7 @@ impl Network {
         network
     }
 
-    /// A block of a depthwise convolution between two of single elements; the first only where it has more channels.
+    /// A depthwise convolution between two of 1 x 1, the first of which is left out where it would add no channels.
     fn inverted(&mut self, expansion: u64, kernel: u64, channels: u64, stride: u64) {
         let inner = expansion * self.channels;
         if expansion > 1 {
@@ -269,7 +268,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             );
         }
     }
-    let what = "Convolutions beside what the processor can do";
+    let what = "Convolutions and the roofline of the processor";
     let record = Record::new("roofline", what, "cargo bench -p forebay-device --bench roofline --", &given.words);
     record.with(processor).with(whole).with(layers).save(given.output.as_deref())?;
     Ok(())

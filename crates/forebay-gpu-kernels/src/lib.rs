@@ -58,7 +58,7 @@ mod sums;
 pub mod target;
 mod teams;
 
-use forebay_base::kernel::Summing;
+use forebay_base::kernel::{Activation, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use device_address::device_address;
@@ -153,7 +153,7 @@ pub fn lower(
 ) -> Result<Lowered, Unsupported> {
     let refuse = |reason: String| unsupported(kernel, reason);
     require_countable(reads).and_then(|()| require_countable(writes)).map_err(refuse)?;
-    if let Some(function) = kernel.clone().activation_mut().and_then(|activation| activation.function()) {
+    if let Some(function) = kernel.activation().and_then(Activation::function) {
         return Err(refuse(format!("{function:?} takes a launch of its own on a GPU")));
     }
     let mut lowered = lower_by_family(kernel, reads, writes, gpu)?;

@@ -71,7 +71,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A host device with as many threads, or all.
+    /// A host device with this many threads, or as many as the machine runs at once.
     pub fn new(threads: Option<usize>) -> Result<Machine, Box<dyn Error>> {
         let device = HostDevice::new(&HostOptions { threads, ..HostOptions::default() })?;
         let stream = device.create_stream("bench", 0)?;

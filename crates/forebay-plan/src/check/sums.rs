@@ -28,7 +28,7 @@ fn addition(kernel: &Kernel, activation: Activation) -> Kernel {
 
 /// What a kernel applies to its results.
 fn applied(kernel: &Kernel) -> Activation {
-    kernel.clone().activation_mut().map_or(Activation::None, |activation| *activation)
+    kernel.activation().unwrap_or(Activation::None)
 }
 
 /// Whether a part adds what others of the same launch sum, whatever it applies.

@@ -23,7 +23,7 @@ pub(crate) fn addition(part: &Kernel, activation: Activation) -> Kernel {
 
 /// What a launch applies to its result: parts leave it to what completes their sum.
 pub(crate) fn activation(launch: &ProgramLaunch) -> Activation {
-    launch.kernel.clone().activation_mut().map_or(Activation::None, |activation| *activation)
+    launch.kernel.activation().unwrap_or(Activation::None)
 }
 
 /// What is made of the complete sums of a launch, and what the launch computes besides, if anything.

@@ -166,13 +166,18 @@ impl Kernel {
         }
     }
 
+    /// A copy of what a kernel applies to its result; see [`Kernel::activation_mut`].
+    pub fn activation(&self) -> Option<Activation> {
+        self.clone().activation_mut().copied()
+    }
+
     /// Whether fusion may have the kernel apply this to its result, of this type.
     pub fn can_apply(&self, activation: Activation, data_type: DataType) -> bool {
         let sums_products =
             matches!(self, Kernel::MatMul { .. } | Kernel::Convolution { .. } | Kernel::ConvolutionDataGradient { .. });
         let limits_any = sums_products || matches!(self, Kernel::Binary { op, .. } if !op.is_comparison());
         match activation {
-            Activation::None | Activation::Relu => self.clone().activation_mut().is_some(),
+            Activation::None | Activation::Relu => self.activation().is_some(),
             // Kernels are compared, which those with NaN in them cannot be.
             Activation::Clip { low, high } => {
                 limits_any && data_type == DataType::Float32 && !low.is_nan() && !high.is_nan()

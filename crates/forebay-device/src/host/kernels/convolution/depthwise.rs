@@ -349,17 +349,9 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
         // SAFETY: the row lies in the source and in the packed block; what is written behind it is packed later, or room for it.
         unsafe {
             let packed = job.packed.add(row * pitch * V::WIDTH);
-            if at < 0 || at >= source[0] as isize || low == high {
-                packed.write_bytes(0, pitch * V::WIDTH);
-                continue;
-            }
-            let start = at as usize * x.row + first;
-            // What lies between rows may be written by others meanwhile.
-            let readable = if x.row == source[1] { x.span - start } else { high - low };
-            let lines = Lines { first: from.add(start), stride: x.channel, count: high - low, readable };
-            packed.write_bytes(0, low * V::WIDTH);
-            spread_lines::<V>(&lines, lanes, packed.add(low * V::WIDTH));
-            packed.add(high * V::WIDTH).write_bytes(0, (pitch - high) * V::WIDTH);
+            let is_inside = (0..source[0] as isize).contains(&at) && low < high;
+            let lines = is_inside.then(|| Lines::of_row(from, x, source[1], at as usize * x.row + first, high - low));
+            spread_padded::<V>(lines, lanes, low, pitch, packed);
         }
     }
 }
@@ -373,12 +365,48 @@ pub(super) struct Lines {
     pub readable: usize,
 }
 
+impl Lines {
+    /// A row of `columns` of each channel, from the element at `start` on, where the first channel begins at `first`.
+    ///
+    /// # Safety
+    /// The elements must exist.
+    #[inline(always)]
+    pub unsafe fn of_row(first: *const f32, layout: &Spatial, columns: usize, start: usize, count: usize) -> Lines {
+        // What lies between rows may be written by others meanwhile.
+        let readable = if layout.row == columns { layout.span - start } else { count };
+        // SAFETY: the caller's promise.
+        Lines { first: unsafe { first.add(start) }, stride: layout.channel, count, readable }
+    }
+}
+
+/// Puts lines into lanes, from vector `low` on, with zeros around them: `count` vectors in all.
+///
+/// # Safety
+/// As [`spread_lines`].
+#[inline(always)]
+pub(super) unsafe fn spread_padded<V: Vector>(
+    lines: Option<Lines>,
+    lanes: usize,
+    low: usize,
+    count: usize,
+    target: *mut f32,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let Some(lines) = lines else { return target.write_bytes(0, count * V::WIDTH) };
+        let high = low + lines.count;
+        target.write_bytes(0, low * V::WIDTH);
+        spread_lines::<V>(&lines, lanes, target.add(low * V::WIDTH));
+        target.add(high * V::WIDTH).write_bytes(0, (count - high) * V::WIDTH);
+    }
+}
+
 /// Puts lines into lanes: element i of each into vector i.
 ///
 /// # Safety
 /// The lines must be readable, and vectors writable for as many elements as they have, and for [`LANES`] at least.
 #[inline(always)]
-pub(super) unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
+unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
     let Lines { first, stride, count, readable } = *lines;
     let mut whole = lanes / LANES * LANES;
     if count < LANES && readable < LANES {

@@ -5,8 +5,8 @@
 
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
-use super::super::stored::{Elements, Stored};
-use super::depthwise::{spread_lines, Lines};
+use super::super::stored::Stored;
+use super::depthwise::{spread_padded, Lines};
 use super::slab::{spans, Span};
 use super::Geometry;
 
@@ -193,7 +193,7 @@ unsafe fn add_channels<V: Vector>(job: &mut Job, channels: Span) {
     }
 }
 
-/// A row of some channels.
+/// A row of some channels, and how many columns it has.
 struct Row<'a> {
     elements: Stored<f32>,
     layout: &'a Spatial,
@@ -217,29 +217,19 @@ impl Row<'_> {
     ) {
         // SAFETY: the caller's promises.
         unsafe {
-            let Some(start) = start.filter(|_| low < high) else {
-                return target.write_bytes(0, count * V::WIDTH);
-            };
-            let len = high - low;
-            let &Spatial { channel: stride, span, row, .. } = self.layout;
-            let lines = match self.elements.own() {
-                Some(first) => {
-                    // What lies between rows may be written by others meanwhile.
-                    let readable = if row == self.columns { span - start } else { len };
-                    Lines { first: first.add(start), stride, count: len, readable }
-                }
+            let len = high.saturating_sub(low);
+            let lines = start.filter(|_| len > 0).map(|start| match self.elements.own() {
+                Some(first) => Lines::of_row(first, self.layout, self.columns, start, len),
                 None => {
                     for (lane, line) in line.chunks_exact_mut(len).take(self.lanes).enumerate() {
-                        let channel: Elements = self.elements.slice(lane * stride, span);
+                        let channel = self.elements.slice(lane * self.layout.channel, self.layout.span);
                         channel.copy_to(line, start, 1);
                     }
                     // Each line is followed by another, or by what is left of the buffer.
                     Lines { first: line.as_ptr(), stride: len, count: len, readable: len.max(LANES) }
                 }
-            };
-            target.write_bytes(0, low * V::WIDTH);
-            spread_lines::<V>(&lines, self.lanes, target.add(low * V::WIDTH));
-            target.add(high * V::WIDTH).write_bytes(0, (count - high) * V::WIDTH);
+            });
+            spread_padded::<V>(lines, self.lanes, low, count, target);
         }
     }
 }

@@ -172,7 +172,7 @@ pub(super) unsafe fn run(
         unsafe { gradient.run(first, second, target, workspace) };
         return Ok(());
     }
-    if let Some(activation) = kernel.clone().activation_mut() {
+    if let Kernel::Convolution { activation, .. } | Kernel::ConvolutionDataGradient { activation, .. } = kernel {
         function(*activation, writes[0].desc).map_err(refuse)?;
     }
     let counts = WorkspaceCounts::of(kernel, &read_descs);

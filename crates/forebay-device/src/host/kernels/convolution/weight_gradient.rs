@@ -6,8 +6,8 @@
 //! chunks, have the sums that the whole has there. Tasks share out weights; where there are few weights, a task is a subtree's part of
 //! them, whose sums wait in workspace until all are there.
 //!
-//! Windows of one element ([`Pointwise`]) and depthwise convolutions of planes ([`DepthwiseGradient`]) have ways of their own to sum a
-//! chunk, with channels in the lanes of vectors; the window and the groups decide, which parts have in common with the whole.
+//! Windows of one element ([`Pointwise`]) and depthwise convolutions of planes ([`DepthwiseGradient`]) are summed by algorithms of their
+//! own, which are vectorized over channels. The window and the channels of a group decide: they are the same in parts and in the whole.
 
 use forebay_base::kernel::reduction_block_rows_of_image;
 use forebay_base::SumTree;
@@ -47,7 +47,7 @@ const WORKSPACE_MAX: usize = 128 * 1024;
 /// A weight gradient of given sizes: how it is cut.
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
-    way: Way,
+    algorithm: Algorithm,
     slab: Slab,
     /// Rows of a chunk.
     rows: usize,
@@ -63,9 +63,9 @@ pub(super) struct WeightGradient<'a> {
     slots: usize,
 }
 
-/// How a chunk is summed: what windows are like decides it.
+/// How a chunk is summed.
 #[derive(Clone, Copy)]
-enum Way {
+enum Algorithm {
     /// Positions lie in vectors, and are packed as windows see them.
     Blocks,
     Pointwise(Pointwise),
@@ -73,10 +73,10 @@ enum Way {
     Depthwise(DepthwiseGradient),
 }
 
-impl Way {
-    fn of(geometry: &Geometry) -> Way {
-        let depthwise = DepthwiseGradient::of(geometry).map(Way::Depthwise);
-        depthwise.or_else(|| Pointwise::of(geometry).map(Way::Pointwise)).unwrap_or(Way::Blocks)
+impl Algorithm {
+    fn of(geometry: &Geometry) -> Algorithm {
+        let depthwise = DepthwiseGradient::of(geometry).map(Algorithm::Depthwise);
+        depthwise.or_else(|| Pointwise::of(geometry).map(Algorithm::Pointwise)).unwrap_or(Algorithm::Blocks)
     }
 }
 
@@ -189,14 +189,14 @@ impl<'a> WeightGradient<'a> {
         let gradient_stride = ((slab.block[0] * plane_stride).div_ceil(16) | 1) * 16;
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let tiles = Tiles { groups, outputs, inputs, output_tile, input_tile, taps_count };
-        let way = Way::of(geometry);
-        let tiles = match way {
-            Way::Blocks => tiles.of_small_blocks(slab.channel_stride, gradient_stride),
-            Way::Pointwise(pointwise) => {
+        let algorithm = Algorithm::of(geometry);
+        let tiles = match algorithm {
+            Algorithm::Blocks => tiles.of_small_blocks(slab.channel_stride, gradient_stride),
+            Algorithm::Pointwise(pointwise) => {
                 let [output_tile, input_tile] = pointwise.tile(geometry, TASKS_MIN);
                 Tiles { output_tile, input_tile, ..tiles }
             }
-            Way::Depthwise(_) => {
+            Algorithm::Depthwise(_) => {
                 let (output_tile, input_tile) = (DepthwiseGradient::CHANNELS, 1);
                 Tiles { groups: 1, outputs: groups, inputs: 1, output_tile, input_tile, taps_count }
             }
@@ -210,7 +210,7 @@ impl<'a> WeightGradient<'a> {
         };
         Ok(WeightGradient {
             geometry,
-            way,
+            algorithm,
             slab,
             rows,
             block_count,
@@ -310,10 +310,10 @@ impl<'a> WeightGradient<'a> {
         for output in 0..tile.outputs.len {
             let number = tile.group * geometry.outputs + tile.outputs.start + output;
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
-            let (first, step) = match self.way {
-                Way::Blocks => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
-                Way::Pointwise(pointwise) => pointwise.place([tile.outputs.len, tile.inputs.len], output),
-                Way::Depthwise(_) => (output * row, 1),
+            let (first, step) = match self.algorithm {
+                Algorithm::Blocks => (output / CHANNELS * row * CHANNELS + output % CHANNELS, CHANNELS),
+                Algorithm::Pointwise(pointwise) => pointwise.place([tile.outputs.len, tile.inputs.len], output),
+                Algorithm::Depthwise(_) => (output * row, 1),
             };
             for part in spans(row, BLOCK) {
                 let sums = sums[first + part.start * step..].iter().step_by(step);
@@ -336,10 +336,12 @@ impl<'a> WeightGradient<'a> {
         dy: Stored<f32>,
         work: impl FnOnce(&[f32]),
     ) {
-        let (source_count, gradient_count) = match self.way {
-            Way::Pointwise(pointwise) => (pointwise.packed_count([tile.outputs.len, tile.inputs.len], [x, dy]), 0),
-            Way::Depthwise(depthwise) => (depthwise.packed_count(self.geometry), 0),
-            Way::Blocks => {
+        let (source_count, gradient_count) = match self.algorithm {
+            Algorithm::Pointwise(pointwise) => {
+                (pointwise.packed_count([tile.outputs.len, tile.inputs.len], [x, dy]), 0)
+            }
+            Algorithm::Depthwise(depthwise) => (depthwise.packed_count(self.geometry), 0),
+            Algorithm::Blocks => {
                 (tile.inputs.len * self.slab.channel_stride + SLACK, tile.outputs.len * self.gradient_stride)
             }
         };
@@ -386,9 +388,9 @@ impl<'a> WeightGradient<'a> {
         let chunks = geometry.target[geometry.first].div_ceil(self.rows);
         let (image, chunk) = (chunk / chunks, chunk % chunks);
         let first_output = tile.group * geometry.outputs + tile.outputs.start;
-        let first_input = match self.way {
-            Way::Depthwise(_) => first_output,
-            Way::Blocks | Way::Pointwise(_) => tile.group * geometry.inputs + tile.inputs.start,
+        let first_input = match self.algorithm {
+            Algorithm::Depthwise(_) => first_output,
+            Algorithm::Blocks | Algorithm::Pointwise(_) => tile.group * geometry.inputs + tile.inputs.start,
         };
         let start = chunk * self.rows;
         let rows = Span { start, len: self.rows.min(geometry.target[geometry.first] - start) };
@@ -397,14 +399,14 @@ impl<'a> WeightGradient<'a> {
             let x = x.at((image * geometry.x.image + first_input * geometry.x.channel) as isize);
             [x, dy.at((image * geometry.y.image + first_output * geometry.y.channel) as isize)]
         };
-        match self.way {
-            Way::Blocks => {}
-            Way::Pointwise(pointwise) => {
+        match self.algorithm {
+            Algorithm::Blocks => {}
+            Algorithm::Pointwise(pointwise) => {
                 let sizes = [tile.outputs.len, tile.inputs.len];
                 // SAFETY: the caller's promises.
                 return unsafe { pointwise.add(geometry, sizes, rows, of_image, source, sums) };
             }
-            Way::Depthwise(depthwise) => {
+            Algorithm::Depthwise(depthwise) => {
                 // SAFETY: the caller's promises.
                 return unsafe { depthwise.add(geometry, tile.outputs.len, rows, of_image, source, sums) };
             }
