@@ -11,6 +11,7 @@ use super::super::parallel::{for_each, Pointer};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
+use super::lanes::{gather_lines, spread_lines, spread_padded, Lines};
 use super::slab::{even, spans};
 use super::Geometry;
 
@@ -319,7 +320,7 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
                     || {
                         for run in 0..runs {
                             let to = to.add((rows.start + run) * y.row + columns.start);
-                            gather_lines::<V>(job.sums.add(run * len * V::WIDTH), len, lanes, to, y.channel);
+                            gather_lines::<V>(job.sums.add(run * len * V::WIDTH), V::WIDTH, len, lanes, to, y.channel);
                         }
                     },
                 );
@@ -354,107 +355,6 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
             spread_padded::<V>(lines, lanes, low, pitch, packed);
         }
     }
-}
-
-/// Elements that lie next to each other in lines, one for each lane.
-pub(super) struct Lines {
-    pub first: *const f32,
-    pub stride: usize,
-    pub count: usize,
-    /// Elements that each line has from its first on.
-    pub readable: usize,
-}
-
-impl Lines {
-    /// A row of `columns` of each channel, from the element at `start` on, where the first channel begins at `first`.
-    ///
-    /// # Safety
-    /// The elements must exist.
-    #[inline(always)]
-    pub unsafe fn of_row(first: *const f32, layout: &Spatial, columns: usize, start: usize, count: usize) -> Lines {
-        // What lies between rows may be written by others meanwhile.
-        let readable = if layout.row == columns { layout.span - start } else { count };
-        // SAFETY: the caller's promise.
-        Lines { first: unsafe { first.add(start) }, stride: layout.channel, count, readable }
-    }
-}
-
-/// Puts lines into lanes, from vector `low` on, with zeros around them: `count` vectors in all.
-///
-/// # Safety
-/// As [`spread_lines`].
-#[inline(always)]
-pub(super) unsafe fn spread_padded<V: Vector>(
-    lines: Option<Lines>,
-    lanes: usize,
-    low: usize,
-    count: usize,
-    target: *mut f32,
-) {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let Some(lines) = lines else { return target.write_bytes(0, count * V::WIDTH) };
-        let high = low + lines.count;
-        target.write_bytes(0, low * V::WIDTH);
-        spread_lines::<V>(&lines, lanes, target.add(low * V::WIDTH));
-        target.add(high * V::WIDTH).write_bytes(0, (count - high) * V::WIDTH);
-    }
-}
-
-/// Puts lines into lanes: element i of each into vector i.
-///
-/// # Safety
-/// The lines must be readable, and vectors writable for as many elements as they have, and for [`LANES`] at least.
-#[inline(always)]
-unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
-    let Lines { first, stride, count, readable } = *lines;
-    let mut whole = lanes / LANES * LANES;
-    if count < LANES && readable < LANES {
-        whole = 0;
-    }
-    // SAFETY: the caller's promises.
-    unsafe {
-        for lane in (0..whole).step_by(LANES) {
-            let first = first.add(lane * stride);
-            for start in starts(count) {
-                V::transpose(first.add(start), stride as isize, target.add(start * V::WIDTH + lane), V::WIDTH);
-            }
-        }
-        for lane in whole..lanes {
-            for i in 0..count {
-                *target.add(i * V::WIDTH + lane) = *first.add(lane * stride + i);
-            }
-        }
-    }
-}
-
-/// Puts lanes into lines of `count` elements: the opposite.
-///
-/// # Safety
-/// The vectors must be readable, and the lines writable.
-#[inline(always)]
-unsafe fn gather_lines<V: Vector>(vectors: *const f32, count: usize, lanes: usize, target: *mut f32, stride: usize) {
-    let whole = if count < LANES { 0 } else { lanes / LANES * LANES };
-    // SAFETY: the caller's promises; where there are [`LANES`] elements, no block reaches beyond the last.
-    unsafe {
-        for lane in (0..whole).step_by(LANES) {
-            for start in starts(count) {
-                let vectors = vectors.add(start * V::WIDTH + lane);
-                V::transpose(vectors, V::WIDTH as isize, target.add(lane * stride + start), stride);
-            }
-        }
-        for lane in whole..lanes {
-            for i in 0..count {
-                *target.add(lane * stride + i) = *vectors.add(i * V::WIDTH + lane);
-            }
-        }
-    }
-}
-
-/// Where blocks of [`LANES`] elements begin that cover a line: the last one ends with it, if there are as many.
-#[inline(always)]
-fn starts(count: usize) -> impl Iterator<Item = usize> {
-    (0..count).step_by(LANES).map(move |start| start.min(count.saturating_sub(LANES)))
 }
 
 /// The sums of a block, whose columns are of one class or two.

@@ -4,9 +4,8 @@
 //! added in the order in which they are packed, from the first row of a chunk on. So a chunk has the same sums in a part of an image.
 
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
-use super::super::spatial::Spatial;
 use super::super::stored::Stored;
-use super::depthwise::{spread_padded, Lines};
+use super::lanes::Row;
 use super::slab::{spans, Span};
 use super::Geometry;
 
@@ -190,47 +189,6 @@ unsafe fn add_channels<V: Vector>(job: &mut Job, channels: Span) {
     for (lane, own) in job.sums.chunks_exact_mut(taps).skip(channels.start).take(channels.len).enumerate() {
         let of_lane = sums.iter().skip(lane).step_by(V::WIDTH);
         own.iter_mut().zip(of_lane).for_each(|(own, sum)| *own += sum);
-    }
-}
-
-/// A row of some channels, and how many columns it has.
-struct Row<'a> {
-    elements: Stored<f32>,
-    layout: &'a Spatial,
-    columns: usize,
-    lanes: usize,
-}
-
-impl Row<'_> {
-    /// Packs `count` vectors: zeros but for those `inside`, of which the first holds the elements at `start`; all zeros without a start.
-    ///
-    /// # Safety
-    /// The elements must exist, and no one may write them; there must be room for as many vectors, and for a transposed block behind them.
-    #[inline(always)]
-    unsafe fn pack<V: Vector>(
-        &self,
-        start: Option<usize>,
-        [low, high]: [usize; 2],
-        count: usize,
-        line: &mut [f32],
-        target: *mut f32,
-    ) {
-        // SAFETY: the caller's promises.
-        unsafe {
-            let len = high.saturating_sub(low);
-            let lines = start.filter(|_| len > 0).map(|start| match self.elements.own() {
-                Some(first) => Lines::of_row(first, self.layout, self.columns, start, len),
-                None => {
-                    for (lane, line) in line.chunks_exact_mut(len).take(self.lanes).enumerate() {
-                        let channel = self.elements.slice(lane * self.layout.channel, self.layout.span);
-                        channel.copy_to(line, start, 1);
-                    }
-                    // Each line is followed by another, or by what is left of the buffer.
-                    Lines { first: line.as_ptr(), stride: len, count: len, readable: len.max(LANES) }
-                }
-            });
-            spread_padded::<V>(lines, self.lanes, low, count, target);
-        }
     }
 }
 

@@ -6,16 +6,20 @@
 //! the batch or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
+mod block_gradient;
 mod channelwise;
 mod correlation;
 mod depthwise;
 mod depthwise_gradient;
+mod lanes;
 mod microkernel;
 mod pointwise;
 mod slab;
 mod tiles;
 mod turned;
 mod weight_gradient;
+mod weight_tiles;
+mod window_gradient;
 
 use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};

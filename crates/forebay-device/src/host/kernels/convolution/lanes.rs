@@ -1,0 +1,154 @@
+//! Rows of channels, put into vectors with a channel in each lane, and back.
+
+use super::super::simd::{Vector, LANES};
+use super::super::spatial::Spatial;
+use super::super::stored::Stored;
+
+/// A row of some channels, and how many columns it has.
+pub(super) struct Row<'a> {
+    pub elements: Stored<f32>,
+    pub layout: &'a Spatial,
+    pub columns: usize,
+    pub lanes: usize,
+}
+
+impl Row<'_> {
+    /// Packs `count` vectors: zeros but for those `inside`, of which the first holds the elements at `start`; all zeros without a start.
+    ///
+    /// # Safety
+    /// The elements must exist, and no one may write them; there must be room for as many vectors, and for a transposed block behind them.
+    #[inline(always)]
+    pub unsafe fn pack<V: Vector>(
+        &self,
+        start: Option<usize>,
+        [low, high]: [usize; 2],
+        count: usize,
+        line: &mut [f32],
+        target: *mut f32,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let len = high.saturating_sub(low);
+            let lines = start.filter(|_| len > 0).map(|start| match self.elements.own() {
+                Some(first) => Lines::of_row(first, self.layout, self.columns, start, len),
+                None => {
+                    for (lane, line) in line.chunks_exact_mut(len).take(self.lanes).enumerate() {
+                        let channel = self.elements.slice(lane * self.layout.channel, self.layout.span);
+                        channel.copy_to(line, start, 1);
+                    }
+                    // Each line is followed by another, or by what is left of the buffer.
+                    Lines { first: line.as_ptr(), stride: len, count: len, readable: len.max(LANES) }
+                }
+            });
+            spread_padded::<V>(lines, self.lanes, low, count, target);
+        }
+    }
+}
+
+/// Elements that lie next to each other in lines, one for each lane.
+pub(super) struct Lines {
+    pub first: *const f32,
+    pub stride: usize,
+    pub count: usize,
+    /// Elements that each line has from its first on.
+    pub readable: usize,
+}
+
+impl Lines {
+    /// A row of `columns` of each channel, from the element at `start` on, where the first channel begins at `first`.
+    ///
+    /// # Safety
+    /// The elements must exist.
+    #[inline(always)]
+    pub unsafe fn of_row(first: *const f32, layout: &Spatial, columns: usize, start: usize, count: usize) -> Lines {
+        // What lies between rows may be written by others meanwhile.
+        let readable = if layout.row == columns { layout.span - start } else { count };
+        // SAFETY: the caller's promise.
+        Lines { first: unsafe { first.add(start) }, stride: layout.channel, count, readable }
+    }
+}
+
+/// Puts lines into lanes, from vector `low` on, with zeros around them: `count` vectors in all.
+///
+/// # Safety
+/// As [`spread_lines`].
+#[inline(always)]
+pub(super) unsafe fn spread_padded<V: Vector>(
+    lines: Option<Lines>,
+    lanes: usize,
+    low: usize,
+    count: usize,
+    target: *mut f32,
+) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let Some(lines) = lines else { return target.write_bytes(0, count * V::WIDTH) };
+        let high = low + lines.count;
+        target.write_bytes(0, low * V::WIDTH);
+        spread_lines::<V>(&lines, lanes, target.add(low * V::WIDTH));
+        target.add(high * V::WIDTH).write_bytes(0, (count - high) * V::WIDTH);
+    }
+}
+
+/// Puts lines into lanes: element i of each into vector i.
+///
+/// # Safety
+/// The lines must be readable, and vectors writable for as many elements as they have, and for [`LANES`] at least.
+#[inline(always)]
+pub(super) unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
+    let Lines { first, stride, count, readable } = *lines;
+    let mut whole = lanes / LANES * LANES;
+    if count < LANES && readable < LANES {
+        whole = 0;
+    }
+    // SAFETY: the caller's promises.
+    unsafe {
+        for lane in (0..whole).step_by(LANES) {
+            let first = first.add(lane * stride);
+            for start in starts(count) {
+                V::transpose(first.add(start), stride as isize, target.add(start * V::WIDTH + lane), V::WIDTH);
+            }
+        }
+        for lane in whole..lanes {
+            for i in 0..count {
+                *target.add(i * V::WIDTH + lane) = *first.add(lane * stride + i);
+            }
+        }
+    }
+}
+
+/// Puts lanes into lines of `count` elements: the opposite. Vectors are `pitch` elements apart.
+///
+/// # Safety
+/// The vectors must be readable, and the lines writable.
+#[inline(always)]
+pub(super) unsafe fn gather_lines<V: Vector>(
+    vectors: *const f32,
+    pitch: usize,
+    count: usize,
+    lanes: usize,
+    target: *mut f32,
+    stride: usize,
+) {
+    let whole = if count < LANES { 0 } else { lanes / LANES * LANES };
+    // SAFETY: the caller's promises; where there are [`LANES`] elements, no block reaches beyond the last.
+    unsafe {
+        for lane in (0..whole).step_by(LANES) {
+            for start in starts(count) {
+                let vectors = vectors.add(start * pitch + lane);
+                V::transpose(vectors, pitch as isize, target.add(lane * stride + start), stride);
+            }
+        }
+        for lane in whole..lanes {
+            for i in 0..count {
+                *target.add(lane * stride + i) = *vectors.add(i * pitch + lane);
+            }
+        }
+    }
+}
+
+/// Where blocks of [`LANES`] elements begin that cover a line: the last one ends with it, if there are as many.
+#[inline(always)]
+fn starts(count: usize) -> impl Iterator<Item = usize> {
+    (0..count).step_by(LANES).map(move |start| start.min(count.saturating_sub(LANES)))
+}

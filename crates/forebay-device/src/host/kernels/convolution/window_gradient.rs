@@ -1,0 +1,431 @@
+//! The gradient by the weights of windows of several elements, with input channels in the lanes of vectors.
+//!
+//! x is packed with the channels of a tile next to each other, position by position, so that what a position sees through a tap is a vector
+//! wherever it is. A block of a few rows of positions is summed from zero: for some taps and outputs at once, in registers, from the first
+//! position to the last. Blocks are added one after the other from the first rows of a chunk on. Their sizes depend on a whole chunk's;
+//! x is packed for several of them, as many as fit.
+
+use super::super::buffer::{Buffer, Target, BLOCK};
+use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
+use super::super::stored::Stored;
+use super::lanes::{gather_lines, Row};
+use super::microkernel::CHANNELS_MAX;
+use super::slab::{even, spans, Span};
+use super::weight_tiles::Tiles;
+use super::Geometry;
+
+/// Positions of a block, and of one of its rows, at most.
+const POSITIONS: usize = 256;
+const COLUMNS: usize = 128;
+/// Elements of dy from channel to channel: an odd number of cache lines, so that channels do not compete for the same sets.
+const GRADIENT_STRIDE: usize = POSITIONS + 16;
+/// Packed elements of x that stay in a core's second-level cache, and those of one block, which may be more.
+const PACKED_MAX: usize = 48 * 1024;
+const BLOCK_MAX: usize = 128 * 1024;
+/// Channels of y in a task, and weights of all of them.
+const OUTPUTS_MAX: usize = 64;
+const WEIGHTS_MAX: usize = 32 * 1024;
+/// The largest window.
+const TAPS_MAX: usize = 1024;
+/// With fewer channels, vectors of channels are filled worse than those of positions.
+const INPUTS_MIN: usize = 6;
+const OUTPUTS_MIN: usize = 4;
+/// Vectors that are summed together.
+const VECTORS: usize = 3;
+
+/// How the gradient of the weights of a window is summed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowGradient {
+    /// Rows and columns of a block.
+    block: [usize; 2],
+    /// Planes and rows of positions whose x is packed together.
+    region: [usize; 2],
+    /// Planes, rows and columns of x that these see.
+    seen: [usize; 3],
+}
+
+impl WindowGradient {
+    /// For one whole chunk of a convolution. None where there are few channels, or a window is too large.
+    pub fn of(of_chunk: &Geometry) -> Option<WindowGradient> {
+        let Geometry { inputs, outputs, kernel, strides, dilations, target, .. } = *of_chunk;
+        if inputs < INPUTS_MIN || outputs < OUTPUTS_MIN || of_chunk.taps() > TAPS_MAX {
+            return None;
+        }
+        let seen = |d: usize, positions: usize| {
+            let reach = (kernel[d] - 1).checked_mul(dilations[d])?.checked_add(1)?;
+            (positions - 1).checked_mul(strides[d])?.checked_add(reach)
+        };
+        let columns = even(target[2], COLUMNS);
+        let rows = (POSITIONS / columns).clamp(1, target[1].max(1));
+        let of_region = |planes: usize, rows: usize| Some([seen(0, planes)?, seen(1, rows)?, seen(2, columns)?]);
+        let count = |seen: [usize; 3]| seen.into_iter().try_fold(WIDTH_MAX, usize::checked_mul);
+        let fits = |planes: usize, rows: usize, most: usize| {
+            of_region(planes, rows).and_then(count).is_some_and(|count| count <= most)
+        };
+        if !fits(1, rows, BLOCK_MAX) {
+            return None;
+        }
+        // The planes and rows that pack least for each position.
+        let mut region = [1, rows];
+        let mut least = f64::INFINITY;
+        for planes in 1..=target[0].min(POSITIONS) {
+            let of_rows = (1..=target[1].div_ceil(rows)).map(|blocks| blocks * rows);
+            let Some(rows) = of_rows.take_while(|&rows| fits(planes, rows, PACKED_MAX)).last() else { break };
+            let packed = (seen(0, planes)? * seen(1, rows)?) as f64 / (planes * rows) as f64;
+            if packed < least {
+                (region, least) = ([planes, rows], packed);
+            }
+        }
+        Some(WindowGradient { block: [rows, columns], region, seen: of_region(region[0], region[1])? })
+    }
+
+    pub fn tiles(&self, geometry: &Geometry) -> Tiles {
+        let outputs_max = (WEIGHTS_MAX / (WIDTH_MAX * geometry.taps())).clamp(CHANNELS_MAX, OUTPUTS_MAX);
+        let output_tile = even(geometry.outputs, outputs_max / CHANNELS_MAX * CHANNELS_MAX);
+        let output_tile = output_tile.next_multiple_of(CHANNELS_MAX);
+        Tiles { lanes: LANES, ..Tiles::of(geometry, [output_tile, WIDTH_MAX]) }
+    }
+
+    /// Elements of the buffer that [`WindowGradient::add`] needs for a tile.
+    pub fn packed_count(&self, [outputs, _]: [usize; 2]) -> usize {
+        // What is packed of x, and of dy; and one line of each channel as it is widened. The last vectors may reach beyond it.
+        self.packed_of_x() + outputs * GRADIENT_STRIDE + self.seen[2] * WIDTH_MAX + LANES
+    }
+
+    fn packed_of_x(&self) -> usize {
+        (self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
+    }
+
+    /// Adds the sums over a chunk of rows of an image, of the products of some channels of y, from the first one's elements on, with some of
+    /// x: by output, tap and input.
+    ///
+    /// # Safety
+    /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
+    /// [`WindowGradient::packed_count`] says, and the sums those of the tile.
+    pub unsafe fn add(
+        &self,
+        geometry: &Geometry,
+        sizes: [usize; 2],
+        rows: Span,
+        [x, dy]: [Stored<f32>; 2],
+        buffer: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let mut job = Job { gradient: self, geometry, sizes, rows, x, dy, buffer, sums };
+        // SAFETY: the caller's promises.
+        unsafe { add_chunk(&mut job) };
+    }
+
+    /// Writes an output's weights from an element on.
+    ///
+    /// # Safety
+    /// They must be no one else's; the sums must be a tile's of these channels of y and x.
+    pub unsafe fn store(
+        sums: &[f32],
+        [_, inputs]: [usize; 2],
+        taps: usize,
+        output: usize,
+        (dw, start): (Stored<f32>, usize),
+    ) {
+        let lanes = inputs.next_multiple_of(LANES);
+        let sums = &sums[output * taps * lanes..][..taps * lanes];
+        // Whole inputs, and as many as lie in a vector, where a block has room for them.
+        let at_once = match BLOCK / taps {
+            0 => BLOCK,
+            inputs @ 1..LANES => inputs * taps,
+            inputs => inputs / LANES * LANES * taps,
+        };
+        for part in spans(inputs * taps, at_once) {
+            let fill = |weights: &mut [f32]| {
+                if at_once % taps == 0 {
+                    let vectors = &sums[part.start / taps..];
+                    // SAFETY: there is a vector of sums for each tap, and the weights of each input lie next to each other.
+                    return unsafe { gather_weights(&mut Weights { vectors, lanes, taps, weights }) };
+                }
+                for (place, weight) in (part.start..).zip(weights) {
+                    *weight = sums[place % taps * lanes + place / taps];
+                }
+            };
+            // SAFETY: the caller's promise.
+            unsafe { dw.write(start + part.start, part.len, &mut Buffer::new(), fill) };
+        }
+    }
+}
+
+/// The weights of some inputs of an output.
+struct Weights<'a> {
+    /// By tap: the sums of inputs, from the first of these on.
+    vectors: &'a [f32],
+    lanes: usize,
+    taps: usize,
+    weights: &'a mut [f32],
+}
+
+dispatch_wide! {
+    /// # Safety
+    /// There must be vectors of as many taps, and the weights of whole inputs.
+    fn gather_weights, gather_weights_with(weights: &mut Weights)
+}
+
+/// # Safety
+/// As [`gather_weights`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn gather_weights_with<V: Vector>(job: &mut Weights) {
+    let Weights { lanes, taps, .. } = *job;
+    // SAFETY: the caller's promises.
+    unsafe {
+        let (vectors, target) = (job.vectors.as_ptr(), job.weights.as_mut_ptr());
+        gather_lines::<V>(vectors, lanes, taps, job.weights.len() / taps, target, taps);
+    }
+}
+
+/// A chunk of one tile.
+struct Job<'a> {
+    gradient: &'a WindowGradient,
+    geometry: &'a Geometry,
+    /// Channels of y and of x.
+    sizes: [usize; 2],
+    /// Of the first spatial dimension.
+    rows: Span,
+    x: Stored<f32>,
+    dy: Stored<f32>,
+    buffer: &'a mut [f32],
+    sums: &'a mut [f32],
+}
+
+dispatch_wide! {
+    /// # Safety
+    /// As [`WindowGradient::add`].
+    fn add_chunk, add_chunk_with(job: &mut Job)
+}
+
+/// # Safety
+/// As [`add_chunk`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
+    // Where few channels would leave vectors half empty, these hold two taps that lie next to each other.
+    let are_adjacent = job.geometry.dilations[2] == 1 && job.geometry.kernel[2] > 1;
+    for channels in spans(job.sizes[1], V::WIDTH) {
+        // SAFETY: the caller's promises; the vector's half has its instructions, too.
+        unsafe {
+            match channels.len <= V::Half::WIDTH {
+                true if are_adjacent => add_channels::<V, V::Half>(job, channels),
+                true => add_channels::<V::Half, V::Half>(job, channels),
+                false => add_channels::<V, V>(job, channels),
+            }
+        }
+    }
+}
+
+/// A vector of sums.
+#[derive(Clone, Copy)]
+struct Sums {
+    /// What the first position sees, among what is packed for a block.
+    seen: usize,
+    /// Where they are, among those of an output.
+    place: usize,
+    /// Whether the vector's second half belongs to them.
+    is_whole: bool,
+}
+
+/// As many channels as a vector `P` has lanes, or fewer; they are summed in vectors `V`, which are as wide or hold two of them.
+///
+/// # Safety
+/// As [`add_chunk_with`]; where a vector holds two, adjacent taps see adjacent elements, and the tile has no other channels.
+#[inline(always)]
+unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
+    let (plan, geometry, [outputs, inputs]) = (job.gradient, job.geometry, job.sizes);
+    let Geometry { kernel, strides, dilations, pads, source, target, .. } = *geometry;
+    let [_, seen_rows, pitch] = plan.seen;
+    let lanes = inputs.next_multiple_of(LANES);
+    let step = V::WIDTH / P::WIDTH;
+    let mut vectors = Vec::with_capacity(geometry.taps());
+    for row in 0..kernel[0] * kernel[1] {
+        let [plane, row_of_plane] = [row / kernel[1] * dilations[0], row % kernel[1] * dilations[1]];
+        for tap in (0..kernel[2]).step_by(step) {
+            vectors.push(Sums {
+                seen: ((plane * seen_rows + row_of_plane) * pitch + tap * dilations[2]) * P::WIDTH,
+                place: (row * kernel[2] + tap) * lanes + channels.start,
+                is_whole: tap + step <= kernel[2],
+            });
+        }
+    }
+    let mut limits = target.map(|count| Span { start: 0, len: count });
+    limits[geometry.first] = job.rows;
+    let (packed, rest) = job.buffer.split_at_mut(plan.packed_of_x());
+    let (gradients, line) = rest.split_at_mut(outputs * GRADIENT_STRIDE);
+    // SAFETY: the channels exist.
+    let x = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
+    let of_x = Row { elements: x, layout: &geometry.x, columns: source[2], lanes: channels.len };
+    let parts = |d: usize, size: usize| {
+        spans(limits[d].len, size).map(move |part| Span { start: limits[d].start + part.start, len: part.len })
+    };
+    let reach = |d: usize, positions: usize| (positions - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1;
+    for planes in parts(0, plan.region[0]) {
+        for rows in parts(1, plan.region[1]) {
+            for columns in parts(2, plan.block[1]) {
+                let inside = |d: usize, index: usize| index.checked_sub(pads[d]).filter(|&index| index < source[d]);
+                let (first, wide) = (columns.start * strides[2], reach(2, columns.len));
+                let low = pads[2].saturating_sub(first);
+                let high = (source[2] + pads[2]).saturating_sub(first).min(wide);
+                for plane in 0..reach(0, planes.len) {
+                    for row in 0..reach(1, rows.len) {
+                        let at = inside(0, planes.start * strides[0] + plane)
+                            .zip(inside(1, rows.start * strides[1] + row))
+                            .map(|(plane, row)| plane * geometry.x.plane + row * geometry.x.row);
+                        let start = at.map(|at| at + first.saturating_sub(pads[2]));
+                        // SAFETY: the row lies in the channels; there is room for what is packed.
+                        unsafe {
+                            let target = packed.as_mut_ptr().add((plane * seen_rows + row) * pitch * P::WIDTH);
+                            P::outline(
+                                #[inline(always)]
+                                || of_x.pack::<P>(start, [low, high], wide, line, target),
+                            );
+                        }
+                    }
+                }
+                for plane in 0..planes.len {
+                    for block in spans(rows.len, plan.block[0]) {
+                        let first = [planes.start + plane, rows.start + block.start, columns.start];
+                        let sizes = [block.len, columns.len];
+                        // SAFETY: the positions exist; everything that they see is packed.
+                        unsafe {
+                            pack_gradients(geometry, job.dy, (first, sizes), gradients);
+                            let row = plane * strides[0] * seen_rows + block.start * strides[1];
+                            let run = Run {
+                                gradients: gradients.as_ptr(),
+                                rows: block.len,
+                                columns: columns.len,
+                                seen: packed.as_ptr().add(row * pitch * P::WIDTH),
+                                step: strides[2] * P::WIDTH,
+                                row_step: strides[1] * pitch * P::WIDTH,
+                                half: P::WIDTH,
+                            };
+                            sum_block::<V>(&run, outputs, &vectors, geometry.taps() * lanes, job.sums.as_mut_ptr());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Packs some rows and columns of channels of dy, from a position on, without gaps.
+///
+/// # Safety
+/// The channels must have the positions, and no one may write them.
+unsafe fn pack_gradients(
+    geometry: &Geometry,
+    dy: Stored<f32>,
+    ([plane, row, column], [rows, columns]): ([usize; 3], [usize; 2]),
+    gradients: &mut [f32],
+) {
+    let layout = &geometry.y;
+    let start = plane * layout.plane + row * layout.row + column;
+    // Rows that lie behind each other are one.
+    let (count, len) = if columns == layout.row { (1, rows * columns) } else { (rows, columns) };
+    for (number, packed) in gradients.chunks_exact_mut(GRADIENT_STRIDE).enumerate() {
+        // SAFETY: the caller's promise.
+        let channel = unsafe { dy.slice(number * layout.channel, layout.span) };
+        for (row, line) in packed.chunks_exact_mut(len).take(count).enumerate() {
+            channel.copy_to(line, start + row * layout.row, 1);
+        }
+    }
+}
+
+/// A block of positions.
+struct Run {
+    /// The first channel's, row after row.
+    gradients: *const f32,
+    rows: usize,
+    columns: usize,
+    seen: *const f32,
+    /// Elements from what a position sees to what the next one does, and from row to row.
+    step: usize,
+    row_step: usize,
+    /// Elements of a vector that is not whole.
+    half: usize,
+}
+
+/// Adds a block's sums to those of a tile, whose outputs are some elements apart.
+///
+/// # Safety
+/// What the positions see must be packed, and there must be as many sums; see [`add_chunk_with`].
+#[inline(always)]
+unsafe fn sum_block<V: Vector>(run: &Run, outputs: usize, vectors: &[Sums], of_output: usize, sums: *mut f32) {
+    for vectors in vectors.chunks(even(vectors.len(), VECTORS)) {
+        let mut output = 0;
+        while output < outputs {
+            // SAFETY: the caller's promises.
+            unsafe {
+                let of = (output, of_output);
+                output += match (outputs - output, vectors.len()) {
+                    (8.., 3) if V::REGISTERS >= 32 => sum_some::<V, 8, 3>(run, vectors, of, sums),
+                    (8.., 2) if V::REGISTERS >= 32 => sum_some::<V, 8, 2>(run, vectors, of, sums),
+                    (8.., 1) => sum_some::<V, 8, 1>(run, vectors, of, sums),
+                    (4.., 3) => sum_some::<V, 4, 3>(run, vectors, of, sums),
+                    (4.., 2) => sum_some::<V, 4, 2>(run, vectors, of, sums),
+                    (4.., 1) => sum_some::<V, 4, 1>(run, vectors, of, sums),
+                    (2.., 3) => sum_some::<V, 2, 3>(run, vectors, of, sums),
+                    (2.., 2) => sum_some::<V, 2, 2>(run, vectors, of, sums),
+                    (2.., 1) => sum_some::<V, 2, 1>(run, vectors, of, sums),
+                    (_, 3) => sum_some::<V, 1, 3>(run, vectors, of, sums),
+                    (_, 2) => sum_some::<V, 1, 2>(run, vectors, of, sums),
+                    (_, _) => sum_some::<V, 1, 1>(run, vectors, of, sums),
+                };
+            }
+        }
+    }
+}
+
+/// `N` vectors of sums for each of `R` outputs from one on; gives `R`.
+///
+/// # Safety
+/// As [`sum_block`].
+#[inline(always)]
+unsafe fn sum_some<V: Vector, const R: usize, const N: usize>(
+    run: &Run,
+    vectors: &[Sums],
+    (output, of_output): (usize, usize),
+    sums: *mut f32,
+) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || {
+                let mut own = [[V::splat(0.0); N]; R];
+                let mut gradient = run.gradients.add(output * GRADIENT_STRIDE);
+                for row in 0..run.rows {
+                    let first = run.seen.add(row * run.row_step);
+                    let mut seen: [*const f32; N] = std::array::from_fn(|n| first.add(vectors[n].seen));
+                    for _ in 0..run.columns {
+                        let of_taps: [V; N] = std::array::from_fn(|n| V::load(seen[n]));
+                        for (r, own) in own.iter_mut().enumerate() {
+                            *own = V::add_multiples(*own, gradient.wrapping_add(r * GRADIENT_STRIDE), of_taps);
+                        }
+                        for seen in &mut seen {
+                            *seen = seen.wrapping_add(run.step);
+                        }
+                        gradient = gradient.wrapping_add(1);
+                    }
+                }
+                for (r, own) in own.into_iter().enumerate() {
+                    for (n, sum) in own.into_iter().enumerate() {
+                        let at = sums.add((output + r) * of_output + vectors[n].place);
+                        if vectors[n].is_whole {
+                            V::load(at).add_product(sum, V::splat(1.0)).store(at);
+                            continue;
+                        }
+                        // Through an array of its own, so that nothing behind the sums is touched.
+                        let mut line = [0.0f32; WIDTH_MAX];
+                        std::ptr::copy_nonoverlapping(at, line.as_mut_ptr(), run.half);
+                        V::load(line.as_ptr()).add_product(sum, V::splat(1.0)).store(line.as_mut_ptr());
+                        std::ptr::copy_nonoverlapping(line.as_ptr(), at, run.half);
+                    }
+                }
+            },
+        );
+    }
+    R
+}
