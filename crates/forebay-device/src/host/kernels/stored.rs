@@ -253,16 +253,6 @@ impl<'a> Elements<'a> {
         &buffer[..len]
     }
 
-    /// One element.
-    #[inline(always)]
-    pub fn get(self, number: usize) -> f32 {
-        match self {
-            Elements::Float32(elements) => elements[number],
-            Elements::Float16(bits) => widened_half(bits[number]),
-            Elements::BFloat16(bits) => widened_brain(bits[number]),
-        }
-    }
-
     /// Copies elements that are `stride` apart, from one of them on.
     pub fn copy_to(self, target: &mut [f32], start: usize, stride: usize) {
         match self {
@@ -342,13 +332,13 @@ fn convert<A: Copy, Y>(from: &[A], to: &mut [MaybeUninit<Y>], f: impl Fn(A) -> Y
 
 /// The same number; of a NaN, the bits that there are.
 #[inline(always)]
-fn widened_brain(bits: u16) -> f32 {
+pub(super) fn widened_brain(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
 /// The same number; of a NaN, the bits that there are.
 #[inline(always)]
-fn widened_half(bits: u16) -> f32 {
+pub(super) fn widened_half(bits: u16) -> f32 {
     let size = u32::from(bits) & 0x7fff;
     // Denormal numbers are multiples of 2^-24; infinity and NaN have the highest exponent here and there.
     let denormal = (size as i32 as f32 * (1.0 / 16_777_216.0)).to_bits();

@@ -438,8 +438,14 @@ impl Correlation {
                 let channel = unsafe { source.slice((chunk.start + number) * self.source.channel, self.source.span) };
                 self.slab.pack(&lines, channel, packed);
             }
+            let is_first = chunk.start == 0;
             let is_last = chunk.start + chunk.len == self.sources;
             for family in &self.families {
+                // Without taps, nothing is added to what the first chunk begins with.
+                let is_empty = family.taps.is_empty();
+                if is_empty && !is_first {
+                    continue;
+                }
                 let row = self.sources * family.taps.len();
                 let skipped = targets.start * row + chunk.start * family.taps.len();
                 let job = Job {
@@ -455,8 +461,8 @@ impl Correlation {
                         weight_stride: row,
                     },
                     bias,
-                    first: chunk.start == 0,
-                    limits: if is_last { activation } else { Activation::None }.limits(),
+                    first: is_first,
+                    limits: if is_last || is_empty { activation } else { Activation::None }.limits(),
                     output,
                 };
                 // SAFETY: the caller's promises; the block's source is packed.

@@ -1,14 +1,18 @@
 //! Weights in the order in which the data gradient reads them: w\[output, input, tap] by group, family, input, output and tap.
 
 use super::super::parallel::{for_each, Pointer};
-use super::super::simd::{dispatch_wide, Vector, LANES};
-use super::super::stored::{Elements, Stored};
+use super::super::simd::{dispatch_wide, prefetch, Vector, LANES};
+use super::super::stored::{widened_brain, widened_half, Elements, Stored};
 use super::correlation::Correlation;
 use super::slab::{spans, Span};
 use super::Geometry;
 
 /// Inputs of a task: their weights of one output lie together.
 const INPUTS: usize = 2 * LANES;
+/// Outputs whose weights are turned one after the other: those of an input are a cache line.
+const OUTPUTS: usize = 2 * LANES;
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// Orders weights as [`Correlation::transposed`] reads them.
 ///
@@ -22,38 +26,92 @@ pub(super) unsafe fn turn_weights(
 ) {
     let (inputs, outputs, taps) = (geometry.inputs, geometry.outputs, geometry.taps());
     let families: Vec<(usize, &[usize])> = correlation.families_taps().filter(|(_, own)| !own.is_empty()).collect();
-    if families.is_empty() {
-        return;
-    }
     let blocks = inputs.div_ceil(INPUTS);
-    for_each(geometry.groups * families.len() * blocks, |index| {
-        let (block, index) = (index % blocks * INPUTS, index / blocks);
-        let ((first, own), group) = (families[index % families.len()], index / families.len());
+    for_each(geometry.groups * blocks, |index| {
+        let (block, group) = (index % blocks * INPUTS, index / blocks);
         let group_count = inputs * outputs * taps;
         let rows = Span { start: block, len: INPUTS.min(inputs - block) };
+        let sizes = [inputs, outputs, taps];
         // SAFETY: a group's weights hold each family's, and those a row for each input; every task writes rows of its own.
         unsafe {
             let w = w.slice(group * group_count, group_count);
-            let count = outputs * own.len();
-            let turned = turned
-                .slice_mut(group * correlation.weights_per_group() + first + rows.start * count, rows.len * count);
+            let turned = |(first, own): &(usize, &[usize])| {
+                let count = outputs * own.len();
+                let start = group * correlation.weights_per_group() + first + rows.start * count;
+                turned.slice_mut(start, rows.len * count)
+            };
             match w {
-                Elements::Float32(w) if taps == 1 => turn_matrix(&mut Matrix { w, inputs, outputs, rows, turned }),
-                _ => turn_taps(w, [inputs, outputs, taps], own, rows, turned),
+                Elements::Float32(w) if taps == 1 => {
+                    families.iter().for_each(|family| {
+                        turn_matrix(&mut Matrix { w, inputs, outputs, rows, turned: turned(family) });
+                    });
+                }
+                Elements::Float32(w) => turn_taps(w, |weight| weight, sizes, rows, &families, turned),
+                Elements::Float16(w) => turn_taps(w, widened_half, sizes, rows, &families, turned),
+                Elements::BFloat16(w) => turn_taps(w, widened_brain, sizes, rows, &families, turned),
             }
         }
     });
 }
 
-/// Weights of some inputs, tap by tap.
-fn turn_taps(w: Elements, [inputs, outputs, taps]: [usize; 3], own: &[usize], rows: Span, turned: &mut [f32]) {
-    let count = outputs * own.len();
-    for output in 0..outputs {
-        for (row, line) in turned.chunks_exact_mut(count).enumerate() {
-            let first = (output * inputs + rows.start + row) * taps;
-            let line = &mut line[output * own.len()..][..own.len()];
-            line.iter_mut().zip(own).for_each(|(value, &tap)| *value = w.get(first + tap));
+/// Weights of some inputs, some outputs after the other: those of each family go to rows of their own.
+fn turn_taps<'a, A: Copy>(
+    w: &[A],
+    widened: impl Fn(A) -> f32 + Copy,
+    [inputs, outputs, taps]: [usize; 3],
+    rows: Span,
+    families: &[(usize, &[usize])],
+    turned: impl Fn(&(usize, &[usize])) -> &'a mut [f32],
+) {
+    let mut families: Vec<_> = families.iter().map(|family| (family.1, turned(family))).collect();
+    for block in spans(outputs, OUTPUTS) {
+        let later = (block.start + OUTPUTS) * inputs + rows.start;
+        ask_for(w.as_ptr(), OUTPUTS, [inputs * taps, later * taps], rows.len * taps);
+        for (own, turned) in &mut families {
+            let count = outputs * own.len();
+            ask_for(turned.as_ptr(), rows.len, [count, block.start * own.len()], block.len * own.len());
+            for (row, line) in turned.chunks_exact_mut(count).enumerate() {
+                let line = &mut line[block.start * own.len()..][..block.len * own.len()];
+                let weights = &w[(block.start * inputs + rows.start + row) * taps..];
+                match own.len() {
+                    1 => gather::<A, 1>(weights, inputs * taps, own, widened, line),
+                    2 => gather::<A, 2>(weights, inputs * taps, own, widened, line),
+                    4 => gather::<A, 4>(weights, inputs * taps, own, widened, line),
+                    8 => gather::<A, 8>(weights, inputs * taps, own, widened, line),
+                    9 => gather::<A, 9>(weights, inputs * taps, own, widened, line),
+                    27 => gather::<A, 27>(weights, inputs * taps, own, widened, line),
+                    _ => {
+                        for (weights, line) in weights.chunks(inputs * taps).zip(line.chunks_exact_mut(own.len())) {
+                            line.iter_mut().zip(*own).for_each(|(value, &tap)| *value = widened(weights[tap]));
+                        }
+                    }
+                }
+            }
         }
+    }
+}
+
+/// Some weights of each output, which are `of_output` apart: a number of them that the compiler knows.
+#[inline(always)]
+fn gather<A: Copy, const N: usize>(
+    weights: &[A],
+    of_output: usize,
+    own: &[usize],
+    widened: impl Fn(A) -> f32,
+    line: &mut [f32],
+) {
+    let own: [usize; N] = std::array::from_fn(|n| own[n]);
+    for (weights, line) in weights.chunks(of_output).zip(line.as_chunks_mut::<N>().0) {
+        *line = own.map(|tap| widened(weights[tap]));
+    }
+}
+
+/// Asks for some adjacent weights of each of some rows, from a first one on: where rows lie far apart, the processor does not by itself.
+#[inline(always)]
+fn ask_for<A>(weights: *const A, rows: usize, [of_row, start]: [usize; 2], count: usize) {
+    for row in 0..rows {
+        let first = weights.wrapping_add(row * of_row + start);
+        (0..count).step_by(LINE).for_each(|weight| prefetch(first.wrapping_add(weight).cast()));
     }
 }
 

@@ -43,7 +43,7 @@ enum Algorithm {
     Depthwise(DepthwiseGradient),
     Window(WindowGradient),
     /// Everything else.
-    Blocks(BlockGradient),
+    Blocks(Box<BlockGradient>),
 }
 
 impl Algorithm {
@@ -64,7 +64,7 @@ impl Algorithm {
         }
         let blocks = BlockGradient::new(geometry, of_chunk)?;
         let tiles = blocks.tiles;
-        Ok((Algorithm::Blocks(blocks), tiles))
+        Ok((Algorithm::Blocks(Box::new(blocks)), tiles))
     }
 }
 
