@@ -4,6 +4,7 @@
 //! thread and with all threads. Everything goes through the public device, as a plan's launches do.
 
 mod launching;
+mod layers;
 
 use std::error::Error;
 
@@ -11,7 +12,8 @@ use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::Kernel;
 use forebay_bench_record::{Column, Record, Table};
 
-use launching::{float, Layer, Machine, Run};
+use launching::{float, Machine, Run};
+use layers::Layer;
 
 /// A convolution of images of equal padding: name, sizes of x and w, stride, padding. There are as many groups as the sizes ask for.
 type Case = (&'static str, &'static [u64], &'static [u64], u64, u64);

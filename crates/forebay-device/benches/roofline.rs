@@ -5,13 +5,15 @@
 //! several sizes, so that operands that fit a cache are compared with copies within it. Layers of a network that have the same sizes are one row.
 
 mod launching;
+mod layers;
 
 use std::error::Error;
 
 use forebay_bench_record::{Column, Record, Table};
 use forebay_device::host::peak;
 
-use launching::{Layer, Machine};
+use launching::Machine;
+use layers::Layer;
 
 /// The convolution and its two gradients, in the order of [`Layer::directions`].
 const DIRECTIONS: [&str; 3] = ["forwards", "by x", "by w"];
