@@ -26,11 +26,11 @@ SECONDS_MAX = 0.4
 RUNS_MAX = 40
 
 
-def forebay(words):
-    """Rows of the bench's table."""
+def forebay(name):
+    """Rows of the bench's table: of all products, or of those with this in their names."""
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "record.json")
-        call = ["cargo", "bench", "--quiet", "--package", "forebay-device", "--bench", "products", "--", *words, "--output", output]
+        call = ["cargo", "bench", "--quiet", "--package", "forebay-device", "--bench", "products", "--", *([name] if name else []), "--output", output]
         done = subprocess.run(call, cwd=recording.ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(call)}\n{done.stderr}")
@@ -58,7 +58,7 @@ def blas_seconds(batches, m, k, n, transposed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", nargs="*", help="only products with this in their names")
+    parser.add_argument("name", nargs="?", help="only products with this in their names")
     parser.add_argument("--rounds", type=int, default=3, help="how often the programs take turns [default: 3]")
     parser.add_argument("--busy", action="store_true", help="say in the record that other work kept the machine busy")
     recording.add_output(parser)

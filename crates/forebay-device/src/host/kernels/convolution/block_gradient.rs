@@ -36,7 +36,6 @@ pub(super) struct BlockGradient {
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
     gradient_stride: usize,
-    pub tiles: Tiles,
 }
 
 /// Positions of an image that are summed from zero: from `first` to before `end` in each dimension.
@@ -47,11 +46,11 @@ struct Block {
 }
 
 impl BlockGradient {
-    /// For a convolution and one whole chunk of it.
+    /// For a convolution and one whole chunk of it; and its tiles of weights.
     ///
     /// # Errors
     /// Where a window is too large.
-    pub fn new(geometry: &Geometry, of_chunk: &Geometry) -> Result<BlockGradient, String> {
+    pub fn new(geometry: &Geometry, of_chunk: &Geometry) -> Result<(BlockGradient, Tiles), String> {
         let (taps_count, first) = (geometry.taps(), geometry.first);
         let outputs_max = (WEIGHTS_MAX / taps_count / CHANNELS * CHANNELS).min(OUTPUTS_MAX);
         if outputs_max == 0 {
@@ -73,7 +72,7 @@ impl BlockGradient {
         let tiles = of_small_blocks(tiles, slab.channel_stride, gradient_stride);
         let channels = (0..tiles.input_tile).map(|channel| channel * slab.channel_stride);
         let offsets = channels.flat_map(|start| places.iter().map(move |place| (start + place) as u32)).collect();
-        Ok(BlockGradient { slab, taps: taps_count, offsets, plane_stride, gradient_stride, tiles })
+        Ok((BlockGradient { slab, taps: taps_count, offsets, plane_stride, gradient_stride }, tiles))
     }
 
     /// Elements of the buffer that [`BlockGradient::add`] needs for a tile.

@@ -351,7 +351,7 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
         unsafe {
             let packed = job.packed.add(row * pitch * V::WIDTH);
             let is_inside = (0..source[0] as isize).contains(&at) && low < high;
-            let lines = is_inside.then(|| Lines::of_row(from, x, source[1], at as usize * x.row + first, high - low));
+            let lines = is_inside.then(|| Lines::of_row(from, x, *source, at as usize * x.row + first, high - low));
             spread_padded::<V>(lines, lanes, low, pitch, packed);
         }
     }

@@ -5,7 +5,7 @@
 
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::stored::Stored;
-use super::lanes::Row;
+use super::lanes::Channels;
 use super::slab::{spans, Span};
 use super::Geometry;
 
@@ -33,22 +33,17 @@ impl DepthwiseGradient {
     /// None where channels are not by themselves or not planes, or a window is too large. How many channels and rows there are does not
     /// count: parts of a convolution are summed as the whole is.
     pub fn of(geometry: &Geometry) -> Option<DepthwiseGradient> {
-        let Geometry { kernel, strides, dilations, .. } = *geometry;
         if [geometry.inputs, geometry.outputs] != [1, 1] || geometry.first == 0 {
             return None;
         }
-        let seen = |d: usize, positions: usize| {
-            let reach = (kernel[d] - 1).checked_mul(dilations[d])?.checked_add(1)?;
-            (positions - 1).checked_mul(strides[d])?.checked_add(reach)
-        };
-        let columns = seen(2, COLUMNS)?;
-        let count = |height: usize| seen(1, height)?.checked_mul(columns)?.checked_mul(WIDTH_MAX);
-        let fits = |height: usize, most: usize| count(height).is_some_and(|count| count <= most);
+        let columns = geometry.seen(2, COLUMNS);
+        let count = |height: usize| geometry.seen(1, height).saturating_mul(columns).saturating_mul(WIDTH_MAX);
+        let fits = |height: usize, most: usize| count(height) <= most;
         if !fits(1, ROW_MAX) {
             return None;
         }
         let height = (2..=geometry.target[1]).take_while(|&height| fits(height, PACKED_MAX)).last().unwrap_or(1);
-        Some(DepthwiseGradient { height, packed: [seen(1, height)?, columns] })
+        Some(DepthwiseGradient { height, packed: [geometry.seen(1, height), columns] })
     }
 
     /// Elements of the buffer that [`DepthwiseGradient::add`] needs.
@@ -139,36 +134,32 @@ unsafe fn add_channels<V: Vector>(job: &mut Job, channels: Span) {
             job.dy.at((channels.start * geometry.y.channel) as isize),
         ]
     };
+    let of_x = Channels { elements: x, layout: &geometry.x, sizes: [source[1], source[2]], lanes: channels.len };
+    let of_dy = Channels { elements: dy, layout: &geometry.y, sizes: [target[1], target[2]], lanes: channels.len };
     for block in spans(rows.len, height) {
         let top = rows.start + block.start;
         for part in spans(columns.len, COLUMNS) {
             let left = columns.start + part.start;
-            let wide = (part.len - 1) * strides[2] + (kernel[2] - 1) * dilations[2] + 1;
-            let high = (block.len - 1) * strides[1] + (kernel[1] - 1) * dilations[1] + 1;
-            for row in 0..high {
+            let wide = geometry.seen(2, part.len);
+            for row in 0..geometry.seen(1, block.len) {
                 let at = (top * strides[1] + row).checked_sub(pads[1]).filter(|&at| at < source[1]);
-                let first = left * strides[2];
-                let of_x = Row { elements: x, layout: &geometry.x, columns: source[2], lanes: channels.len };
                 let start = at.map(|at| at * geometry.x.row);
-                let inside = [pads[2].saturating_sub(first), (source[2] + pads[2]).saturating_sub(first).min(wide)];
-                let begins = first.saturating_sub(pads[2]);
                 // SAFETY: the row lies in the channels; there is room for what is packed.
                 unsafe {
                     let target = seen.as_mut_ptr().add(row * pitch * V::WIDTH);
                     V::outline(
                         #[inline(always)]
-                        || of_x.pack::<V>(start.map(|start| start + begins), inside, wide, line, target),
+                        || of_x.pack::<V>(start, [left * strides[2], pads[2]], wide, line, target),
                     );
                 }
             }
             for row in 0..block.len {
-                let of_dy = Row { elements: dy, layout: &geometry.y, columns: target[2], lanes: channels.len };
-                let start = (top + row) * geometry.y.row + left;
+                let start = Some((top + row) * geometry.y.row);
                 // SAFETY: as above.
                 unsafe {
                     V::outline(
                         #[inline(always)]
-                        || of_dy.pack::<V>(Some(start), [0, part.len], part.len, line, gradient.as_mut_ptr()),
+                        || of_dy.pack::<V>(start, [left, 0], part.len, line, gradient.as_mut_ptr()),
                     );
                     let run = Run {
                         gradient: gradient.as_ptr(),

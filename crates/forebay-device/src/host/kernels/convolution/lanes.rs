@@ -1,19 +1,22 @@
-//! Rows of channels, put into vectors with a channel in each lane, and back.
+//! Rows of channels as vectors with a channel in each lane, and back.
 
 use super::super::simd::{Vector, LANES};
 use super::super::spatial::Spatial;
 use super::super::stored::Stored;
 
-/// A row of some channels, and how many columns it has.
-pub(super) struct Row<'a> {
+/// Some channels, one for each lane.
+pub(super) struct Channels<'a> {
     pub elements: Stored<f32>,
     pub layout: &'a Spatial,
-    pub columns: usize,
+    /// Rows and columns of a plane.
+    pub sizes: [usize; 2],
     pub lanes: usize,
 }
 
-impl Row<'_> {
-    /// Packs `count` vectors: zeros but for those `inside`, of which the first holds the elements at `start`; all zeros without a start.
+impl Channels<'_> {
+    /// Packs `count` columns of a row, a vector each, from column `first` on, where `pad` columns of zeros lie before the row's own. `start` is
+    /// where these begin in a channel; without it, the row is zeros. `line` has room for as many columns of each channel, and for
+    /// [`LANES`] elements behind them.
     ///
     /// # Safety
     /// The elements must exist, and no one may write them; there must be room for as many vectors, and for a transposed block behind them.
@@ -21,24 +24,27 @@ impl Row<'_> {
     pub unsafe fn pack<V: Vector>(
         &self,
         start: Option<usize>,
-        [low, high]: [usize; 2],
+        [first, pad]: [usize; 2],
         count: usize,
         line: &mut [f32],
         target: *mut f32,
     ) {
+        let low = pad.saturating_sub(first);
+        let high = (self.sizes[1] + pad).saturating_sub(first).min(count);
+        let len = high.saturating_sub(low);
         // SAFETY: the caller's promises.
         unsafe {
-            let len = high.saturating_sub(low);
-            let lines = start.filter(|_| len > 0).map(|start| match self.elements.own() {
-                Some(first) => Lines::of_row(first, self.layout, self.columns, start, len),
-                None => {
-                    for (lane, line) in line.chunks_exact_mut(len).take(self.lanes).enumerate() {
-                        let channel = self.elements.slice(lane * self.layout.channel, self.layout.span);
-                        channel.copy_to(line, start, 1);
-                    }
-                    // Each line is followed by another, or by what is left of the buffer.
-                    Lines { first: line.as_ptr(), stride: len, count: len, readable: len.max(LANES) }
+            let lines = start.filter(|_| len > 0).map(|start| {
+                let start = start + first.saturating_sub(pad);
+                if let Some(first) = self.elements.own() {
+                    return Lines::of_row(first, self.layout, self.sizes, start, len);
                 }
+                for (lane, line) in line.chunks_exact_mut(len).take(self.lanes).enumerate() {
+                    let channel = self.elements.slice(lane * self.layout.channel, self.layout.span);
+                    channel.copy_to(line, start, 1);
+                }
+                // Each line is followed by another, or by what is left of the buffer.
+                Lines { first: line.as_ptr(), stride: len, count: len, readable: len.max(LANES) }
             });
             spread_padded::<V>(lines, self.lanes, low, count, target);
         }
@@ -55,14 +61,25 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// A row of `columns` of each channel, from the element at `start` on, where the first channel begins at `first`.
+    /// A part of a row of each channel, from the element at `start` on, where the first channel begins at `first`. The sizes are the rows and
+    /// columns of a plane.
     ///
     /// # Safety
     /// The elements must exist.
     #[inline(always)]
-    pub unsafe fn of_row(first: *const f32, layout: &Spatial, columns: usize, start: usize, count: usize) -> Lines {
-        // What lies between rows may be written by others meanwhile.
-        let readable = if layout.row == columns { layout.span - start } else { count };
+    pub unsafe fn of_row(
+        first: *const f32,
+        layout: &Spatial,
+        [rows, columns]: [usize; 2],
+        start: usize,
+        count: usize,
+    ) -> Lines {
+        // What lies between rows, or between planes, may be written by others meanwhile.
+        let readable = match (layout.row == columns, layout.plane) {
+            (false, _) => count,
+            (true, plane) if plane == 0 || plane == rows * columns => layout.span - start,
+            (true, plane) => rows * columns - start % plane,
+        };
         // SAFETY: the caller's promise.
         Lines { first: unsafe { first.add(start) }, stride: layout.channel, count, readable }
     }

@@ -123,6 +123,12 @@ impl Geometry {
         Geometry { source: all, target: all, ..*self }
     }
 
+    /// Elements of x that adjacent positions look at, in a dimension, those between taps and in the padding included.
+    fn seen(&self, d: usize, positions: usize) -> usize {
+        let of_window = (self.kernel[d] - 1).saturating_mul(self.dilations[d]).saturating_add(1);
+        (positions - 1).saturating_mul(self.strides[d]).saturating_add(of_window)
+    }
+
     /// Weights of a filter's channel.
     pub fn taps(&self) -> usize {
         self.kernel.iter().product()

@@ -9,7 +9,7 @@ use super::Geometry;
 
 /// Inputs of a task: their weights of one output lie together.
 const INPUTS: usize = 2 * LANES;
-/// Outputs whose weights are turned one after the other: those of an input are a cache line.
+/// Outputs whose weights are turned together: of an input and a tap, they fill a cache line.
 const OUTPUTS: usize = 2 * LANES;
 /// Elements of a cache line.
 const LINE: usize = 16;
@@ -54,7 +54,7 @@ pub(super) unsafe fn turn_weights(
     });
 }
 
-/// Weights of some inputs, some outputs after the other: those of each family go to rows of their own.
+/// Weights of some inputs, a few outputs at a time: those of each family go to rows of their own.
 fn turn_taps<'a, A: Copy>(
     w: &[A],
     widened: impl Fn(A) -> f32 + Copy,
@@ -66,10 +66,10 @@ fn turn_taps<'a, A: Copy>(
     let mut families: Vec<_> = families.iter().map(|family| (family.1, turned(family))).collect();
     for block in spans(outputs, OUTPUTS) {
         let later = (block.start + OUTPUTS) * inputs + rows.start;
-        ask_for(w.as_ptr(), OUTPUTS, [inputs * taps, later * taps], rows.len * taps);
+        prefetch_rows(w.as_ptr(), OUTPUTS, [inputs * taps, later * taps], rows.len * taps);
         for (own, turned) in &mut families {
             let count = outputs * own.len();
-            ask_for(turned.as_ptr(), rows.len, [count, block.start * own.len()], block.len * own.len());
+            prefetch_rows(turned.as_ptr(), rows.len, [count, block.start * own.len()], block.len * own.len());
             for (row, line) in turned.chunks_exact_mut(count).enumerate() {
                 let line = &mut line[block.start * own.len()..][..block.len * own.len()];
                 let weights = &w[(block.start * inputs + rows.start + row) * taps..];
@@ -91,7 +91,7 @@ fn turn_taps<'a, A: Copy>(
     }
 }
 
-/// Some weights of each output, which are `of_output` apart: a number of them that the compiler knows.
+/// The `own` taps of each output, whose weights are `of_output` apart; how many there are is known to the compiler.
 #[inline(always)]
 fn gather<A: Copy, const N: usize>(
     weights: &[A],
@@ -106,9 +106,9 @@ fn gather<A: Copy, const N: usize>(
     }
 }
 
-/// Asks for some adjacent weights of each of some rows, from a first one on: where rows lie far apart, the processor does not by itself.
+/// Prefetches `count` adjacent weights of each row, from `start` on: the processor does not by itself where rows lie far apart.
 #[inline(always)]
-fn ask_for<A>(weights: *const A, rows: usize, [of_row, start]: [usize; 2], count: usize) {
+fn prefetch_rows<A>(weights: *const A, rows: usize, [of_row, start]: [usize; 2], count: usize) {
     for row in 0..rows {
         let first = weights.wrapping_add(row * of_row + start);
         (0..count).step_by(LINE).for_each(|weight| prefetch(first.wrapping_add(weight).cast()));

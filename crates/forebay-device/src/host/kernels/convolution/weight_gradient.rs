@@ -62,8 +62,7 @@ impl Algorithm {
             let tiles = window.tiles(geometry);
             return Ok((Algorithm::Window(window), tiles));
         }
-        let blocks = BlockGradient::new(geometry, of_chunk)?;
-        let tiles = blocks.tiles;
+        let (blocks, tiles) = BlockGradient::new(geometry, of_chunk)?;
         Ok((Algorithm::Blocks(Box::new(blocks)), tiles))
     }
 }

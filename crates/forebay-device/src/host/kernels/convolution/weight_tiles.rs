@@ -17,7 +17,7 @@ pub(super) struct Tiles {
     /// Channels of y, a multiple of [`CHANNELS`], and of x in a tile.
     pub output_tile: usize,
     pub input_tile: usize,
-    /// Inputs of a tile have sums for a multiple of as many, of which those of a whole tile are one.
+    /// Sums are padded to a multiple of as many inputs; a whole tile has such a multiple.
     pub lanes: usize,
     pub taps: usize,
 }

@@ -8,7 +8,7 @@
 use super::super::buffer::{Buffer, Target, BLOCK};
 use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
 use super::super::stored::Stored;
-use super::lanes::{gather_lines, Row};
+use super::lanes::{gather_lines, Channels};
 use super::microkernel::CHANNELS_MAX;
 use super::slab::{even, spans, Span};
 use super::weight_tiles::Tiles;
@@ -47,20 +47,16 @@ pub(super) struct WindowGradient {
 impl WindowGradient {
     /// For one whole chunk of a convolution. None where there are few channels, or a window is too large.
     pub fn of(of_chunk: &Geometry) -> Option<WindowGradient> {
-        let Geometry { inputs, outputs, kernel, strides, dilations, target, .. } = *of_chunk;
+        let Geometry { inputs, outputs, target, .. } = *of_chunk;
         if inputs < INPUTS_MIN || outputs < OUTPUTS_MIN || of_chunk.taps() > TAPS_MAX {
             return None;
         }
-        let seen = |d: usize, positions: usize| {
-            let reach = (kernel[d] - 1).checked_mul(dilations[d])?.checked_add(1)?;
-            (positions - 1).checked_mul(strides[d])?.checked_add(reach)
-        };
         let columns = even(target[2], COLUMNS);
         let rows = (POSITIONS / columns).clamp(1, target[1].max(1));
-        let of_region = |planes: usize, rows: usize| Some([seen(0, planes)?, seen(1, rows)?, seen(2, columns)?]);
-        let count = |seen: [usize; 3]| seen.into_iter().try_fold(WIDTH_MAX, usize::checked_mul);
+        let seen =
+            |planes: usize, rows: usize| [of_chunk.seen(0, planes), of_chunk.seen(1, rows), of_chunk.seen(2, columns)];
         let fits = |planes: usize, rows: usize, most: usize| {
-            of_region(planes, rows).and_then(count).is_some_and(|count| count <= most)
+            seen(planes, rows).into_iter().fold(WIDTH_MAX, usize::saturating_mul) <= most
         };
         if !fits(1, rows, BLOCK_MAX) {
             return None;
@@ -71,12 +67,13 @@ impl WindowGradient {
         for planes in 1..=target[0].min(POSITIONS) {
             let of_rows = (1..=target[1].div_ceil(rows)).map(|blocks| blocks * rows);
             let Some(rows) = of_rows.take_while(|&rows| fits(planes, rows, PACKED_MAX)).last() else { break };
-            let packed = (seen(0, planes)? * seen(1, rows)?) as f64 / (planes * rows) as f64;
+            let [seen_planes, seen_rows, _] = seen(planes, rows);
+            let packed = (seen_planes * seen_rows) as f64 / (planes * rows) as f64;
             if packed < least {
                 (region, least) = ([planes, rows], packed);
             }
         }
-        Some(WindowGradient { block: [rows, columns], region, seen: of_region(region[0], region[1])? })
+        Some(WindowGradient { block: [rows, columns], region, seen: seen(region[0], region[1]) })
     }
 
     pub fn tiles(&self, geometry: &Geometry) -> Tiles {
@@ -94,6 +91,19 @@ impl WindowGradient {
 
     fn packed_of_x(&self) -> usize {
         (self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
+    }
+
+    /// Boxes of positions whose x is packed together, of a chunk of rows.
+    fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> {
+        let mut limits = geometry.target.map(|count| Span { start: 0, len: count });
+        limits[geometry.first] = rows;
+        let parts = move |d: usize, size: usize| {
+            spans(limits[d].len, size).map(move |part| Span { start: limits[d].start + part.start, len: part.len })
+        };
+        let ([planes, rows], columns) = (self.region, self.block[1]);
+        parts(0, planes).flat_map(move |planes| {
+            parts(1, rows).flat_map(move |rows| parts(2, columns).map(move |columns| [planes, rows, columns]))
+        })
     }
 
     /// Adds the sums over a chunk of rows of an image, of the products of some channels of y, from the first one's elements on, with some of
@@ -129,11 +139,11 @@ impl WindowGradient {
     ) {
         let lanes = inputs.next_multiple_of(LANES);
         let sums = &sums[output * taps * lanes..][..taps * lanes];
-        // Whole inputs, and as many as lie in a vector, where a block has room for them.
+        // The weights of whole inputs, and of vectors of them, where a block has room for these.
         let at_once = match BLOCK / taps {
             0 => BLOCK,
-            inputs @ 1..LANES => inputs * taps,
-            inputs => inputs / LANES * LANES * taps,
+            few @ 1..LANES => few * taps,
+            many => many / LANES * LANES * taps,
         };
         for part in spans(inputs * taps, at_once) {
             let fill = |weights: &mut [f32]| {
@@ -220,11 +230,11 @@ unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
 /// A vector of sums.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// What the first position sees, among what is packed for a block.
+    /// Where the first position of a block looks, in what is packed, from the position's own elements on.
     seen: usize,
-    /// Where they are, among those of an output.
+    /// Where these sums are, among those of an output.
     place: usize,
-    /// Whether the vector's second half belongs to them.
+    /// Whether its second half holds sums, too.
     is_whole: bool,
 }
 
@@ -235,7 +245,7 @@ struct Sums {
 #[inline(always)]
 unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let (plan, geometry, [outputs, inputs]) = (job.gradient, job.geometry, job.sizes);
-    let Geometry { kernel, strides, dilations, pads, source, target, .. } = *geometry;
+    let Geometry { kernel, strides, dilations, source, .. } = *geometry;
     let [_, seen_rows, pitch] = plan.seen;
     let lanes = inputs.next_multiple_of(LANES);
     let step = V::WIDTH / P::WIDTH;
@@ -250,61 +260,67 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
             });
         }
     }
-    let mut limits = target.map(|count| Span { start: 0, len: count });
-    limits[geometry.first] = job.rows;
     let (packed, rest) = job.buffer.split_at_mut(plan.packed_of_x());
     let (gradients, line) = rest.split_at_mut(outputs * GRADIENT_STRIDE);
     // SAFETY: the channels exist.
-    let x = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
-    let of_x = Row { elements: x, layout: &geometry.x, columns: source[2], lanes: channels.len };
-    let parts = |d: usize, size: usize| {
-        spans(limits[d].len, size).map(move |part| Span { start: limits[d].start + part.start, len: part.len })
-    };
-    let reach = |d: usize, positions: usize| (positions - 1) * strides[d] + (kernel[d] - 1) * dilations[d] + 1;
-    for planes in parts(0, plan.region[0]) {
-        for rows in parts(1, plan.region[1]) {
-            for columns in parts(2, plan.block[1]) {
-                let inside = |d: usize, index: usize| index.checked_sub(pads[d]).filter(|&index| index < source[d]);
-                let (first, wide) = (columns.start * strides[2], reach(2, columns.len));
-                let low = pads[2].saturating_sub(first);
-                let high = (source[2] + pads[2]).saturating_sub(first).min(wide);
-                for plane in 0..reach(0, planes.len) {
-                    for row in 0..reach(1, rows.len) {
-                        let at = inside(0, planes.start * strides[0] + plane)
-                            .zip(inside(1, rows.start * strides[1] + row))
-                            .map(|(plane, row)| plane * geometry.x.plane + row * geometry.x.row);
-                        let start = at.map(|at| at + first.saturating_sub(pads[2]));
-                        // SAFETY: the row lies in the channels; there is room for what is packed.
-                        unsafe {
-                            let target = packed.as_mut_ptr().add((plane * seen_rows + row) * pitch * P::WIDTH);
-                            P::outline(
-                                #[inline(always)]
-                                || of_x.pack::<P>(start, [low, high], wide, line, target),
-                            );
-                        }
-                    }
+    let elements = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
+    let x = Channels { elements, layout: &geometry.x, sizes: [source[1], source[2]], lanes: channels.len };
+    for region in plan.regions(geometry, job.rows) {
+        // SAFETY: the region's positions exist; there is room for what they see.
+        unsafe { pack_region::<P>(plan, geometry, &x, region, line, packed) };
+        let [planes, rows, columns] = region;
+        for plane in 0..planes.len {
+            for block in spans(rows.len, plan.block[0]) {
+                let first = [planes.start + plane, rows.start + block.start, columns.start];
+                let row = plane * strides[0] * seen_rows + block.start * strides[1];
+                // SAFETY: the positions exist; everything that they see is packed.
+                unsafe {
+                    pack_gradients(geometry, job.dy, (first, [block.len, columns.len]), gradients);
+                    let run = Run {
+                        gradients: gradients.as_ptr(),
+                        rows: block.len,
+                        columns: columns.len,
+                        seen: packed.as_ptr().add(row * pitch * P::WIDTH),
+                        step: strides[2] * P::WIDTH,
+                        row_step: strides[1] * pitch * P::WIDTH,
+                        half: P::WIDTH,
+                    };
+                    sum_block::<V>(&run, outputs, &vectors, geometry.taps() * lanes, job.sums.as_mut_ptr());
                 }
-                for plane in 0..planes.len {
-                    for block in spans(rows.len, plan.block[0]) {
-                        let first = [planes.start + plane, rows.start + block.start, columns.start];
-                        let sizes = [block.len, columns.len];
-                        // SAFETY: the positions exist; everything that they see is packed.
-                        unsafe {
-                            pack_gradients(geometry, job.dy, (first, sizes), gradients);
-                            let row = plane * strides[0] * seen_rows + block.start * strides[1];
-                            let run = Run {
-                                gradients: gradients.as_ptr(),
-                                rows: block.len,
-                                columns: columns.len,
-                                seen: packed.as_ptr().add(row * pitch * P::WIDTH),
-                                step: strides[2] * P::WIDTH,
-                                row_step: strides[1] * pitch * P::WIDTH,
-                                half: P::WIDTH,
-                            };
-                            sum_block::<V>(&run, outputs, &vectors, geometry.taps() * lanes, job.sums.as_mut_ptr());
-                        }
-                    }
-                }
+            }
+        }
+    }
+}
+
+/// Packs what a region sees of channels of x, with zeros where that is padding.
+///
+/// # Safety
+/// The channels must have the geometry's elements, and no one may write them; there must be room for what the largest region sees.
+#[inline(always)]
+unsafe fn pack_region<V: Vector>(
+    plan: &WindowGradient,
+    geometry: &Geometry,
+    x: &Channels,
+    [planes, rows, columns]: [Span; 3],
+    line: &mut [f32],
+    packed: &mut [f32],
+) {
+    let Geometry { strides, pads, source, .. } = *geometry;
+    let [_, seen_rows, pitch] = plan.seen;
+    let inside = |d: usize, index: usize| index.checked_sub(pads[d]).filter(|&index| index < source[d]);
+    let (first, count) = (columns.start * strides[2], geometry.seen(2, columns.len));
+    for plane in 0..geometry.seen(0, planes.len) {
+        let of_plane = inside(0, planes.start * strides[0] + plane);
+        for row in 0..geometry.seen(1, rows.len) {
+            let of_row = inside(1, rows.start * strides[1] + row);
+            let start = of_plane.zip(of_row).map(|(plane, row)| plane * x.layout.plane + row * x.layout.row);
+            // SAFETY: the caller's promises.
+            unsafe {
+                let target = packed.as_mut_ptr().add((plane * seen_rows + row) * pitch * V::WIDTH);
+                V::outline(
+                    #[inline(always)]
+                    || x.pack::<V>(start, [first, pads[2]], count, line, target),
+                );
             }
         }
     }
