@@ -3,11 +3,11 @@
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{Command, Kernel, Launch};
 
+use super::isa::{self, InstructionSet};
+
 /// How long the work of such a list takes one thread at most, in nanoseconds, as estimated here: about what it takes to wake a thread of
 /// the pool, and then the one that waits for it.
 const TIME_MAX_NS: f64 = 40_000.0;
-/// Operations of one thread in a nanosecond.
-const OPERATIONS_PER_NS: f64 = 10.0;
 /// Bytes that one thread reads and writes in a nanosecond.
 const BYTES_PER_NS: f64 = 8.0;
 /// What a launch, a copy or a fill takes however small it is, in nanoseconds.
@@ -28,12 +28,30 @@ fn time_ns(command: &Command) -> f64 {
         Command::Launch { launch, .. } => match launch.kernel {
             // It waits for other processes.
             Kernel::Exchange(_) => f64::INFINITY,
-            _ => START_NS + f64::max(operations(launch) / OPERATIONS_PER_NS, bytes(launch) / BYTES_PER_NS),
+            _ => {
+                let operations_ns = operations(launch) / operations_per_ns(&launch.kernel);
+                START_NS + f64::max(operations_ns, bytes(launch) / BYTES_PER_NS)
+            }
         },
         Command::Copy { from: region, .. } | Command::Fill { region, .. } => {
             START_NS + region.range.len() as f64 / BYTES_PER_NS
         }
         _ => 0.0,
+    }
+}
+
+/// Operations of one thread in a nanosecond, about: those of small kernels.
+fn operations_per_ns(kernel: &Kernel) -> f64 {
+    // With vectors of 4, 8 and 16 numbers.
+    let [few, some, many] = match kernel {
+        Kernel::MatMul { .. } => [10.0, 40.0, 80.0],
+        Kernel::Convolution { .. } => [10.0, 20.0, 40.0],
+        _ => [10.0; 3],
+    };
+    match (isa::has(InstructionSet::Avx2), isa::has(InstructionSet::Avx512)) {
+        (_, true) => many,
+        (true, _) => some,
+        _ => few,
     }
 }
 

@@ -6,8 +6,8 @@ use forebay_base::Kernel;
 
 use super::applied::{apply_to, function};
 use super::buffer::{Buffer, Source, BLOCK};
-use super::parallel::{broadcast_strides, for_each, require_packed};
-use super::product::{buffer_count, multiply, Matrix, StoredMatrix, PANEL};
+use super::parallel::{broadcast_strides, for_each, require_packed, threads};
+use super::product::{buffer_count, multiply, Matrix, StoredMatrix, FEW_ROWS, PANEL};
 use super::simd::limited;
 use super::sixteen_bit::check_types;
 use super::stored::Stored;
@@ -18,17 +18,18 @@ use crate::device::DeviceError;
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
-/// A row of a tile is read at once from what is added to it.
-const _: () = assert!(TILE_COLUMNS <= BLOCK);
+/// Columns of a tile of few rows: of each row of b, this much is read at a time.
+const FEW_ROWS_COLUMNS: usize = 4 * TILE_COLUMNS;
 
-/// Tasks that keep a few threads busy to the end.
-const TASKS_MIN: usize = 8;
+/// Tasks of each thread that keep several of them busy to the end.
+const TASKS_PER_THREAD: usize = 4;
 
 /// Columns of a task's tile, where `others` tasks stand next to each other already: whole panels, and fewer of them where there would
 /// be few tasks. No bit depends on it.
-fn tile_columns(others: usize, n: usize) -> usize {
-    let columns_max = TILE_COLUMNS / PANEL * PANEL;
-    let tiles = TASKS_MIN.div_ceil(others.max(1)).max(n.div_ceil(columns_max));
+fn tile_columns(others: usize, (rows, n): (usize, usize), threads: usize) -> usize {
+    let columns_max = if rows <= FEW_ROWS { FEW_ROWS_COLUMNS } else { TILE_COLUMNS } / PANEL * PANEL;
+    let tasks_min = if threads > 1 { threads * TASKS_PER_THREAD } else { 1 };
+    let tiles = tasks_min.div_ceil(others.max(1)).max(n.div_ceil(columns_max));
     n.div_ceil(tiles).next_multiple_of(PANEL)
 }
 
@@ -106,7 +107,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let tile_rows = tile_rows(k, factors(0), out);
     let row_tiles = m.div_ceil(tile_rows);
-    let tile_columns = tile_columns(batches.len() * row_tiles, n);
+    let tile_columns = tile_columns(batches.len() * row_tiles, (tile_rows.min(m), n), threads());
     let column_tiles = n.div_ceil(tile_columns);
     for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
@@ -144,16 +145,20 @@ fn row_pitch(view: &View) -> Result<usize, String> {
 /// Fills a row of a tile with a row of what is added to it, times a factor.
 ///
 /// # Safety
-/// The first row of the summand must have as many elements, at most [`BLOCK`]; as many must be writable at `target`, and no one else's.
+/// The first row of the summand must have as many elements; as many must be writable at `target`, and no one else's.
 unsafe fn fill_row(summand: StoredMatrix, factor: f32, target: *mut f32, columns: usize) {
     let mut buffer = Buffer::new();
-    // SAFETY: the caller's promises; a summand in the place of the result is copied first.
-    let (line, values) = unsafe {
-        let elements = (summand.elements, summand.column_stride);
-        let values = elements.load(0, columns, &mut buffer, target.cast_const().cast());
-        (std::slice::from_raw_parts_mut(target, columns), values)
-    };
-    line.iter_mut().zip(values).for_each(|(sum, value)| *sum = factor * value);
+    for start in (0..columns).step_by(BLOCK) {
+        let count = BLOCK.min(columns - start);
+        // SAFETY: the caller's promises; a summand in the place of the result is copied first.
+        let (line, values) = unsafe {
+            let target = target.add(start);
+            let elements = (summand.elements, summand.column_stride);
+            let values = elements.load(start, count, &mut buffer, target.cast_const().cast());
+            (std::slice::from_raw_parts_mut(target, count), values)
+        };
+        line.iter_mut().zip(values).for_each(|(sum, value)| *sum = factor * value);
+    }
 }
 
 /// The matrix that is added in a batch: its strides may be 0.
@@ -212,7 +217,6 @@ struct Tile {
     row: usize,
     column: usize,
     rows: usize,
-    /// At most [`TILE_COLUMNS`].
     columns: usize,
 }
 
@@ -416,12 +420,16 @@ mod tests {
 
     #[test]
     fn tiles_have_fewer_columns_where_there_would_be_few_tasks() {
-        assert_eq!(tile_columns(1, 4096), 5 * PANEL);
-        assert_eq!(tile_columns(1, 768), 2 * PANEL);
-        assert_eq!(tile_columns(2, 256), 2 * PANEL);
-        assert_eq!(tile_columns(8, 256), 3 * PANEL);
-        assert_eq!(tile_columns(8, 240), 5 * PANEL);
-        assert_eq!(tile_columns(0, 1), PANEL);
+        assert_eq!(tile_columns(1, (128, 4096), 2), 5 * PANEL);
+        assert_eq!(tile_columns(1, (128, 768), 2), 2 * PANEL);
+        assert_eq!(tile_columns(1, (128, 768), 4), PANEL);
+        assert_eq!(tile_columns(1, (128, 768), 1), 4 * PANEL);
+        assert_eq!(tile_columns(2, (128, 256), 2), 2 * PANEL);
+        assert_eq!(tile_columns(8, (128, 256), 2), 3 * PANEL);
+        assert_eq!(tile_columns(8, (128, 240), 2), 5 * PANEL);
+        assert_eq!(tile_columns(1, (1, 4096), 2), 11 * PANEL);
+        assert_eq!(tile_columns(1, (1, 40960), 1), 21 * PANEL);
+        assert_eq!(tile_columns(0, (1, 1), 1), PANEL);
     }
 
     #[test]

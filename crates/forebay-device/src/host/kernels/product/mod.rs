@@ -1,0 +1,306 @@
+//! Matrix products of bounded tiles.
+//!
+//! Each element of a reduction block is one sum over its terms, from the first to the last, with one rounding per term where the
+//! processor multiplies and adds at once. The blocks of a product are added in the sum tree. So bits depend neither on what an
+//! element is computed next to nor on the width of vectors.
+//!
+//! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
+//! sums in registers. For very few rows, packing takes longer than it saves, so columns are read in place. Factors of 16 bits are widened
+//! block by block.
+
+mod few_rows;
+mod tiles;
+
+use forebay_base::kernel::PRODUCT_TERMS;
+use forebay_base::SumTree;
+
+use super::parallel::wide;
+use super::simd::{LANES, WIDTH_MAX};
+use super::stored::Stored;
+pub(super) use few_rows::ROWS_MAX as FEW_ROWS;
+pub(super) use tiles::PANEL;
+
+/// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix {
+    pub base: *mut f32,
+    pub row_stride: isize,
+    pub column_stride: isize,
+}
+
+impl Matrix {
+    /// A matrix with adjacent columns.
+    pub fn rows(base: *mut f32, row_stride: usize) -> Matrix {
+        Matrix { base, row_stride: row_stride as isize, column_stride: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> Matrix {
+        Matrix { base: self.base, row_stride: self.column_stride, column_stride: self.row_stride }
+    }
+
+    /// An m x n matrix in another place: without gaps, and with adjacent rows where this one has them.
+    fn packed(self, m: usize, n: usize, base: *mut f32) -> Matrix {
+        match self.column_stride {
+            1 => Matrix::rows(base, n),
+            _ => Matrix::rows(base, m).transposed(),
+        }
+    }
+
+    /// The matrix from a row and a column on.
+    ///
+    /// # Safety
+    /// The element must exist.
+    pub unsafe fn from(self, row: usize, column: usize) -> Matrix {
+        // SAFETY: in bounds by the caller's promise.
+        let base = unsafe { self.base.offset(row as isize * self.row_stride + column as isize * self.column_stride) };
+        Matrix { base, ..self }
+    }
+}
+
+/// A matrix whose elements may be stored in 16 bits, with the distances of [`Matrix`].
+#[derive(Clone, Copy)]
+pub(super) struct StoredMatrix {
+    pub elements: Stored<f32>,
+    pub row_stride: isize,
+    pub column_stride: isize,
+}
+
+impl StoredMatrix {
+    /// A matrix with adjacent columns.
+    pub fn rows(elements: Stored<f32>, row_stride: usize) -> StoredMatrix {
+        StoredMatrix { elements, row_stride: row_stride as isize, column_stride: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> StoredMatrix {
+        StoredMatrix { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
+    }
+
+    /// The matrix from a row and a column on.
+    ///
+    /// # Safety
+    /// The element must exist.
+    pub unsafe fn from(self, row: usize, column: usize) -> StoredMatrix {
+        let offset = row as isize * self.row_stride + column as isize * self.column_stride;
+        // SAFETY: in bounds by the caller's promise.
+        StoredMatrix { elements: unsafe { self.elements.at(offset) }, ..self }
+    }
+
+    /// Its first rows and columns in float32: where they lie, or in a buffer that has room for them ([`Stored::room`]), in the
+    /// same order.
+    ///
+    /// # Safety
+    /// The elements must exist, and no one may write them.
+    unsafe fn widened(self, rows: usize, columns: usize, buffer: &mut [f32]) -> Matrix {
+        if let Some(base) = self.elements.own() {
+            return Matrix { base, row_stride: self.row_stride, column_stride: self.column_stride };
+        }
+        if self.column_stride != 1 {
+            // SAFETY: the caller's promises.
+            return unsafe { self.transposed().widened(columns, rows, buffer) }.transposed();
+        }
+        for (row, line) in buffer.chunks_exact_mut(columns.max(1)).take(rows).enumerate() {
+            // SAFETY: the caller's promises.
+            unsafe { self.from(row, 0).elements.slice(0, columns) }.copy_to(line, 0, 1);
+        }
+        Matrix::rows(buffer.as_mut_ptr(), columns)
+    }
+}
+
+/// The tree of a product's blocks; no terms at all are one of them, too.
+fn tree(k: usize) -> SumTree {
+    SumTree::flat((k as u64).div_ceil(PRODUCT_TERMS).max(1))
+}
+
+/// Whether a product is computed transposed: columns are what vectors hold, so there should be more of them than rows, or enough to
+/// fill a vector.
+fn is_turned(m: usize, n: usize) -> bool {
+    n < WIDTH_MAX && n < m
+}
+
+/// Elements of the buffer that [`multiply`] needs.
+pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (StoredMatrix, StoredMatrix)) -> usize {
+    if is_turned(m, n) {
+        return buffer_count((n, m, k), (b.transposed(), a.transposed()));
+    }
+    let terms = k.min(PRODUCT_TERMS as usize);
+    let rows = tiles::packed_rows_count((m, n, terms), [a.row_stride, a.column_stride]);
+    tree(k).depth() as usize * m * n + a.elements.room(m * terms) + b.elements.room(terms * n) + rows
+}
+
+/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread. What c has is added to the first
+/// block.
+///
+/// # Safety
+/// The elements must exist; no one else may write `a` and `b` or touch `c`, and `c` must not overlap them. The buffer must have as many
+/// elements as [`buffer_count`] says.
+pub(super) unsafe fn multiply(
+    (m, n, k): (usize, usize, usize),
+    (a, b): (StoredMatrix, StoredMatrix),
+    c: Matrix,
+    (scale, accumulate): (f32, bool),
+    buffer: &mut [f32],
+) {
+    if is_turned(m, n) {
+        let factors = (b.transposed(), a.transposed());
+        // SAFETY: the caller's promises; the sizes are no longer those of a product to turn.
+        return unsafe { multiply((n, m, k), factors, c.transposed(), (scale, accumulate), buffer) };
+    }
+    // All terms of a few columns after the other, where that is how they lie in memory.
+    let has_adjacent_terms = few_rows::has_adjacent_terms(m, [b.row_stride, b.column_stride]);
+    let width = if has_adjacent_terms { few_rows::COLUMNS } else { n.max(1) };
+    for column in (0..n).step_by(width) {
+        // SAFETY: the columns exist; the caller promises the rest.
+        unsafe {
+            let (b, c) = (b.from(0, column), c.from(0, column));
+            multiply_columns((m, width.min(n - column), k), (a, b), c, (scale, accumulate), buffer);
+        }
+    }
+}
+
+/// A product block after block.
+///
+/// # Safety
+/// As [`multiply`].
+unsafe fn multiply_columns(
+    (m, n, k): (usize, usize, usize),
+    (a, b): (StoredMatrix, StoredMatrix),
+    c: Matrix,
+    (scale, accumulate): (f32, bool),
+    buffer: &mut [f32],
+) {
+    let (terms, tree) = (PRODUCT_TERMS as usize, tree(k));
+    let (a_buffer, rest) = buffer.split_at_mut(a.elements.room(m * k.min(terms)));
+    let (b_buffer, rest) = rest.split_at_mut(b.elements.room(k.min(terms) * n));
+    let of_rows = tiles::packed_rows_count((m, n, k.min(terms)), [a.row_stride, a.column_stride]);
+    let (rows_buffer, rest) = rest.split_at_mut(of_rows);
+    let mut block = |leaf: u64, sum: Matrix, accumulate: bool| {
+        let start = leaf as usize * terms;
+        let count = terms.min(k - start);
+        // SAFETY: the block lies inside the matrices; the caller promises the rest.
+        unsafe {
+            let a = a.from(0, start).widened(m, count, a_buffer);
+            let b = b.from(start, 0).widened(count, n, b_buffer);
+            multiply_block(&Job { sizes: (m, n, count), a, b, c: sum, scale, accumulate }, rows_buffer);
+        }
+    };
+    // Sums that wait for what is to the right of them, and the block: the first of them in c itself, the others behind each other.
+    let behind = rest.as_mut_ptr();
+    let place = |waiting: usize| match waiting {
+        0 => c,
+        // SAFETY: no more sums wait than the tree has levels.
+        _ => unsafe { c.packed(m, n, behind.add((waiting - 1) * m * n)) },
+    };
+    let mut waiting = 0;
+    for leaf in 0..tree.leaves() {
+        let mut merges = tree.merges_after(leaf);
+        if merges > 0 {
+            block(leaf, place(waiting - 1), true);
+            merges -= 1;
+        } else {
+            block(leaf, place(waiting), accumulate && leaf == 0);
+            waiting += 1;
+        }
+        for _ in 0..merges {
+            waiting -= 1;
+            // SAFETY: both are m x n matrices that are no one else's, and lie apart.
+            unsafe { add(m, n, place(waiting - 1), place(waiting)) };
+        }
+    }
+}
+
+/// `sum += later`, for m x n matrices that both have adjacent columns, or both adjacent rows.
+///
+/// # Safety
+/// The elements must exist, be no one else's, and lie apart.
+unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
+    if sum.column_stride != 1 {
+        // SAFETY: the caller's promises.
+        return unsafe { add(n, m, sum.transposed(), later.transposed()) };
+    }
+    // Without gaps, all rows are one.
+    let is_packed = [sum, later].iter().all(|matrix| matrix.row_stride == n as isize);
+    let (m, n) = if is_packed { (1, m * n) } else { (m, n) };
+    for row in 0..m {
+        // SAFETY: the caller's promises.
+        let (sum, later) = unsafe {
+            let [sum, later] = [sum, later].map(|matrix| matrix.from(row, 0).base);
+            (std::slice::from_raw_parts_mut(sum, n), std::slice::from_raw_parts(later, n))
+        };
+        wide(|| sum.iter_mut().zip(later).for_each(|(sum, &later)| *sum += later));
+    }
+}
+
+/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix whose terms are one block, without the calling thread's
+/// buffer.
+///
+/// # Safety
+/// As [`multiply`], but for the buffer; c has adjacent columns.
+pub(super) unsafe fn multiply_few(
+    (m, n, k): (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    scale: f32,
+    accumulate: bool,
+) {
+    debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
+    let job = match is_turned(m, n) {
+        true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
+        false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
+    };
+    // SAFETY: the caller's promises.
+    unsafe { multiply_block(&job, &mut []) }
+}
+
+/// A product: `c = scale a b`, or `c += scale a b`.
+#[derive(Clone, Copy)]
+struct Job {
+    /// Rows and columns of the result, and terms.
+    sizes: (usize, usize, usize),
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    scale: f32,
+    accumulate: bool,
+}
+
+impl Job {
+    /// The product of these columns of b alone.
+    ///
+    /// # Safety
+    /// They must exist.
+    unsafe fn columns(&self, first: usize, count: usize) -> Job {
+        let (m, _, k) = self.sizes;
+        // SAFETY: the caller's promise.
+        let (b, c) = unsafe { (self.b.from(0, first), self.c.from(0, first)) };
+        Job { sizes: (m, count, k), b, c, ..*self }
+    }
+}
+
+/// A product with the terms of one block.
+///
+/// # Safety
+/// As [`multiply`]; the buffer has as many elements as [`tiles::packed_rows_count`] says, or none.
+unsafe fn multiply_block(job: &Job, rows_buffer: &mut [f32]) {
+    let (m, n, _) = job.sizes;
+    // What does not fill a vector is left to tiles.
+    let (whole, multiply_few_rows): (usize, unsafe fn(&Job)) =
+        if few_rows::has_adjacent_terms(m, [job.b.row_stride, job.b.column_stride]) {
+            (n / LANES * LANES, few_rows::multiply_transposing)
+        } else if m <= few_rows::ROWS_MAX && job.b.column_stride == 1 {
+            (n / WIDTH_MAX * WIDTH_MAX, few_rows::multiply_streaming)
+        } else {
+            (0, few_rows::multiply_streaming)
+        };
+    // SAFETY: the caller's promises; the columns exist.
+    unsafe {
+        if whole > 0 {
+            multiply_few_rows(&job.columns(0, whole));
+        }
+        if whole < n {
+            tiles::multiply(&job.columns(whole, n - whole), rows_buffer);
+        }
+    }
+}

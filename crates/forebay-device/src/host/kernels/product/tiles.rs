@@ -1,0 +1,293 @@
+//! Products by tiles: columns of b are packed into panels that stay in a core's first-level caches, while tiles of a few rows of a go
+//! over each panel with their sums in registers.
+
+use std::mem::MaybeUninit;
+
+use forebay_base::kernel::PRODUCT_TERMS;
+
+use super::super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
+use super::{Job, Matrix};
+
+/// Vectors of columns in a tile, at most.
+const VECTORS: usize = 3;
+/// Columns of a panel, at most.
+pub(in super::super) const PANEL: usize = VECTORS * WIDTH_MAX;
+/// Rows of a tile, at most, which are also those of a block of packed rows.
+const ROWS: usize = 8;
+
+/// Rows of b that are asked for ahead while a panel is packed.
+const ROWS_AHEAD: isize = 16;
+/// Terms of a that are asked for ahead while rows are packed.
+const TERMS_AHEAD: isize = 8;
+/// Elements of a cache line.
+const LINE: usize = 16;
+
+/// Rows of a: blocks of [`ROWS`] of them.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: Matrix,
+    /// Elements from block to block.
+    block_stride: isize,
+}
+
+impl Rows {
+    /// The matrix from a row on, which is valid to the end of its block.
+    ///
+    /// # Safety
+    /// The row must exist.
+    #[inline(always)]
+    unsafe fn from(&self, row: usize) -> Matrix {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let first = self.first.from(row % ROWS, 0);
+            Matrix { base: first.base.offset((row / ROWS) as isize * self.block_stride), ..first }
+        }
+    }
+}
+
+/// Elements from one block of packed rows to the next. Blocks are written side by side, so a cache must not have to keep them all in
+/// the same place: they lie a line more apart than their elements take.
+fn packed_block(terms: usize) -> usize {
+    ROWS * terms + LINE
+}
+
+/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie far apart.
+pub(super) fn packed_rows_count(
+    (m, n, terms): (usize, usize, usize),
+    [row_stride, column_stride]: [isize; 2],
+) -> usize {
+    match row_stride == 1 && column_stride != 1 && m > ROWS && n > PANEL {
+        true => m.div_ceil(ROWS) * packed_block(terms),
+        false => 0,
+    }
+}
+
+/// Copies adjacent rows: the terms of each block behind each other, and the block's rows of each term.
+///
+/// # Safety
+/// The rows must be adjacent, and the target have as many elements as [`packed_rows_count`] says.
+unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Rows {
+    let block = packed_block(k);
+    let target = target.as_mut_ptr();
+    for term in 0..k {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let (from, to) = (a.from(0, term).base.cast_const(), target.add(term * ROWS));
+            let later = from.wrapping_offset(TERMS_AHEAD * a.column_stride);
+            (0..m).step_by(LINE).for_each(|row| prefetch(later.wrapping_add(row)));
+            for number in 0..m / ROWS {
+                std::ptr::copy_nonoverlapping(from.add(number * ROWS), to.add(number * block), ROWS);
+            }
+            let whole = m / ROWS * ROWS;
+            for row in whole..m {
+                *to.add(whole / ROWS * block + row % ROWS) = *from.add(row);
+            }
+        }
+    }
+    let first = Matrix { base: target, row_stride: 1, column_stride: ROWS as isize };
+    Rows { first, block_stride: block as isize }
+}
+
+/// A product of the terms of one block.
+///
+/// # Safety
+/// As [`super::multiply_block`].
+pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
+    let (m, n, k) = job.sizes;
+    let packed = packed_rows_count(job.sizes, [job.a.row_stride, job.a.column_stride]);
+    // SAFETY: the caller's promises.
+    unsafe {
+        let rows = match rows_buffer.get_mut(..packed) {
+            Some(target) if packed > 0 => pack_rows(job.a, (m, k), target),
+            _ => Rows { first: job.a, block_stride: ROWS as isize * job.a.row_stride },
+        };
+        debug_assert!(n > 0 || packed == 0);
+        multiply_panels(&Tiled { job: *job, rows });
+    }
+}
+
+/// A product whose rows may be packed.
+struct Tiled {
+    job: Job,
+    rows: Rows,
+}
+
+/// Columns of b: those of adjacent terms lie `stride` apart.
+#[derive(Clone, Copy)]
+struct Panel {
+    base: *const f32,
+    stride: isize,
+}
+
+/// A packed panel, from a cache line on.
+#[repr(align(64))]
+struct Packed([MaybeUninit<f32>; PANEL * PRODUCT_TERMS as usize]);
+
+dispatch_wide! {
+    /// # Safety
+    /// As [`multiply`].
+    fn multiply_panels, multiply_panels_with(tiled: &Tiled)
+}
+
+/// # Safety
+/// As [`multiply_panels`], and the CPU must have the vector's instructions.
+#[inline(always)]
+unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
+    let (m, n, k) = tiled.job.sizes;
+    let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PANEL * PRODUCT_TERMS as usize]);
+    let target: *mut f32 = packed.0.as_mut_ptr().cast();
+    let all = n.div_ceil(V::WIDTH);
+    let panels = all.div_ceil(VECTORS);
+    for number in 0..panels {
+        // As many vectors in each, or one more: a tile of several reads fewer factors for each product.
+        let [first, behind] = [number, number + 1].map(|number| number * all / panels);
+        let (column, vectors) = (first * V::WIDTH, behind - first);
+        let columns = (n - column).min(vectors * V::WIDTH);
+        // SAFETY: the columns exist; a panel holds the terms of a block, of which there are no more.
+        unsafe {
+            let b = tiled.job.b.from(0, column);
+            let packed = Panel { base: target, stride: (vectors * V::WIDTH) as isize };
+            let mut row = 0;
+            let panel = if columns == vectors * V::WIDTH && b.column_stride == 1 {
+                let place = Panel { base: b.base, stride: b.row_stride };
+                let at = (0, column, columns);
+                // The first tile reads the columns where they are, and packs them for those below.
+                row = match (m, vectors) {
+                    (9.., 3) if V::REGISTERS >= 32 => tile::<V, 8, 3, true>(tiled, at, place, target),
+                    (9.., 2) if V::REGISTERS >= 32 => tile::<V, 8, 2, true>(tiled, at, place, target),
+                    (9.., 1) => tile::<V, 8, 1, true>(tiled, at, place, target),
+                    (5.., 3) => tile::<V, 4, 3, true>(tiled, at, place, target),
+                    (5.., 2) => tile::<V, 4, 2, true>(tiled, at, place, target),
+                    _ => 0,
+                };
+                if row > 0 { packed } else { place }
+            } else {
+                pack::<V>(b, k, columns, vectors * V::WIDTH, target);
+                packed
+            };
+            while row < m {
+                let at = (row, column, columns);
+                row += match (m - row, vectors) {
+                    (8.., 3) if V::REGISTERS >= 32 => tile::<V, 8, 3, false>(tiled, at, panel, target),
+                    (8.., 2) if V::REGISTERS >= 32 => tile::<V, 8, 2, false>(tiled, at, panel, target),
+                    (8.., 1) => tile::<V, 8, 1, false>(tiled, at, panel, target),
+                    (4.., 3) => tile::<V, 4, 3, false>(tiled, at, panel, target),
+                    (4.., 2) => tile::<V, 4, 2, false>(tiled, at, panel, target),
+                    (4.., 1) => tile::<V, 4, 1, false>(tiled, at, panel, target),
+                    (2.., 3) => tile::<V, 2, 3, false>(tiled, at, panel, target),
+                    (2.., 2) => tile::<V, 2, 2, false>(tiled, at, panel, target),
+                    (2.., 1) => tile::<V, 2, 1, false>(tiled, at, panel, target),
+                    (_, 3) => tile::<V, 1, 3, false>(tiled, at, panel, target),
+                    (_, 2) => tile::<V, 1, 2, false>(tiled, at, panel, target),
+                    (_, _) => tile::<V, 1, 1, false>(tiled, at, panel, target),
+                };
+            }
+        }
+    }
+}
+
+/// Copies `columns` columns of k terms each, with zeros up to `stride` of them.
+///
+/// # Safety
+/// The elements must exist, and the target hold k rows of `stride` numbers.
+#[inline(always)]
+unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, target: *mut f32) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        if b.column_stride == 1 {
+            for term in 0..k {
+                let (line, from) = (target.add(term * stride), b.from(term, 0).base);
+                let later = from.wrapping_offset(ROWS_AHEAD * b.row_stride);
+                (0..columns).step_by(LINE).for_each(|column| prefetch(later.wrapping_add(column)));
+                std::ptr::copy_nonoverlapping(from, line, columns);
+                std::ptr::write_bytes(line.add(columns), 0, stride - columns);
+            }
+            return;
+        }
+        let blocks = if b.row_stride == 1 { (columns / 8 * 8, k / 8 * 8) } else { (0, 0) };
+        for column in (0..blocks.0).step_by(8) {
+            for term in (0..blocks.1).step_by(8) {
+                V::transpose(b.from(term, column).base, b.column_stride, target.add(term * stride + column), stride);
+            }
+        }
+        for term in 0..k {
+            let first = if term < blocks.1 { blocks.0 } else { 0 };
+            for column in first..columns {
+                *target.add(term * stride + column) = *b.from(term, column).base;
+            }
+            std::ptr::write_bytes(target.add(term * stride + columns), 0, stride - columns);
+        }
+    }
+}
+
+/// `R` rows of a against `N` vectors of a panel, which are packed on the way where `PACKS` says so; gives `R`.
+///
+/// # Safety
+/// As [`multiply_panels_with`]; the rows and the columns must exist, and the target hold the panel.
+#[inline(always)]
+unsafe fn tile<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
+    tiled: &Tiled,
+    (row, column, columns): (usize, usize, usize),
+    panel: Panel,
+    target: *mut f32,
+) -> usize {
+    // SAFETY: the caller's promises.
+    unsafe {
+        V::outline(
+            #[inline(always)]
+            || {
+                let job = &tiled.job;
+                let (a, c) = (tiled.rows.from(row), job.c.from(row, column));
+                let mut sums = [[V::splat(0.0); N]; R];
+                let (mut factor, mut seen) = (a.base.cast_const(), panel.base);
+                let mut line = target;
+                for _ in 0..job.sizes.2 {
+                    let mut vectors = [V::splat(0.0); N];
+                    for (n, vector) in vectors.iter_mut().enumerate() {
+                        *vector = V::load(seen.add(n * V::WIDTH));
+                    }
+                    if PACKS {
+                        let later = seen.wrapping_offset(ROWS_AHEAD * panel.stride);
+                        for (n, vector) in vectors.iter().enumerate() {
+                            prefetch(later.wrapping_add(n * V::WIDTH));
+                            vector.store(line.add(n * V::WIDTH));
+                        }
+                        line = line.wrapping_add(N * V::WIDTH);
+                    }
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
+                    }
+                    factor = factor.wrapping_offset(a.column_stride);
+                    seen = seen.wrapping_offset(panel.stride);
+                }
+                let scale = V::splat(job.scale);
+                if c.column_stride == 1 && columns == N * V::WIDTH {
+                    for (r, sums) in sums.into_iter().enumerate() {
+                        for (n, sum) in sums.into_iter().enumerate() {
+                            let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
+                            let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
+                            start.add_product(scale, sum).store(to);
+                        }
+                    }
+                    return;
+                }
+                // Through an array of its own, so that nothing behind the columns is touched.
+                let mut line = [0.0f32; PANEL];
+                for (r, sums) in sums.into_iter().enumerate() {
+                    let to = |j: usize| c.from(r, j).base;
+                    if job.accumulate {
+                        line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
+                    } else {
+                        line.fill(0.0);
+                    }
+                    for (n, sum) in sums.into_iter().enumerate() {
+                        let at = line.as_mut_ptr().add(n * V::WIDTH);
+                        V::load(at).add_product(scale, sum).store(at);
+                    }
+                    line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+                }
+            },
+        );
+    }
+    R
+}
