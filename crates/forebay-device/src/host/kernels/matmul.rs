@@ -1,7 +1,7 @@
 //! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms. Tiles of 16 bits are
 //! rounded once, from sums in float32.
 
-use forebay_base::kernel::{Activation, ProductPart, UnaryOp, PRODUCT_COLUMNS, PRODUCT_ROWS};
+use forebay_base::kernel::{Activation, ProductPart, UnaryOp, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
 use forebay_base::Kernel;
 
 use super::applied::{apply_to, function};
@@ -18,16 +18,18 @@ use crate::device::DeviceError;
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
-/// Columns of a tile of few rows: of each row of b, this much is read at a time.
-const FEW_ROWS_COLUMNS: usize = 4 * TILE_COLUMNS;
+/// Columns of a tile of few rows or terms: of each row of b, or c, this much is read and written at a time.
+const TILE_COLUMNS_FEW: usize = 4 * TILE_COLUMNS;
+/// Terms that are few.
+const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 
 /// Tasks of each thread that keep several of them busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Columns of a task's tile, where `others` tasks stand next to each other already: whole panels, and fewer of them where there would
 /// be few tasks. No bit depends on it.
-fn tile_columns(others: usize, (rows, n): (usize, usize), threads: usize) -> usize {
-    let columns_max = if rows <= FEW_ROWS { FEW_ROWS_COLUMNS } else { TILE_COLUMNS } / PANEL * PANEL;
+fn tile_columns(others: usize, (rows, n, k): (usize, usize, usize), threads: usize) -> usize {
+    let columns_max = if rows <= FEW_ROWS || k <= FEW_TERMS { TILE_COLUMNS_FEW } else { TILE_COLUMNS } / PANEL * PANEL;
     let tasks_min = if threads > 1 { threads * TASKS_PER_THREAD } else { 1 };
     let tiles = tasks_min.div_ceil(others.max(1)).max(n.div_ceil(columns_max));
     n.div_ceil(tiles).next_multiple_of(PANEL)
@@ -107,7 +109,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
     };
     let tile_rows = tile_rows(k, factors(0), out);
     let row_tiles = m.div_ceil(tile_rows);
-    let tile_columns = tile_columns(batches.len() * row_tiles, (tile_rows.min(m), n), threads());
+    let tile_columns = tile_columns(batches.len() * row_tiles, (tile_rows.min(m), n, k), threads());
     let column_tiles = n.div_ceil(tile_columns);
     for_each(batches.len() * row_tiles * column_tiles, |task| {
         let (batch, tile) = (task / (row_tiles * column_tiles), task % (row_tiles * column_tiles));
@@ -269,7 +271,6 @@ unsafe fn tile_product(
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::kernel::PRODUCT_TERMS;
     use forebay_base::{sum_tree, DataType, SumTree};
 
     use super::super::testing::{assert_close, desc, run, Random, Tensor};
@@ -420,16 +421,16 @@ mod tests {
 
     #[test]
     fn tiles_have_fewer_columns_where_there_would_be_few_tasks() {
-        assert_eq!(tile_columns(1, (128, 4096), 2), 5 * PANEL);
-        assert_eq!(tile_columns(1, (128, 768), 2), 2 * PANEL);
-        assert_eq!(tile_columns(1, (128, 768), 4), PANEL);
-        assert_eq!(tile_columns(1, (128, 768), 1), 4 * PANEL);
-        assert_eq!(tile_columns(2, (128, 256), 2), 2 * PANEL);
-        assert_eq!(tile_columns(8, (128, 256), 2), 3 * PANEL);
-        assert_eq!(tile_columns(8, (128, 240), 2), 5 * PANEL);
-        assert_eq!(tile_columns(1, (1, 4096), 2), 11 * PANEL);
-        assert_eq!(tile_columns(1, (1, 40960), 1), 21 * PANEL);
-        assert_eq!(tile_columns(0, (1, 1), 1), PANEL);
+        assert_eq!(tile_columns(1, (128, 4096, 768), 2), 5 * PANEL);
+        assert_eq!(tile_columns(1, (128, 768, 768), 2), 2 * PANEL);
+        assert_eq!(tile_columns(1, (128, 768, 768), 4), PANEL);
+        assert_eq!(tile_columns(1, (128, 768, 768), 1), 4 * PANEL);
+        assert_eq!(tile_columns(2, (128, 256, 768), 2), 2 * PANEL);
+        assert_eq!(tile_columns(8, (128, 256, 768), 2), 3 * PANEL);
+        assert_eq!(tile_columns(8, (128, 240, 768), 2), 5 * PANEL);
+        assert_eq!(tile_columns(1, (1, 4096, 768), 2), 11 * PANEL);
+        assert_eq!(tile_columns(1, (1, 40960, 768), 1), 21 * PANEL);
+        assert_eq!(tile_columns(0, (1, 1, 768), 1), PANEL);
     }
 
     #[test]

@@ -265,27 +265,27 @@ mod x86 {
     unsafe fn columns(source: *const f32, stride: isize) -> [__m256; LANES] {
         // SAFETY: the caller's promises.
         unsafe {
-            let lines: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(source.offset(i as isize * stride)));
-            // Pairs of lines, then fours, then halves.
+            // Halves of lines 0 to 3, each next to that of a line four further: then only fours have to be transposed.
+            let halves: [__m256; 8] = std::array::from_fn(|i| {
+                let line = source.offset((i % 4) as isize * stride).add(i / 4 * 4);
+                let low = _mm256_castps128_ps256(_mm_loadu_ps(line));
+                _mm256_insertf128_ps::<1>(low, _mm_loadu_ps(line.offset(4 * stride)))
+            });
             let pairs: [__m256; 8] = std::array::from_fn(|i| {
-                let (a, b) = (lines[i / 2 * 2], lines[i / 2 * 2 + 1]);
+                let (a, b) = (halves[i / 2 * 2], halves[i / 2 * 2 + 1]);
                 if i % 2 == 0 {
                     _mm256_unpacklo_ps(a, b)
                 } else {
                     _mm256_unpackhi_ps(a, b)
                 }
             });
-            let fours: [__m256; 8] = std::array::from_fn(|i| {
+            std::array::from_fn(|i| {
                 let (a, b) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + 2 + i % 4 / 2]);
                 if i % 2 == 0 {
                     _mm256_shuffle_ps::<0x44>(a, b)
                 } else {
                     _mm256_shuffle_ps::<0xee>(a, b)
                 }
-            });
-            std::array::from_fn(|i| match i {
-                0..4 => _mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]),
-                _ => _mm256_permute2f128_ps::<0x31>(fours[i - 4], fours[i]),
             })
         }
     }

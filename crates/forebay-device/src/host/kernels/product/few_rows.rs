@@ -14,14 +14,24 @@ const ROWS_TRANSPOSED: usize = 4;
 /// there are other sums to go on with.
 pub(super) const COLUMNS: usize = 4 * LANES;
 
-/// Terms of each column that are read at a time.
+/// Terms that are transposed of one column after the other: a cache line.
+const TERMS_TRANSPOSED: usize = 2 * LANES;
+
+/// Terms of each column that are read at a time where columns are adjacent.
 const TERMS: usize = 8;
 /// Sums that are in the first-level cache meanwhile.
-const SUMS: usize = 4096;
+const SUMS: usize = 8192;
+/// Columns at least, where they are adjacent: with fewer, sums would be loaded and stored more often than they are added to.
+const COLUMNS_MIN: usize = 128;
 
 /// Whether few rows are multiplied with columns whose terms are adjacent, given the distances of b's rows and columns.
 pub(super) fn has_adjacent_terms(rows: usize, [row_stride, column_stride]: [isize; 2]) -> bool {
     rows <= ROWS_TRANSPOSED && row_stride == 1 && column_stride != 1
+}
+
+/// Whether few rows are multiplied with many adjacent columns.
+pub(super) fn has_adjacent_columns((rows, columns): (usize, usize), column_stride: isize) -> bool {
+    rows <= ROWS_MAX && columns >= COLUMNS_MIN && column_stride == 1
 }
 
 dispatch! {
@@ -67,17 +77,21 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
             #[inline(always)]
             || {
                 let mut sums = [[V::splat(0.0); N]; R];
-                for start in (0..k / LANES * LANES).step_by(LANES) {
+                let whole = k / LANES * LANES;
+                for start in (0..whole).step_by(TERMS_TRANSPOSED) {
                     for n in 0..N {
-                        let seen = V::columns(job.b.from(start, n * LANES).base, job.b.column_stride);
-                        for (term, seen) in (start..).zip(seen) {
-                            for (r, sums) in sums.iter_mut().enumerate() {
-                                sums[n] = sums[n].add_product(V::splat(*job.a.from(r, term).base), seen);
+                        // A whole line of each column: columns may all have the same place in a cache, which keeps few of them.
+                        for start in (start..whole.min(start + TERMS_TRANSPOSED)).step_by(LANES) {
+                            let seen = V::columns(job.b.from(start, n * LANES).base, job.b.column_stride);
+                            for (term, seen) in (start..).zip(seen) {
+                                for (r, sums) in sums.iter_mut().enumerate() {
+                                    sums[n] = sums[n].add_product(V::splat(*job.a.from(r, term).base), seen);
+                                }
                             }
                         }
                     }
                 }
-                for term in k / LANES * LANES..k {
+                for term in whole..k {
                     for n in 0..N {
                         let mut seen = [0.0; LANES];
                         for (column, seen) in seen.iter_mut().enumerate() {

@@ -289,7 +289,7 @@ unsafe fn multiply_block(job: &Job, rows_buffer: &mut [f32]) {
     let (whole, multiply_few_rows): (usize, unsafe fn(&Job)) =
         if few_rows::has_adjacent_terms(m, [job.b.row_stride, job.b.column_stride]) {
             (n / LANES * LANES, few_rows::multiply_transposing)
-        } else if m <= few_rows::ROWS_MAX && job.b.column_stride == 1 {
+        } else if few_rows::has_adjacent_columns((m, n), job.b.column_stride) {
             (n / WIDTH_MAX * WIDTH_MAX, few_rows::multiply_streaming)
         } else {
             (0, few_rows::multiply_streaming)

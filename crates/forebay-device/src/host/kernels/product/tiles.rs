@@ -119,9 +119,12 @@ struct Panel {
     stride: isize,
 }
 
-/// A packed panel, from a cache line on.
+/// Elements of packed panels.
+const PACKED: usize = PANEL * PRODUCT_TERMS as usize;
+
+/// Packed panels, from a cache line on.
 #[repr(align(64))]
-struct Packed([MaybeUninit<f32>; PANEL * PRODUCT_TERMS as usize]);
+struct Packed([MaybeUninit<f32>; PACKED]);
 
 dispatch_wide! {
     /// # Safety
@@ -134,55 +137,87 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
     let (m, n, k) = tiled.job.sizes;
-    let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PANEL * PRODUCT_TERMS as usize]);
+    let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PACKED]);
     let target: *mut f32 = packed.0.as_mut_ptr().cast();
-    let all = n.div_ceil(V::WIDTH);
-    let panels = all.div_ceil(VECTORS);
-    for number in 0..panels {
-        // As many vectors in each, or one more: a tile of several reads fewer factors for each product.
-        let [first, behind] = [number, number + 1].map(|number| number * all / panels);
-        let (column, vectors) = (first * V::WIDTH, behind - first);
-        let columns = (n - column).min(vectors * V::WIDTH);
-        // SAFETY: the columns exist; a panel holds the terms of a block, of which there are no more.
-        unsafe {
-            let b = tiled.job.b.from(0, column);
-            let packed = Panel { base: target, stride: (vectors * V::WIDTH) as isize };
-            let mut row = 0;
-            let panel = if columns == vectors * V::WIDTH && b.column_stride == 1 {
-                let place = Panel { base: b.base, stride: b.row_stride };
-                let at = (0, column, columns);
-                // The first tile reads the columns where they are, and packs them for those below.
-                row = match (m, vectors) {
-                    (9.., 3) if V::REGISTERS >= 32 => tile::<V, 8, 3, true>(tiled, at, place, target),
-                    (9.., 2) if V::REGISTERS >= 32 => tile::<V, 8, 2, true>(tiled, at, place, target),
-                    (9.., 1) => tile::<V, 8, 1, true>(tiled, at, place, target),
-                    (5.., 3) => tile::<V, 4, 3, true>(tiled, at, place, target),
-                    (5.., 2) => tile::<V, 4, 2, true>(tiled, at, place, target),
-                    _ => 0,
-                };
-                if row > 0 { packed } else { place }
-            } else {
-                pack::<V>(b, k, columns, vectors * V::WIDTH, target);
-                packed
-            };
-            while row < m {
-                let at = (row, column, columns);
-                row += match (m - row, vectors) {
-                    (8.., 3) if V::REGISTERS >= 32 => tile::<V, 8, 3, false>(tiled, at, panel, target),
-                    (8.., 2) if V::REGISTERS >= 32 => tile::<V, 8, 2, false>(tiled, at, panel, target),
-                    (8.., 1) => tile::<V, 8, 1, false>(tiled, at, panel, target),
-                    (4.., 3) => tile::<V, 4, 3, false>(tiled, at, panel, target),
-                    (4.., 2) => tile::<V, 4, 2, false>(tiled, at, panel, target),
-                    (4.., 1) => tile::<V, 4, 1, false>(tiled, at, panel, target),
-                    (2.., 3) => tile::<V, 2, 3, false>(tiled, at, panel, target),
-                    (2.., 2) => tile::<V, 2, 2, false>(tiled, at, panel, target),
-                    (2.., 1) => tile::<V, 2, 1, false>(tiled, at, panel, target),
-                    (_, 3) => tile::<V, 1, 3, false>(tiled, at, panel, target),
-                    (_, 2) => tile::<V, 1, 2, false>(tiled, at, panel, target),
-                    (_, _) => tile::<V, 1, 1, false>(tiled, at, panel, target),
-                };
+    // As many vectors in each panel, or one more: a tile of several reads fewer factors for each product.
+    let vectors = n.div_ceil(V::WIDTH);
+    let panels = vectors.div_ceil(VECTORS);
+    let first = |panel: usize| panel * vectors / panels;
+    // Where terms are few, so many panels that longer pieces of c's rows are written.
+    let at_once = (PRODUCT_TERMS as usize / k.max(1)).clamp(1, panels.max(1));
+    for start in (0..panels).step_by(at_once) {
+        let group = start..panels.min(start + at_once);
+        let mut row = 0;
+        while row < m {
+            let rows = tile_rows::<V>(m - row);
+            for panel in group.clone() {
+                let (column, width) = (first(panel) * V::WIDTH, (first(panel + 1) - first(panel)) * V::WIDTH);
+                // SAFETY: the rows and columns exist; as many panels of so few terms are no more than there is room for.
+                unsafe {
+                    let target = target.add((first(panel) - first(group.start)) * V::WIDTH * k);
+                    let place = [row, rows, column, (n - column).min(width)];
+                    multiply_panel::<V>(tiled, place, width, target);
+                }
             }
+            row += rows;
         }
+    }
+}
+
+/// Rows of the next tile.
+fn tile_rows<V: Vector>(left: usize) -> usize {
+    match left {
+        8.. if V::REGISTERS >= 32 => 8,
+        4.. => 4,
+        2.. => 2,
+        _ => left,
+    }
+}
+
+/// Some rows against the columns of a panel, which is packed before or while the first of them are computed.
+///
+/// # Safety
+/// As [`multiply_panels_with`]; the rows and columns must exist, and the target hold the panel.
+#[inline(always)]
+unsafe fn multiply_panel<V: Vector>(
+    tiled: &Tiled,
+    [row, rows, column, columns]: [usize; 4],
+    width: usize,
+    target: *mut f32,
+) {
+    let (m, _, k) = tiled.job.sizes;
+    // SAFETY: the caller's promises.
+    unsafe {
+        let b = tiled.job.b.from(0, column);
+        let (place, packed) = (Panel { base: b.base, stride: b.row_stride }, Panel { base: target, stride: width as isize });
+        let is_in_place = columns == width && b.column_stride == 1;
+        if row == 0 && !is_in_place {
+            pack::<V>(b, k, columns, width, target);
+        }
+        // For few rows, packing would take longer than it saves.
+        let packs = row == 0 && is_in_place && m > ROWS;
+        let panel = if packs || is_in_place && m <= ROWS { place } else { packed };
+        let at = (row, column, columns);
+        match (rows, width / V::WIDTH, packs) {
+            (8, 3, true) if V::REGISTERS >= 32 => tile::<V, 8, 3, true>(tiled, at, panel, target),
+            (8, 2, true) if V::REGISTERS >= 32 => tile::<V, 8, 2, true>(tiled, at, panel, target),
+            (8, 1, true) if V::REGISTERS >= 32 => tile::<V, 8, 1, true>(tiled, at, panel, target),
+            (4, 3, true) => tile::<V, 4, 3, true>(tiled, at, panel, target),
+            (4, 2, true) => tile::<V, 4, 2, true>(tiled, at, panel, target),
+            (4, 1, true) => tile::<V, 4, 1, true>(tiled, at, panel, target),
+            (8, 3, _) if V::REGISTERS >= 32 => tile::<V, 8, 3, false>(tiled, at, panel, target),
+            (8, 2, _) if V::REGISTERS >= 32 => tile::<V, 8, 2, false>(tiled, at, panel, target),
+            (8, 1, _) if V::REGISTERS >= 32 => tile::<V, 8, 1, false>(tiled, at, panel, target),
+            (4, 3, _) => tile::<V, 4, 3, false>(tiled, at, panel, target),
+            (4, 2, _) => tile::<V, 4, 2, false>(tiled, at, panel, target),
+            (4, 1, _) => tile::<V, 4, 1, false>(tiled, at, panel, target),
+            (2, 3, _) => tile::<V, 2, 3, false>(tiled, at, panel, target),
+            (2, 2, _) => tile::<V, 2, 2, false>(tiled, at, panel, target),
+            (2, 1, _) => tile::<V, 2, 1, false>(tiled, at, panel, target),
+            (_, 3, _) => tile::<V, 1, 3, false>(tiled, at, panel, target),
+            (_, 2, _) => tile::<V, 1, 2, false>(tiled, at, panel, target),
+            (_, _, _) => tile::<V, 1, 1, false>(tiled, at, panel, target),
+        };
     }
 }
 
@@ -220,17 +255,17 @@ unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, ta
     }
 }
 
-/// `R` rows of a against `N` vectors of a panel, which are packed on the way where `PACKS` says so; gives `R`.
+/// `R` rows of a against `N` vectors of a panel, which are packed on the way where `PACKS` says so.
 ///
 /// # Safety
-/// As [`multiply_panels_with`]; the rows and the columns must exist, and the target hold the panel.
+/// As [`multiply_panel`].
 #[inline(always)]
 unsafe fn tile<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     tiled: &Tiled,
     (row, column, columns): (usize, usize, usize),
     panel: Panel,
     target: *mut f32,
-) -> usize {
+) {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
@@ -289,5 +324,4 @@ unsafe fn tile<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
             },
         );
     }
-    R
 }
