@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::simd::{dispatch, dispatch_wide, SummedVector, Vector, LANES};
+use super::super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES};
 use super::Job;
 
 /// Rows at most, where columns are adjacent.
@@ -250,7 +250,9 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
         let mut seen = job.b.from(terms.start, column).base.cast_const();
         for factors in factors.iter().take(terms.len()) {
             let mut vectors = [V::splat(0.0); N];
+            let later = seen.wrapping_offset(TERMS as isize * job.b.row_stride);
             for (n, vector) in vectors.iter_mut().enumerate() {
+                prefetch(later.wrapping_add(n * V::WIDTH));
                 *vector = V::load(seen.add(n * V::WIDTH));
             }
             for (own, factor) in own.iter_mut().zip(factors) {
