@@ -19,7 +19,7 @@ use crate::device::DeviceError;
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
 /// Columns of a tile of few rows or terms: of each row of b, or c, this much is read and written at a time.
-const TILE_COLUMNS_FEW: usize = 16 * TILE_COLUMNS;
+const TILE_COLUMNS_FEW: usize = 4 * TILE_COLUMNS;
 /// Terms that are few.
 const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 
