@@ -20,7 +20,9 @@ const TERMS_TRANSPOSED: usize = 2 * LANES;
 /// Terms of each column that are read at a time where columns are adjacent.
 const TERMS: usize = 8;
 /// Sums that are in the first-level cache meanwhile.
-const SUMS: usize = 8192;
+const SUMS: usize = 4096;
+/// Columns that are asked for ahead.
+const COLUMNS_AHEAD: usize = 128;
 /// Columns at least, where they are adjacent: with fewer, sums would be loaded and stored more often than they are added to.
 const COLUMNS_MIN: usize = 128;
 
@@ -250,7 +252,7 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
         let mut seen = job.b.from(terms.start, column).base.cast_const();
         for factors in factors.iter().take(terms.len()) {
             let mut vectors = [V::splat(0.0); N];
-            let later = seen.wrapping_offset(TERMS as isize * job.b.row_stride);
+            let later = seen.wrapping_add(COLUMNS_AHEAD);
             for (n, vector) in vectors.iter_mut().enumerate() {
                 prefetch(later.wrapping_add(n * V::WIDTH));
                 *vector = V::load(seen.add(n * V::WIDTH));

@@ -51,12 +51,13 @@ fn packed_block(terms: usize) -> usize {
     ROWS * terms + LINE
 }
 
-/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie far apart.
+/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie
+/// far apart.
 pub(super) fn packed_rows_count(
     (m, n, terms): (usize, usize, usize),
     [row_stride, column_stride]: [isize; 2],
 ) -> usize {
-    match row_stride == 1 && column_stride != 1 && m > ROWS && n > PANEL {
+    match row_stride == 1 && column_stride != 1 && m > ROWS && n > WIDTH_MAX {
         true => m.div_ceil(ROWS) * packed_block(terms),
         false => 0,
     }
@@ -112,13 +113,6 @@ struct Tiled {
     rows: Rows,
 }
 
-/// Columns of b: those of adjacent terms lie `stride` apart.
-#[derive(Clone, Copy)]
-struct Panel {
-    base: *const f32,
-    stride: isize,
-}
-
 /// Elements of packed panels.
 const PACKED: usize = PANEL * PRODUCT_TERMS as usize;
 
@@ -136,88 +130,95 @@ dispatch_wide! {
 /// As [`multiply_panels`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
-    let (m, n, k) = tiled.job.sizes;
+    let (_, n, k) = tiled.job.sizes;
     let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PACKED]);
     let target: *mut f32 = packed.0.as_mut_ptr().cast();
-    // As many vectors in each panel, or one more: a tile of several reads fewer factors for each product.
-    let vectors = n.div_ceil(V::WIDTH);
-    let panels = vectors.div_ceil(VECTORS);
-    let first = |panel: usize| panel * vectors / panels;
     // Where terms are few, so many panels that longer pieces of c's rows are written.
-    let at_once = (PRODUCT_TERMS as usize / k.max(1)).clamp(1, panels.max(1));
-    for start in (0..panels).step_by(at_once) {
-        let group = start..panels.min(start + at_once);
-        let mut row = 0;
-        while row < m {
-            let rows = tile_rows::<V>(m - row);
-            for panel in group.clone() {
-                let (column, width) = (first(panel) * V::WIDTH, (first(panel + 1) - first(panel)) * V::WIDTH);
-                // SAFETY: the rows and columns exist; as many panels of so few terms are no more than there is room for.
-                unsafe {
-                    let target = target.add((first(panel) - first(group.start)) * V::WIDTH * k);
-                    let place = [row, rows, column, (n - column).min(width)];
-                    multiply_panel::<V>(tiled, place, width, target);
-                }
-            }
-            row += rows;
+    let at_once = (PRODUCT_TERMS as usize / k.max(1)).max(1);
+    let mut column = 0;
+    for (vectors, count) in panels(n.div_ceil(V::WIDTH)) {
+        let mut left = count;
+        while left > 0 {
+            // A panel that is not full is one by itself.
+            let full = (n - column) / (vectors * V::WIDTH);
+            let count = left.min(at_once).min(full.max(1));
+            // SAFETY: the columns exist; so many panels of so few terms are no more than there is room for.
+            unsafe { multiply_run::<V>(tiled, Run { column, vectors, count, target }, full > 0) };
+            column += count * vectors * V::WIDTH;
+            left -= count;
         }
     }
 }
 
-/// Rows of the next tile.
-fn tile_rows<V: Vector>(left: usize) -> usize {
-    match left {
-        8.. if V::REGISTERS >= 32 => 8,
-        4.. => 4,
-        2.. => 2,
-        _ => left,
-    }
+/// How many vectors panels have, and how many panels have as many. A tile of several vectors reads fewer factors for each product.
+fn panels(vectors: usize) -> [(usize, usize); VECTORS] {
+    let (ones, twos) = match (vectors, vectors % 3) {
+        (1, _) => (1, 0),
+        (_, 1) => (0, 2),
+        (_, 2) => (0, 1),
+        _ => (0, 0),
+    };
+    [(3, (vectors - 2 * twos - ones) / 3), (2, twos), (1, ones)]
 }
 
-/// Some rows against the columns of a panel, which is packed before or while the first of them are computed.
+/// Panels next to each other.
+#[derive(Clone, Copy)]
+struct Run {
+    /// The first column.
+    column: usize,
+    /// Of each panel.
+    vectors: usize,
+    /// Panels.
+    count: usize,
+    /// Where they are packed, one behind the other.
+    target: *mut f32,
+}
+
+/// All rows against some panels, which are packed before or while the first rows are computed.
 ///
 /// # Safety
-/// As [`multiply_panels_with`]; the rows and columns must exist, and the target hold the panel.
+/// As [`multiply_panels_with`]; the columns must exist, and the target hold the panels.
 #[inline(always)]
-unsafe fn multiply_panel<V: Vector>(
-    tiled: &Tiled,
-    [row, rows, column, columns]: [usize; 4],
-    width: usize,
-    target: *mut f32,
-) {
-    let (m, _, k) = tiled.job.sizes;
+unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run, is_full: bool) {
+    let (m, n, k) = tiled.job.sizes;
+    let width = run.vectors * V::WIDTH;
     // SAFETY: the caller's promises.
     unsafe {
-        let b = tiled.job.b.from(0, column);
-        let (place, packed) = (Panel { base: b.base, stride: b.row_stride }, Panel { base: target, stride: width as isize });
-        let is_in_place = columns == width && b.column_stride == 1;
-        if row == 0 && !is_in_place {
-            pack::<V>(b, k, columns, width, target);
+        let b = tiled.job.b.from(0, run.column);
+        let place = Columns { base: b.base, stride: b.row_stride, panel_stride: width };
+        let packed = Columns { base: run.target, stride: width as isize, panel_stride: width * k };
+        let is_in_place = is_full && b.column_stride == 1;
+        if !is_in_place {
+            for panel in 0..run.count {
+                let columns = (n - run.column - panel * width).min(width);
+                pack::<V>(b.from(0, panel * width), k, columns, width, run.target.add(panel * width * k));
+            }
         }
-        // For few rows, packing would take longer than it saves.
-        let packs = row == 0 && is_in_place && m > ROWS;
-        let panel = if packs || is_in_place && m <= ROWS { place } else { packed };
-        let at = (row, column, columns);
-        match (rows, width / V::WIDTH, packs) {
-            (8, 3, true) if V::REGISTERS >= 32 => tile::<V, 8, 3, true>(tiled, at, panel, target),
-            (8, 2, true) if V::REGISTERS >= 32 => tile::<V, 8, 2, true>(tiled, at, panel, target),
-            (8, 1, true) if V::REGISTERS >= 32 => tile::<V, 8, 1, true>(tiled, at, panel, target),
-            (4, 3, true) => tile::<V, 4, 3, true>(tiled, at, panel, target),
-            (4, 2, true) => tile::<V, 4, 2, true>(tiled, at, panel, target),
-            (4, 1, true) => tile::<V, 4, 1, true>(tiled, at, panel, target),
-            (8, 3, _) if V::REGISTERS >= 32 => tile::<V, 8, 3, false>(tiled, at, panel, target),
-            (8, 2, _) if V::REGISTERS >= 32 => tile::<V, 8, 2, false>(tiled, at, panel, target),
-            (8, 1, _) if V::REGISTERS >= 32 => tile::<V, 8, 1, false>(tiled, at, panel, target),
-            (4, 3, _) => tile::<V, 4, 3, false>(tiled, at, panel, target),
-            (4, 2, _) => tile::<V, 4, 2, false>(tiled, at, panel, target),
-            (4, 1, _) => tile::<V, 4, 1, false>(tiled, at, panel, target),
-            (2, 3, _) => tile::<V, 2, 3, false>(tiled, at, panel, target),
-            (2, 2, _) => tile::<V, 2, 2, false>(tiled, at, panel, target),
-            (2, 1, _) => tile::<V, 2, 1, false>(tiled, at, panel, target),
-            (_, 3, _) => tile::<V, 1, 3, false>(tiled, at, panel, target),
-            (_, 2, _) => tile::<V, 1, 2, false>(tiled, at, panel, target),
-            (_, _, _) => tile::<V, 1, 1, false>(tiled, at, panel, target),
-        };
+        let mut row = 0;
+        while row < m {
+            // For few rows, packing would take longer than it saves.
+            let packs = row == 0 && is_in_place && m > ROWS;
+            let columns = if packs || is_in_place && m <= ROWS { place } else { packed };
+            row += match (m - row, run.vectors, packs) {
+                (8.., 3, true) if V::REGISTERS >= 32 => tiles::<V, 8, 3, true>(tiled, row, run, columns),
+                (8.., 2, true) if V::REGISTERS >= 32 => tiles::<V, 8, 2, true>(tiled, row, run, columns),
+                (_, 3, true) => tiles::<V, 4, 3, true>(tiled, row, run, columns),
+                (_, 2, true) => tiles::<V, 4, 2, true>(tiled, row, run, columns),
+                (_, _, true) => tiles::<V, 8, 1, true>(tiled, row, run, columns),
+                (8.., 3, _) if V::REGISTERS >= 32 => tiles::<V, 8, 3, false>(tiled, row, run, columns),
+                (8.., 2, _) if V::REGISTERS >= 32 => tiles::<V, 8, 2, false>(tiled, row, run, columns),
+                (8.., 1, _) => tiles::<V, 8, 1, false>(tiled, row, run, columns),
+                (4.., 3, _) => tiles::<V, 4, 3, false>(tiled, row, run, columns),
+                (4.., 2, _) => tiles::<V, 4, 2, false>(tiled, row, run, columns),
+                (4.., 1, _) => tiles::<V, 4, 1, false>(tiled, row, run, columns),
+                (2.., 3, _) => tiles::<V, 2, 3, false>(tiled, row, run, columns),
+                (2.., 2, _) => tiles::<V, 2, 2, false>(tiled, row, run, columns),
+                (2.., 1, _) => tiles::<V, 2, 1, false>(tiled, row, run, columns),
+                (_, 3, _) => tiles::<V, 1, 3, false>(tiled, row, run, columns),
+                (_, 2, _) => tiles::<V, 1, 2, false>(tiled, row, run, columns),
+                (_, _, _) => tiles::<V, 1, 1, false>(tiled, row, run, columns),
+            };
+        }
     }
 }
 
@@ -255,73 +256,120 @@ unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, ta
     }
 }
 
-/// `R` rows of a against `N` vectors of a panel, which are packed on the way where `PACKS` says so.
+/// Where the columns of panels lie.
+#[derive(Clone, Copy)]
+struct Columns {
+    base: *const f32,
+    /// Elements between adjacent terms.
+    stride: isize,
+    /// Elements between panels.
+    panel_stride: usize,
+}
+
+/// `R` rows of a against panels of `N` vectors, which are packed on the way where `PACKS` says so; gives `R`.
 ///
 /// # Safety
-/// As [`multiply_panel`].
+/// As [`multiply_run`]; the rows must exist.
 #[inline(always)]
-unsafe fn tile<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
+unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     tiled: &Tiled,
-    (row, column, columns): (usize, usize, usize),
-    panel: Panel,
-    target: *mut f32,
-) {
+    row: usize,
+    run: Run,
+    columns: Columns,
+) -> usize {
     // SAFETY: the caller's promises.
     unsafe {
         V::outline(
             #[inline(always)]
             || {
                 let job = &tiled.job;
-                let (a, c) = (tiled.rows.from(row), job.c.from(row, column));
-                let mut sums = [[V::splat(0.0); N]; R];
-                let (mut factor, mut seen) = (a.base.cast_const(), panel.base);
-                let mut line = target;
-                for _ in 0..job.sizes.2 {
-                    let mut vectors = [V::splat(0.0); N];
-                    for (n, vector) in vectors.iter_mut().enumerate() {
-                        *vector = V::load(seen.add(n * V::WIDTH));
-                    }
-                    if PACKS {
-                        let later = seen.wrapping_offset(ROWS_AHEAD * panel.stride);
-                        for (n, vector) in vectors.iter().enumerate() {
-                            prefetch(later.wrapping_add(n * V::WIDTH));
-                            vector.store(line.add(n * V::WIDTH));
-                        }
-                        line = line.wrapping_add(N * V::WIDTH);
-                    }
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
-                    }
-                    factor = factor.wrapping_offset(a.column_stride);
-                    seen = seen.wrapping_offset(panel.stride);
-                }
-                let scale = V::splat(job.scale);
-                if c.column_stride == 1 && columns == N * V::WIDTH {
-                    for (r, sums) in sums.into_iter().enumerate() {
-                        for (n, sum) in sums.into_iter().enumerate() {
-                            let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
-                            let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
-                            start.add_product(scale, sum).store(to);
-                        }
-                    }
-                    return;
-                }
-                // Through an array of its own, so that nothing behind the columns is touched.
-                let mut line = [0.0f32; PANEL];
-                for (r, sums) in sums.into_iter().enumerate() {
-                    let to = |j: usize| c.from(r, j).base;
-                    if job.accumulate {
-                        line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
-                    } else {
-                        line.fill(0.0);
-                    }
-                    for (n, sum) in sums.into_iter().enumerate() {
-                        let at = line.as_mut_ptr().add(n * V::WIDTH);
-                        V::load(at).add_product(scale, sum).store(at);
-                    }
-                    line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+                let (width, k) = (N * V::WIDTH, job.sizes.2);
+                let a = tiled.rows.from(row);
+                for panel in 0..run.count {
+                    let column = run.column + panel * width;
+                    let seen = columns.base.add(panel * columns.panel_stride);
+                    let target = run.target.add(panel * width * k);
+                    let sums = sums::<V, R, N, PACKS>(a, k, (seen, columns.stride), target);
+                    let c = job.c.from(row, column);
+                    write::<V, R, N>(job, c, (job.sizes.1 - column).min(width), sums);
                 }
             },
         );
+    }
+    R
+}
+
+/// The sums of `R` rows with `N` vectors.
+///
+/// # Safety
+/// As [`tiles`].
+#[inline(always)]
+unsafe fn sums<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
+    a: Matrix,
+    k: usize,
+    (mut seen, stride): (*const f32, isize),
+    mut target: *mut f32,
+) -> [[V; N]; R] {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let mut sums = [[V::splat(0.0); N]; R];
+        let mut factor = a.base.cast_const();
+        for _ in 0..k {
+            let mut vectors = [V::splat(0.0); N];
+            for (n, vector) in vectors.iter_mut().enumerate() {
+                *vector = V::load(seen.add(n * V::WIDTH));
+            }
+            if PACKS {
+                let later = seen.wrapping_offset(ROWS_AHEAD * stride);
+                for (n, vector) in vectors.iter().enumerate() {
+                    prefetch(later.wrapping_add(n * V::WIDTH));
+                    vector.store(target.add(n * V::WIDTH));
+                }
+                target = target.wrapping_add(N * V::WIDTH);
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                *sums = V::add_multiples(*sums, factor.offset(r as isize * a.row_stride), vectors);
+            }
+            factor = factor.wrapping_offset(a.column_stride);
+            seen = seen.wrapping_offset(stride);
+        }
+        sums
+    }
+}
+
+/// Writes the sums of a tile, or adds them.
+///
+/// # Safety
+/// As [`tiles`]; c is the tile's place, and has these columns.
+#[inline(always)]
+unsafe fn write<V: Vector, const R: usize, const N: usize>(job: &Job, c: Matrix, columns: usize, sums: [[V; N]; R]) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let scale = V::splat(job.scale);
+        if c.column_stride == 1 && columns == N * V::WIDTH {
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (n, sum) in sums.into_iter().enumerate() {
+                    let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
+                    let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
+                    start.add_product(scale, sum).store(to);
+                }
+            }
+            return;
+        }
+        // Through an array of its own, so that nothing behind the columns is touched.
+        let mut line = [0.0f32; PANEL];
+        for (r, sums) in sums.into_iter().enumerate() {
+            let to = |j: usize| c.from(r, j).base;
+            if job.accumulate {
+                line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
+            } else {
+                line.fill(0.0);
+            }
+            for (n, sum) in sums.into_iter().enumerate() {
+                let at = line.as_mut_ptr().add(n * V::WIDTH);
+                V::load(at).add_product(scale, sum).store(at);
+            }
+            line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+        }
     }
 }
