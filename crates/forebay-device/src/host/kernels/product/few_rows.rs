@@ -17,8 +17,9 @@ pub(super) const COLUMNS: usize = 4 * LANES;
 /// Terms that are transposed of one column after the other: a cache line.
 const TERMS_TRANSPOSED: usize = 2 * LANES;
 
-/// Terms of each column that are read at a time where columns are adjacent.
-const TERMS: usize = 8;
+/// Terms of each column that are read at a time where columns are adjacent, at most: half as many where rows are so few that sums are
+/// loaded and stored in little time.
+const TERMS: usize = 16;
 /// Sums that are in the first-level cache meanwhile.
 const SUMS: usize = 4096;
 /// Columns that are asked for ahead.
@@ -158,10 +159,11 @@ unsafe fn multiply_streaming_with<V: Vector>(job: &Job) {
     let (m, n, k) = job.sizes;
     let mut sums = Aligned([const { MaybeUninit::<f32>::uninit() }; SUMS]);
     let width = SUMS / ROWS_MAX * (ROWS_MAX / m.max(1));
+    let at_once = if m > ROWS_MAX / 2 { TERMS } else { TERMS / 2 };
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
-        for start in (0..k.max(1)).step_by(TERMS) {
-            let terms = TERMS.min(k - start);
+        for start in (0..k.max(1)).step_by(at_once) {
+            let terms = at_once.min(k - start);
             let mut row = 0;
             while row < m {
                 // SAFETY: the caller's promises.
