@@ -3,14 +3,15 @@
 
     python3 benches/products.py                 # needs: pip install numpy
 
-`cargo bench -p forebay-device --bench products` has the sizes and measures Forebay; both programs run in turns, and of each product the best
-time counts.
+`cargo bench -p forebay-device --bench products` has the sizes and measures Forebay. Both programs measure the same few products in turns, because a
+machine may be slower for seconds at a time, and of each product the best time counts.
 """
 import argparse
 import json
 import math
 import os
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -64,12 +65,16 @@ def main():
     recording.add_output(parser)
     arguments = parser.parse_args()
     best, peer = {}, {}
-    for _ in range(arguments.rounds):
-        for name, *sizes, milliseconds, _ in forebay(arguments.name):
-            key = (name, *sizes)
-            best[key] = min(best.get(key, math.inf), milliseconds / 1e3)
-        for key in best:
-            peer[key] = min(peer.get(key, math.inf), blas_seconds(*key[1:]))
+    # "BERT, up projection, by the first" is in the turn of "BERT, up projection".
+    names = dict.fromkeys(", ".join(row[0].split(", ")[:2]) for row in forebay(arguments.name))
+    turns = [name for name in names if name.split(", ")[0] not in names or ", " not in name]
+    for number in range(arguments.rounds):
+        for turn in turns:
+            print(f"round {number + 1} of {arguments.rounds}: {turn}", file=sys.stderr)
+            for name, *sizes, milliseconds, _ in forebay(turn):
+                key = (name, *sizes)
+                best[key] = min(best.get(key, math.inf), milliseconds / 1e3)
+                peer[key] = min(peer.get(key, math.inf), blas_seconds(*key[1:]))
     rows = []
     for key, seconds in best.items():
         name, batches, m, k, n, transposed = key

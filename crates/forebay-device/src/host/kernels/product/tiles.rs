@@ -373,3 +373,17 @@ unsafe fn write<V: Vector, const R: usize, const N: usize>(job: &Job, c: Matrix,
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_have_all_vectors_and_one_only_where_there_is_no_other() {
+        for vectors in 0..40 {
+            let found = panels(vectors);
+            assert_eq!(found.iter().map(|(vectors, count)| vectors * count).sum::<usize>(), vectors);
+            assert_eq!(found[2].1, usize::from(vectors == 1), "{vectors}");
+        }
+    }
+}
