@@ -314,10 +314,9 @@ mod tests {
     #[test]
     fn rows_have_the_bits_that_they_have_among_others() {
         let mut random = Random::new(5);
-        for case in 0..80 {
-            let (tb, columns_max) = (case % 4 != 0, [60, 600][case % 2]);
-            let (n, k) = (1 + random.below(columns_max), 1 + random.below(900));
-            let (all, few) = (20 + random.below(9), 1 + case as u64 % 10);
+        for case in 0..40 {
+            let (tb, n, k) = (case % 4 != 0, 1 + random.below(60), 1 + random.below(900));
+            let (all, few) = (20 + random.below(9), 1 + case % 5);
             let (av, bv) = (random.values((all * k) as usize), random.values((k * n) as usize));
             let b_sizes = if tb { [n, k] } else { [k, n] };
             let b = Tensor::new(&desc(DataType::Float32, &b_sizes), &bv);
@@ -327,35 +326,6 @@ mod tests {
             };
             let (whole, part) = (product(all), product(few));
             assert!(part[..] == whole[..part.len()], "case {case}: {few} rows, {n} columns, {k} terms");
-        }
-    }
-
-    /// Factors that are stored transposed are read in ways of their own, as are results of few columns.
-    #[test]
-    fn transposed_factors_have_the_bits_of_others() {
-        let mut random = Random::new(6);
-        for case in 0..60 {
-            let rows_max = [8, 40, 300][case % 3];
-            let (m, n) = (1 + random.below(rows_max), 1 + random.below([8, 50, 300][case / 3 % 3]));
-            let k = 1 + random.below(700);
-            let (av, bv) = (random.values((m * k) as usize), random.values((k * n) as usize));
-            let product = |ta: bool, tb: bool| {
-                let stored = |values: &[f64], [rows, columns]: [u64; 2], is_transposed: bool| {
-                    let at = |i: u64| match is_transposed {
-                        true => i % rows * columns + i / rows,
-                        false => i,
-                    };
-                    let values: Vec<f64> = (0..rows * columns).map(|i| values[at(i) as usize]).collect();
-                    let sizes = if is_transposed { [columns, rows] } else { [rows, columns] };
-                    Tensor::new(&desc(DataType::Float32, &sizes), &values)
-                };
-                let (a, b) = (stored(&av, [m, k], ta), stored(&bv, [k, n], tb));
-                run(&Kernel::product(ta, tb), &[&a, &b], &[desc(DataType::Float32, &[m, n])])[0].values()
-            };
-            let expected = product(false, false);
-            for (ta, tb) in [(true, false), (false, true), (true, true)] {
-                assert!(product(ta, tb) == expected, "case {case}: {m} x {k} x {n}, {ta} {tb}");
-            }
         }
     }
 

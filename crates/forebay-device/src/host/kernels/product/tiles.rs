@@ -1,10 +1,12 @@
 //! Products by tiles: columns of b are packed into panels that stay in a core's first-level caches, while tiles of a few rows of a go
 //! over each panel with their sums in registers.
 
+use std::mem::MaybeUninit;
+
 use forebay_base::kernel::PRODUCT_TERMS;
 
 use super::super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
-use super::{Aligned, Job, Matrix};
+use super::{Job, Matrix};
 
 /// Vectors of columns in a tile, at most.
 const VECTORS: usize = 3;
@@ -49,7 +51,8 @@ fn packed_block(terms: usize) -> usize {
     ROWS * terms + LINE
 }
 
-/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie far apart.
+/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie
+/// far apart.
 pub(super) fn packed_rows_count(
     (m, n, terms): (usize, usize, usize),
     [row_stride, column_stride]: [isize; 2],
@@ -91,7 +94,7 @@ unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Ro
 /// # Safety
 /// As [`super::multiply_block`].
 pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
-    let (m, _, k) = job.sizes;
+    let (m, n, k) = job.sizes;
     let packed = packed_rows_count(job.sizes, [job.a.row_stride, job.a.column_stride]);
     // SAFETY: the caller's promises.
     unsafe {
@@ -99,6 +102,7 @@ pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
             Some(target) if packed > 0 => pack_rows(job.a, (m, k), target),
             _ => Rows { first: job.a, block_stride: ROWS as isize * job.a.row_stride },
         };
+        debug_assert!(n > 0 || packed == 0);
         multiply_panels(&Tiled { job: *job, rows });
     }
 }
@@ -112,6 +116,10 @@ struct Tiled {
 /// Elements of packed panels.
 const PACKED: usize = PANEL * PRODUCT_TERMS as usize;
 
+/// Packed panels, from a cache line on.
+#[repr(align(64))]
+struct Packed([MaybeUninit<f32>; PACKED]);
+
 dispatch_wide! {
     /// # Safety
     /// As [`multiply`].
@@ -123,8 +131,8 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
     let (_, n, k) = tiled.job.sizes;
-    let mut packed = Aligned::<PACKED>::new();
-    let target = packed.address();
+    let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PACKED]);
+    let target: *mut f32 = packed.0.as_mut_ptr().cast();
     // Where terms are few, so many panels that longer pieces of c's rows are written.
     let at_once = (PRODUCT_TERMS as usize / k.max(1)).max(1);
     let mut column = 0;
@@ -282,7 +290,8 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
                     let seen = columns.base.add(panel * columns.panel_stride);
                     let target = run.target.add(panel * width * k);
                     let sums = sums::<V, R, N, PACKS>(a, k, (seen, columns.stride), target);
-                    job.write([row, column], sums);
+                    let c = job.c.from(row, column);
+                    write::<V, R, N>(job, c, (job.sizes.1 - column).min(width), sums);
                 }
             },
         );
@@ -328,16 +337,39 @@ unsafe fn sums<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn panels_have_all_vectors_and_one_only_where_there_is_no_other() {
-        for vectors in 0..40 {
-            let found = panels(vectors);
-            assert_eq!(found.iter().map(|(vectors, count)| vectors * count).sum::<usize>(), vectors);
-            assert_eq!(found[2].1, usize::from(vectors == 1), "{vectors}");
+/// Writes the sums of a tile, or adds them.
+///
+/// # Safety
+/// As [`tiles`]; c is the tile's place, and has these columns.
+#[inline(always)]
+unsafe fn write<V: Vector, const R: usize, const N: usize>(job: &Job, c: Matrix, columns: usize, sums: [[V; N]; R]) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let scale = V::splat(job.scale);
+        if c.column_stride == 1 && columns == N * V::WIDTH {
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (n, sum) in sums.into_iter().enumerate() {
+                    let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
+                    let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
+                    start.add_product(scale, sum).store(to);
+                }
+            }
+            return;
+        }
+        // Through an array of its own, so that nothing behind the columns is touched.
+        let mut line = [0.0f32; PANEL];
+        for (r, sums) in sums.into_iter().enumerate() {
+            let to = |j: usize| c.from(r, j).base;
+            if job.accumulate {
+                line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
+            } else {
+                line.fill(0.0);
+            }
+            for (n, sum) in sums.into_iter().enumerate() {
+                let at = line.as_mut_ptr().add(n * V::WIDTH);
+                V::load(at).add_product(scale, sum).store(at);
+            }
+            line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
         }
     }
 }
