@@ -27,14 +27,27 @@ SECONDS_MAX = 0.4
 RUNS_MAX = 40
 
 
-def forebay(name):
-    """Rows of the bench's table: of all products, or of those with this in their names."""
+def forebay(*arguments):
+    """What the bench prints."""
+    call = ["cargo", "bench", "--quiet", "--package", "forebay-device", "--bench", "products", "--", *arguments]
+    done = subprocess.run(call, cwd=recording.ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(call)}\n{done.stderr}")
+    return done.stdout
+
+
+def turns(name):
+    """Names that products of one turn begin with, of all products or of those with this in their names: "BERT, up projection, by the first" is
+    in the turn of "BERT, up projection"."""
+    names = dict.fromkeys(", ".join(line.split(", ")[:2]) for line in forebay("--list", *([name] if name else [])).splitlines())
+    return [name for name in names if name.split(", ")[0] not in names or ", " not in name]
+
+
+def forebay_rows(name):
+    """Rows of the bench's table, of products with this in their names."""
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "record.json")
-        call = ["cargo", "bench", "--quiet", "--package", "forebay-device", "--bench", "products", "--", *([name] if name else []), "--output", output]
-        done = subprocess.run(call, cwd=recording.ROOT, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(call)}\n{done.stderr}")
+        forebay(name, "--output", output)
         with open(output, encoding="utf-8") as file:
             return json.load(file)["tables"][0]["rows"]
 
@@ -65,13 +78,11 @@ def main():
     recording.add_output(parser)
     arguments = parser.parse_args()
     best, peer = {}, {}
-    # "BERT, up projection, by the first" is in the turn of "BERT, up projection".
-    names = dict.fromkeys(", ".join(row[0].split(", ")[:2]) for row in forebay(arguments.name))
-    turns = [name for name in names if name.split(", ")[0] not in names or ", " not in name]
+    names = turns(arguments.name)
     for number in range(arguments.rounds):
-        for turn in turns:
+        for turn in names:
             print(f"round {number + 1} of {arguments.rounds}: {turn}", file=sys.stderr)
-            for name, *sizes, milliseconds, _ in forebay(turn):
+            for name, *sizes, milliseconds, _ in forebay_rows(turn):
                 key = (name, *sizes)
                 best[key] = min(best.get(key, math.inf), milliseconds / 1e3)
                 peer[key] = min(peer.get(key, math.inf), blas_seconds(*key[1:]))

@@ -1,7 +1,7 @@
 //! Matrix products of the sizes that networks have, on one thread.
 //!
-//! `cargo bench -p forebay-device --bench products [-- NAME]`; `benches/products.py` compares them with a BLAS library. Sizes are those of linear
-//! layers and of attention, forwards and both gradients, of convolutions as products, and squares.
+//! `cargo bench -p forebay-device --bench products [-- NAME]`; `--list` prints the names alone. `benches/products.py` compares them with a BLAS library.
+//! Sizes are those of linear layers and of attention, forwards and both gradients, of convolutions as products, and squares.
 
 mod launching;
 
@@ -118,6 +118,11 @@ fn products() -> Vec<Product> {
 fn main() -> Result<(), Box<dyn Error>> {
     let given = forebay_bench_record::arguments()?;
     let filter = given.words.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
+    let products: Vec<Product> = products().into_iter().filter(|product| product.name.contains(&filter)).collect();
+    if given.words.iter().any(|argument| argument == "--list") {
+        products.iter().for_each(|product| println!("{}", product.name));
+        return Ok(());
+    }
     let machine = Machine::new(Some(1))?;
     let mut table = Table::new(
         "products",
@@ -132,7 +137,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Column::number("speed", "GFLOP/s", 1).of("best"),
         ],
     );
-    for product in products().iter().filter(|product| product.name.contains(&filter)) {
+    for product in &products {
         let seconds = machine.time(&product.run()?)?.as_secs_f64();
         let Product { name, batches, m, k, n, transposes } = product;
         let operations = (2 * batches * m * k * n) as f64;

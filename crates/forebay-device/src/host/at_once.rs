@@ -42,16 +42,17 @@ fn time_ns(command: &Command) -> f64 {
 
 /// Operations of one thread in a nanosecond, about: those of small kernels.
 fn operations_per_ns(kernel: &Kernel) -> f64 {
-    // With vectors of 4, 8 and 16 numbers.
-    let [few, some, many] = match kernel {
+    let [scalar, avx2, avx512] = match kernel {
         Kernel::MatMul { .. } => [10.0, 40.0, 80.0],
         Kernel::Convolution { .. } => [10.0, 20.0, 40.0],
         _ => [10.0; 3],
     };
-    match (isa::has(InstructionSet::Avx2), isa::has(InstructionSet::Avx512)) {
-        (_, true) => many,
-        (true, _) => some,
-        _ => few,
+    if isa::has(InstructionSet::Avx512) {
+        avx512
+    } else if isa::has(InstructionSet::Avx2) {
+        avx2
+    } else {
+        scalar
     }
 }
 

@@ -394,6 +394,28 @@ mod tests {
         }
     }
 
+    /// Heaps of several large pages, and a part of one that is given back.
+    #[test]
+    fn large_heaps_are_zeroed_and_parts_of_them_can_be_released() {
+        const SIZE: u64 = (5 << 20) + TILE;
+        let mut memories = Memories::new(TILE, u64::MAX, u64::MAX);
+        let (heap, reservation) = (memories.create_heap(SIZE).unwrap(), memories.create_reservation(SIZE).unwrap());
+        memories.map(Region::new(reservation, 0, SIZE), heap, 0).unwrap();
+        for memory in [reservation, memories.create_placed(SIZE).unwrap()] {
+            let address = memories.resolve(Region::new(memory, 0, SIZE)).unwrap().0;
+            assert_eq!(address as usize % (2 << 20), 0, "large pages are possible");
+            // SAFETY: the region is mapped, and no one else uses it.
+            let bytes = || unsafe { std::slice::from_raw_parts(address, SIZE as usize).to_vec() };
+            assert!(bytes().iter().all(|&byte| byte == 0));
+            // SAFETY: as above.
+            unsafe { address.write_bytes(7, SIZE as usize) };
+            let released = 3 * TILE..5 * TILE;
+            memories.release_host(Region::new(memory, released.start, released.end - released.start));
+            let expected = (0..SIZE).map(|at| if released.contains(&at) { 0 } else { 7 });
+            assert!(expected.eq(bytes()));
+        }
+    }
+
     #[test]
     fn caps_hold_and_failures_count_nothing() {
         let mut memories = Memories::new(TILE, 2 * TILE, TILE);

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{null_mut, NonNull};
@@ -12,7 +13,8 @@ use crate::tile_size::TILE_SIZE_BYTES;
 /// The largest page that memory is given back in. Where pages are larger, the system refuses what begins within one.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// The size of large pages where pages are small: addresses of that much and more begin at a multiple of it, so that there can be some.
+/// The size of large pages where others have 4 KiB. Addresses for so much memory or more begin at a multiple of it, so that large
+/// pages fit there.
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// Physical memory: a memory file whose pages are all reserved when it is made, so that running out is an error here and
@@ -39,21 +41,21 @@ impl MemoryFile {
         // SAFETY: the descriptor was just made and no one else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(size_bytes)?;
-        // The size of pages is a wish; what is left of the file gets small ones.
+        // Large pages are a wish: what has none afterwards gets small ones.
         let _ = take_large_pages(&file, size_bytes);
         reserve(&file, size_bytes)?;
         Ok(MemoryFile { file })
     }
 }
 
-/// Gives an empty memory file large pages, as far as there are any. Systems keep memory files in small ones unless they are asked for
-/// each of the others, and not all know how (Linux since 6.1).
+/// Gives an empty memory file large pages, as far as the system has any. Its default is small pages for memory files; large ones can
+/// be asked for since Linux 6.1.
 fn take_large_pages(file: &File, size_bytes: u64) -> io::Result<()> {
     let whole_bytes = size_bytes / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
     if whole_bytes == 0 {
         return Ok(());
     }
-    // Only what has a small page already can become a large one.
+    // The system makes a large page only where there is a small one already.
     for offset in (0..whole_bytes).step_by(LARGE_PAGE_BYTES as usize) {
         file.write_all_at(&[0], offset)?;
     }
@@ -144,31 +146,24 @@ unsafe impl Sync for AddressRange {}
 impl AddressRange {
     /// Addresses without memory behind them: touching them is a fault.
     pub fn reserve(size_bytes: u64) -> io::Result<AddressRange> {
-        let alignment = if size_bytes >= LARGE_PAGE_BYTES { LARGE_PAGE_BYTES } else { 0 };
-        let sum = size_bytes.checked_add(alignment).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut range = AddressRange::anonymous(sum, libc::PROT_NONE, libc::MAP_NORESERVE)?;
-        range.trim(size_bytes as usize, alignment as usize);
-        Ok(range)
+        let spare_bytes = if size_bytes >= LARGE_PAGE_BYTES { LARGE_PAGE_BYTES } else { 0 };
+        let sum_bytes = size_bytes.checked_add(spare_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let range = AddressRange::anonymous(sum_bytes, libc::PROT_NONE, libc::MAP_NORESERVE)?;
+        Ok(if spare_bytes > 0 { range.at_large_page(size_bytes as usize) } else { range })
     }
 
-    /// Gives all addresses back but some from the first multiple of an alignment on.
-    fn trim(&mut self, size_bytes: usize, alignment: usize) {
-        let before = match alignment {
-            0 => 0,
-            _ => self.base.as_ptr().align_offset(alignment),
-        };
-        let behind = self.size_bytes - before - size_bytes;
-        // SAFETY: both parts lie in the range, which no one uses yet, and are not part of it any more.
-        unsafe {
-            let base = self.base.as_ptr();
-            for (part, bytes) in [(base, before), (base.add(before + size_bytes), behind)] {
-                if bytes > 0 {
-                    libc::munmap(part.cast(), bytes);
-                }
-            }
-            self.base = self.base.add(before);
-        }
-        self.size_bytes = size_bytes;
+    /// These addresses from the first multiple of [`LARGE_PAGE_BYTES`] on; what is before and behind them is given back.
+    ///
+    /// # Panics
+    /// If there are not as many addresses from there on.
+    fn at_large_page(self, size_bytes: usize) -> AddressRange {
+        let whole = ManuallyDrop::new(self);
+        let before = whole.base.as_ptr().align_offset(LARGE_PAGE_BYTES as usize);
+        let behind = whole.size_bytes.checked_sub(before + size_bytes).expect("as many addresses");
+        // SAFETY: the three parts are the whole range, and lie apart.
+        let (base, end) = unsafe { (whole.base.add(before), whole.base.add(before + size_bytes)) };
+        drop([(whole.base, before), (end, behind)].map(|(base, size_bytes)| AddressRange { base, size_bytes }));
+        AddressRange { base, size_bytes }
     }
 
     /// Ordinary zeroed memory, whose pages are large where the system has large ones. They come when they are touched.

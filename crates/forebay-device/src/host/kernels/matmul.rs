@@ -18,12 +18,12 @@ use crate::device::DeviceError;
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
 const TILE_ROWS: usize = PRODUCT_ROWS as usize;
 const TILE_COLUMNS: usize = PRODUCT_COLUMNS as usize;
-/// Columns of a tile of few rows or terms: of each row of b, or c, this much is read and written at a time.
+/// Columns of a tile of few rows or terms, whose time is that of reading b and writing c: longer pieces of rows are faster.
 const TILE_COLUMNS_FEW: usize = 4 * TILE_COLUMNS;
-/// Terms that are few.
+/// With more terms, and more rows than [`FEW_ROWS`], tiles are as narrow as [`TILE_COLUMNS`].
 const FEW_TERMS: usize = PRODUCT_TERMS as usize / 4;
 
-/// Tasks of each thread that keep several of them busy to the end.
+/// Where there are several threads, as many tasks for each of them keep all busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Columns of a task's tile, where `others` tasks stand next to each other already: whole panels, and fewer of them where there would
@@ -314,9 +314,10 @@ mod tests {
     #[test]
     fn rows_have_the_bits_that_they_have_among_others() {
         let mut random = Random::new(5);
-        for case in 0..40 {
-            let (tb, n, k) = (case % 4 != 0, 1 + random.below(60), 1 + random.below(900));
-            let (all, few) = (20 + random.below(9), 1 + case % 5);
+        for case in 0..80 {
+            let (tb, columns_max) = (case % 4 != 0, [60, 600][case % 2]);
+            let (n, k) = (1 + random.below(columns_max), 1 + random.below(900));
+            let (all, few) = (20 + random.below(9), 1 + case as u64 % 10);
             let (av, bv) = (random.values((all * k) as usize), random.values((k * n) as usize));
             let b_sizes = if tb { [n, k] } else { [k, n] };
             let b = Tensor::new(&desc(DataType::Float32, &b_sizes), &bv);
@@ -326,6 +327,35 @@ mod tests {
             };
             let (whole, part) = (product(all), product(few));
             assert!(part[..] == whole[..part.len()], "case {case}: {few} rows, {n} columns, {k} terms");
+        }
+    }
+
+    /// Factors that are stored transposed are read in ways of their own, as are results of few columns.
+    #[test]
+    fn transposed_factors_have_the_bits_of_others() {
+        let mut random = Random::new(6);
+        for case in 0..60 {
+            let rows_max = [8, 40, 300][case % 3];
+            let (m, n) = (1 + random.below(rows_max), 1 + random.below([8, 50, 300][case / 3 % 3]));
+            let k = 1 + random.below(700);
+            let (av, bv) = (random.values((m * k) as usize), random.values((k * n) as usize));
+            let product = |ta: bool, tb: bool| {
+                let stored = |values: &[f64], [rows, columns]: [u64; 2], is_transposed: bool| {
+                    let at = |i: u64| match is_transposed {
+                        true => i % rows * columns + i / rows,
+                        false => i,
+                    };
+                    let values: Vec<f64> = (0..rows * columns).map(|i| values[at(i) as usize]).collect();
+                    let sizes = if is_transposed { [columns, rows] } else { [rows, columns] };
+                    Tensor::new(&desc(DataType::Float32, &sizes), &values)
+                };
+                let (a, b) = (stored(&av, [m, k], ta), stored(&bv, [k, n], tb));
+                run(&Kernel::product(ta, tb), &[&a, &b], &[desc(DataType::Float32, &[m, n])])[0].values()
+            };
+            let expected = product(false, false);
+            for (ta, tb) in [(true, false), (false, true), (true, true)] {
+                assert!(product(ta, tb) == expected, "case {case}: {m} x {k} x {n}, {ta} {tb}");
+            }
         }
     }
 

@@ -265,7 +265,8 @@ mod x86 {
     unsafe fn columns(source: *const f32, stride: isize) -> [__m256; LANES] {
         // SAFETY: the caller's promises.
         unsafe {
-            // Halves of lines 0 to 3, each next to that of a line four further: then only fours have to be transposed.
+            // The left halves of lines i and i + 4 in one vector, then the right halves: each half of a vector is then part of a table of
+            // four lines and columns, which is transposed within that half.
             let halves: [__m256; 8] = std::array::from_fn(|i| {
                 let line = source.offset((i % 4) as isize * stride).add(i / 4 * 4);
                 let low = _mm256_castps128_ps256(_mm_loadu_ps(line));

@@ -1,30 +1,30 @@
 //! Products of few rows: each element of b is used so few times that packing it would take longer than using it. So columns are read
 //! where they are: a few terms of many columns at a time where columns are adjacent, and transposed in registers where terms are.
 
-use std::mem::MaybeUninit;
+use std::ops::Range;
 
-use super::super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES};
-use super::Job;
+use super::super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES, WIDTH_MAX};
+use super::{Aligned, Job};
 
 /// Rows at most, where columns are adjacent.
-pub(in super::super) const ROWS_MAX: usize = 8;
+pub(in super::super) const FEW_ROWS: usize = 8;
 /// Rows at most, where terms are adjacent.
 const ROWS_TRANSPOSED: usize = 4;
-/// Columns with adjacent terms whose sums are in registers at a time, at most: a product that is added waits for the one before it, so
-/// there are other sums to go on with.
+/// Columns with adjacent terms that are summed at a time, in registers. They are several vectors, because each addition to a sum waits
+/// for the one before it.
 pub(super) const COLUMNS: usize = 4 * LANES;
 
-/// Terms that are transposed of one column after the other: a cache line.
+/// Terms of some columns that are transposed before those of the next columns: a cache line of each column.
 const TERMS_TRANSPOSED: usize = 2 * LANES;
 
-/// Terms of each column that are read at a time where columns are adjacent, at most: half as many where rows are so few that sums are
-/// loaded and stored in little time.
+/// Terms of adjacent columns that are added to sums at a time. Half as many for half of the rows, whose sums take half as long to load
+/// and store.
 const TERMS: usize = 16;
-/// Sums that are in the first-level cache meanwhile.
+/// Sums that wait in memory, at most: so few that they stay in a core's first-level cache.
 const SUMS: usize = 4096;
-/// Columns that are asked for ahead.
+/// How many columns ahead b is prefetched.
 const COLUMNS_AHEAD: usize = 128;
-/// Columns at least, where they are adjacent: with fewer, sums would be loaded and stored more often than they are added to.
+/// With fewer adjacent columns, tiles take less time.
 const COLUMNS_MIN: usize = 128;
 
 /// Whether few rows are multiplied with columns whose terms are adjacent, given the distances of b's rows and columns.
@@ -32,17 +32,35 @@ pub(super) fn has_adjacent_terms(rows: usize, [row_stride, column_stride]: [isiz
     rows <= ROWS_TRANSPOSED && row_stride == 1 && column_stride != 1
 }
 
-/// Whether few rows are multiplied with many adjacent columns.
-pub(super) fn has_adjacent_columns((rows, columns): (usize, usize), column_stride: isize) -> bool {
-    rows <= ROWS_MAX && columns >= COLUMNS_MIN && column_stride == 1
+/// Computes the first columns of a product of few rows, and gives their number. What does not fill a vector is left, and so is all of a
+/// product that takes less time by tiles.
+///
+/// # Safety
+/// As [`super::multiply_block`].
+pub(super) unsafe fn multiply(job: &Job) -> usize {
+    let (m, n, _) = job.sizes;
+    // SAFETY: the caller's promises; the columns exist.
+    unsafe {
+        if has_adjacent_terms(m, [job.b.row_stride, job.b.column_stride]) {
+            let whole = n / LANES * LANES;
+            multiply_transposing(&job.columns(0, whole));
+            return whole;
+        }
+        if m <= FEW_ROWS && n >= COLUMNS_MIN && job.b.column_stride == 1 {
+            let whole = n / WIDTH_MAX * WIDTH_MAX;
+            multiply_streaming(&job.columns(0, whole));
+            return whole;
+        }
+    }
+    0
 }
 
 dispatch! {
     /// Columns with adjacent terms.
     ///
     /// # Safety
-    /// As [`super::multiply`], for whole vectors of columns.
-    pub(super) fn multiply_transposing, multiply_transposing_with(job: &Job)
+    /// As [`multiply`], for whole vectors of columns.
+    fn multiply_transposing, multiply_transposing_with(job: &Job)
 }
 
 /// # Safety
@@ -81,10 +99,11 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
             || {
                 let mut sums = [[V::splat(0.0); N]; R];
                 let whole = k / LANES * LANES;
-                for start in (0..whole).step_by(TERMS_TRANSPOSED) {
+                for line in (0..whole).step_by(TERMS_TRANSPOSED) {
                     for n in 0..N {
-                        // A whole line of each column: columns may all have the same place in a cache, which keeps few of them.
-                        for start in (start..whole.min(start + TERMS_TRANSPOSED)).step_by(LANES) {
+                        // A whole cache line of each column: lines of all columns may belong to one set of the cache, which
+                        // holds few of them.
+                        for start in (line..whole.min(line + TERMS_TRANSPOSED)).step_by(LANES) {
                             let seen = V::columns(job.b.from(start, n * LANES).base, job.b.column_stride);
                             for (term, seen) in (start..).zip(seen) {
                                 for (r, sums) in sums.iter_mut().enumerate() {
@@ -106,50 +125,19 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
                         }
                     }
                 }
-                for (r, sums) in sums.into_iter().enumerate() {
-                    for (n, sum) in sums.into_iter().enumerate() {
-                        store(&job, [r, n * LANES], sum);
-                    }
-                }
+                job.write([0, 0], sums);
             },
         );
     }
     N * LANES
 }
 
-/// Writes or adds the sums of a vector of columns.
-///
-/// # Safety
-/// As [`super::multiply`]; the columns must exist, and the CPU have the vector's instructions.
-#[inline(always)]
-unsafe fn store<V: Vector>(job: &Job, [row, column]: [usize; 2], sum: V) {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let to = job.c.from(row, column);
-        let scale = V::splat(job.scale);
-        if to.column_stride == 1 {
-            let start = if job.accumulate { V::load(to.base) } else { V::splat(0.0) };
-            return start.add_product(scale, sum).store(to.base);
-        }
-        let mut line = [0.0f32; super::WIDTH_MAX];
-        if job.accumulate {
-            line.iter_mut().take(V::WIDTH).enumerate().for_each(|(j, value)| *value = *to.from(0, j).base);
-        }
-        V::load(line.as_ptr()).add_product(scale, sum).store(line.as_mut_ptr());
-        line.iter().take(V::WIDTH).enumerate().for_each(|(j, &value)| *to.from(0, j).base = value);
-    }
-}
-
-/// Numbers from a cache line on.
-#[repr(align(64))]
-struct Aligned<const N: usize>([MaybeUninit<f32>; N]);
-
 dispatch_wide! {
     /// Adjacent columns: their sums stay in memory while rows of b are read one after the other.
     ///
     /// # Safety
-    /// As [`super::multiply`], for whole vectors of columns.
-    pub(super) fn multiply_streaming, multiply_streaming_with(job: &Job)
+    /// As [`multiply`], for whole vectors of columns.
+    fn multiply_streaming, multiply_streaming_with(job: &Job)
 }
 
 /// # Safety
@@ -157,9 +145,9 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn multiply_streaming_with<V: Vector>(job: &Job) {
     let (m, n, k) = job.sizes;
-    let mut sums = Aligned([const { MaybeUninit::<f32>::uninit() }; SUMS]);
-    let width = SUMS / ROWS_MAX * (ROWS_MAX / m.max(1));
-    let at_once = if m > ROWS_MAX / 2 { TERMS } else { TERMS / 2 };
+    let mut sums = Aligned::<SUMS>::new();
+    let width = SUMS / FEW_ROWS * (FEW_ROWS / m.max(1));
+    let at_once = if m > FEW_ROWS / 2 { TERMS } else { TERMS / 2 };
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         for start in (0..k.max(1)).step_by(at_once) {
@@ -172,7 +160,7 @@ unsafe fn multiply_streaming_with<V: Vector>(job: &Job) {
                         job: job.columns(column, columns),
                         row,
                         terms: start..start + terms,
-                        sums: sums.0.as_mut_ptr().cast::<f32>().add(row * columns),
+                        sums: sums.address().add(row * columns),
                     };
                     row += match m - row {
                         8.. if V::REGISTERS >= 32 => streaming_part::<V, 8, 2>(&part),
@@ -192,8 +180,8 @@ struct Part {
     /// The first row.
     row: usize,
     /// At most [`TERMS`] of them.
-    terms: std::ops::Range<usize>,
-    /// The sums of the terms before, row by row; and of these, unless they are the last.
+    terms: Range<usize>,
+    /// The sums over the terms before, row by row. Those over these terms replace them, unless these are the last.
     sums: *mut f32,
 }
 
@@ -264,12 +252,12 @@ unsafe fn streaming_step<V: Vector, const R: usize, const N: usize>(
             }
             seen = seen.wrapping_offset(job.b.row_stride);
         }
+        if terms.end == k {
+            return job.write([*row, column], own);
+        }
         for (r, own) in own.into_iter().enumerate() {
             for (n, own) in own.into_iter().enumerate() {
-                match terms.end < k {
-                    true => own.store(waiting(r, n)),
-                    false => store(job, [row + r, column + n * V::WIDTH], own),
-                }
+                own.store(waiting(r, n));
             }
         }
     }

@@ -4,21 +4,29 @@
 //! processor multiplies and adds at once. The blocks of a product are added in the sum tree. So bits depend neither on what an
 //! element is computed next to nor on the width of vectors.
 //!
-//! Columns of b are packed into panels that stay in a core's first-level cache; tiles of a few rows of a go over each panel, with their
-//! sums in registers. For very few rows, packing takes longer than it saves, so columns are read in place. Factors of 16 bits are widened
-//! block by block.
+//! | file | products |
+//! |---|---|
+//! | `tiles` | of many rows: panels of columns are packed, and tiles of rows go over them |
+//! | `few_rows` | of few rows, for which packing takes longer than it saves |
+//!
+//! Factors of 16 bits are widened block by block.
 
 mod few_rows;
 mod tiles;
+
+use std::mem::MaybeUninit;
 
 use forebay_base::kernel::PRODUCT_TERMS;
 use forebay_base::SumTree;
 
 use super::parallel::wide;
-use super::simd::{LANES, WIDTH_MAX};
+use super::simd::{Vector, WIDTH_MAX};
 use super::stored::Stored;
-pub(super) use few_rows::ROWS_MAX as FEW_ROWS;
+pub(super) use few_rows::FEW_ROWS;
 pub(super) use tiles::PANEL;
+
+/// Vectors next to each other in a result, at most.
+const VECTORS_MAX: usize = 4;
 
 /// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
 #[derive(Clone, Copy)]
@@ -115,13 +123,13 @@ fn tree(k: usize) -> SumTree {
 
 /// Whether a product is computed transposed: columns are what vectors hold, so there should be more of them than rows, or enough to
 /// fill a vector.
-fn is_turned(m: usize, n: usize) -> bool {
+fn computes_transposed(m: usize, n: usize) -> bool {
     n < WIDTH_MAX && n < m
 }
 
 /// Elements of the buffer that [`multiply`] needs.
 pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (StoredMatrix, StoredMatrix)) -> usize {
-    if is_turned(m, n) {
+    if computes_transposed(m, n) {
         return buffer_count((n, m, k), (b.transposed(), a.transposed()));
     }
     let terms = k.min(PRODUCT_TERMS as usize);
@@ -142,9 +150,9 @@ pub(super) unsafe fn multiply(
     (scale, accumulate): (f32, bool),
     buffer: &mut [f32],
 ) {
-    if is_turned(m, n) {
+    if computes_transposed(m, n) {
         let factors = (b.transposed(), a.transposed());
-        // SAFETY: the caller's promises; the sizes are no longer those of a product to turn.
+        // SAFETY: the caller's promises.
         return unsafe { multiply((n, m, k), factors, c.transposed(), (scale, accumulate), buffer) };
     }
     // All terms of a few columns after the other, where that is how they lie in memory.
@@ -246,7 +254,7 @@ pub(super) unsafe fn multiply_few(
     accumulate: bool,
 ) {
     debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
-    let job = match is_turned(m, n) {
+    let job = match computes_transposed(m, n) {
         true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
         false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },
     };
@@ -277,6 +285,60 @@ impl Job {
         let (b, c) = unsafe { (self.b.from(0, first), self.c.from(0, first)) };
         Job { sizes: (m, count, k), b, c, ..*self }
     }
+
+    /// Writes sums from a row and a column on, or adds them: of `R` rows, and of as many columns as there are of `N` vectors.
+    ///
+    /// # Safety
+    /// The rows must exist; no one else may touch them, and the CPU must have the vector's instructions.
+    #[inline(always)]
+    unsafe fn write<V: Vector, const R: usize, const N: usize>(&self, [row, column]: [usize; 2], sums: [[V; N]; R]) {
+        const { assert!(N <= VECTORS_MAX) };
+        let columns = (self.sizes.1 - column).min(N * V::WIDTH);
+        // SAFETY: the caller's promises.
+        unsafe {
+            let c = self.c.from(row, column);
+            let scale = V::splat(self.scale);
+            if c.column_stride == 1 && columns == N * V::WIDTH {
+                for (r, sums) in sums.into_iter().enumerate() {
+                    for (n, sum) in sums.into_iter().enumerate() {
+                        let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
+                        let start = if self.accumulate { V::load(to) } else { V::splat(0.0) };
+                        start.add_product(scale, sum).store(to);
+                    }
+                }
+                return;
+            }
+            // Through an array of its own, so that nothing behind the columns is touched.
+            let mut line = [0.0f32; VECTORS_MAX * WIDTH_MAX];
+            for (r, sums) in sums.into_iter().enumerate() {
+                let to = |j: usize| c.from(r, j).base;
+                if self.accumulate {
+                    line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
+                } else {
+                    line.fill(0.0);
+                }
+                for (n, sum) in sums.into_iter().enumerate() {
+                    let at = line.as_mut_ptr().add(n * V::WIDTH);
+                    V::load(at).add_product(scale, sum).store(at);
+                }
+                line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+            }
+        }
+    }
+}
+
+/// Numbers from a cache line on.
+#[repr(align(64))]
+struct Aligned<const N: usize>([MaybeUninit<f32>; N]);
+
+impl<const N: usize> Aligned<N> {
+    fn new() -> Aligned<N> {
+        Aligned([const { MaybeUninit::uninit() }; N])
+    }
+
+    fn address(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
 }
 
 /// A product with the terms of one block.
@@ -284,23 +346,12 @@ impl Job {
 /// # Safety
 /// As [`multiply`]; the buffer has as many elements as [`tiles::packed_rows_count`] says, or none.
 unsafe fn multiply_block(job: &Job, rows_buffer: &mut [f32]) {
-    let (m, n, _) = job.sizes;
-    // What does not fill a vector is left to tiles.
-    let (whole, multiply_few_rows): (usize, unsafe fn(&Job)) =
-        if few_rows::has_adjacent_terms(m, [job.b.row_stride, job.b.column_stride]) {
-            (n / LANES * LANES, few_rows::multiply_transposing)
-        } else if few_rows::has_adjacent_columns((m, n), job.b.column_stride) {
-            (n / WIDTH_MAX * WIDTH_MAX, few_rows::multiply_streaming)
-        } else {
-            (0, few_rows::multiply_streaming)
-        };
+    let (_, n, _) = job.sizes;
     // SAFETY: the caller's promises; the columns exist.
     unsafe {
-        if whole > 0 {
-            multiply_few_rows(&job.columns(0, whole));
-        }
-        if whole < n {
-            tiles::multiply(&job.columns(whole, n - whole), rows_buffer);
+        let done = few_rows::multiply(job);
+        if done < n {
+            tiles::multiply(&job.columns(done, n - done), rows_buffer);
         }
     }
 }

@@ -1,12 +1,10 @@
 //! Products by tiles: columns of b are packed into panels that stay in a core's first-level caches, while tiles of a few rows of a go
 //! over each panel with their sums in registers.
 
-use std::mem::MaybeUninit;
-
 use forebay_base::kernel::PRODUCT_TERMS;
 
 use super::super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
-use super::{Job, Matrix};
+use super::{Aligned, Job, Matrix};
 
 /// Vectors of columns in a tile, at most.
 const VECTORS: usize = 3;
@@ -15,9 +13,9 @@ pub(in super::super) const PANEL: usize = VECTORS * WIDTH_MAX;
 /// Rows of a tile, at most, which are also those of a block of packed rows.
 const ROWS: usize = 8;
 
-/// Rows of b that are asked for ahead while a panel is packed.
+/// How many rows ahead b is prefetched while a panel is packed.
 const ROWS_AHEAD: isize = 16;
-/// Terms of a that are asked for ahead while rows are packed.
+/// How many terms ahead a is prefetched while rows are packed.
 const TERMS_AHEAD: isize = 8;
 /// Elements of a cache line.
 const LINE: usize = 16;
@@ -45,14 +43,13 @@ impl Rows {
     }
 }
 
-/// Elements from one block of packed rows to the next. Blocks are written side by side, so a cache must not have to keep them all in
-/// the same place: they lie a line more apart than their elements take.
+/// Elements from one block of packed rows to the next. A term is written to all blocks before the next term: with a cache line between
+/// blocks, these writes do not all go to the same set of the cache.
 fn packed_block(terms: usize) -> usize {
     ROWS * terms + LINE
 }
 
-/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie
-/// far apart.
+/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie far apart.
 pub(super) fn packed_rows_count(
     (m, n, terms): (usize, usize, usize),
     [row_stride, column_stride]: [isize; 2],
@@ -94,7 +91,7 @@ unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Ro
 /// # Safety
 /// As [`super::multiply_block`].
 pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
-    let (m, n, k) = job.sizes;
+    let (m, _, k) = job.sizes;
     let packed = packed_rows_count(job.sizes, [job.a.row_stride, job.a.column_stride]);
     // SAFETY: the caller's promises.
     unsafe {
@@ -102,7 +99,6 @@ pub(super) unsafe fn multiply(job: &Job, rows_buffer: &mut [f32]) {
             Some(target) if packed > 0 => pack_rows(job.a, (m, k), target),
             _ => Rows { first: job.a, block_stride: ROWS as isize * job.a.row_stride },
         };
-        debug_assert!(n > 0 || packed == 0);
         multiply_panels(&Tiled { job: *job, rows });
     }
 }
@@ -116,10 +112,6 @@ struct Tiled {
 /// Elements of packed panels.
 const PACKED: usize = PANEL * PRODUCT_TERMS as usize;
 
-/// Packed panels, from a cache line on.
-#[repr(align(64))]
-struct Packed([MaybeUninit<f32>; PACKED]);
-
 dispatch_wide! {
     /// # Safety
     /// As [`multiply`].
@@ -131,8 +123,8 @@ dispatch_wide! {
 #[inline(always)]
 unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
     let (_, n, k) = tiled.job.sizes;
-    let mut packed = Packed([const { MaybeUninit::<f32>::uninit() }; PACKED]);
-    let target: *mut f32 = packed.0.as_mut_ptr().cast();
+    let mut packed = Aligned::<PACKED>::new();
+    let target = packed.address();
     // Where terms are few, so many panels that longer pieces of c's rows are written.
     let at_once = (PRODUCT_TERMS as usize / k.max(1)).max(1);
     let mut column = 0;
@@ -143,14 +135,15 @@ unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
             let full = (n - column) / (vectors * V::WIDTH);
             let count = left.min(at_once).min(full.max(1));
             // SAFETY: the columns exist; so many panels of so few terms are no more than there is room for.
-            unsafe { multiply_run::<V>(tiled, Run { column, vectors, count, target }, full > 0) };
+            unsafe { multiply_run::<V>(tiled, Run { column, vectors, count, is_full: full > 0, target }) };
             column += count * vectors * V::WIDTH;
             left -= count;
         }
     }
 }
 
-/// How many vectors panels have, and how many panels have as many. A tile of several vectors reads fewer factors for each product.
+/// Into which panels so many vectors are divided: vectors of a panel, and the number of such panels. A panel has one vector only where
+/// there is no other, because a tile of several reads fewer factors for each product.
 fn panels(vectors: usize) -> [(usize, usize); VECTORS] {
     let (ones, twos) = match (vectors, vectors % 3) {
         (1, _) => (1, 0),
@@ -166,10 +159,12 @@ fn panels(vectors: usize) -> [(usize, usize); VECTORS] {
 struct Run {
     /// The first column.
     column: usize,
-    /// Of each panel.
+    /// Vectors of each panel.
     vectors: usize,
-    /// Panels.
+    /// Number of panels.
     count: usize,
+    /// Whether all columns of the vectors exist.
+    is_full: bool,
     /// Where they are packed, one behind the other.
     target: *mut f32,
 }
@@ -179,7 +174,7 @@ struct Run {
 /// # Safety
 /// As [`multiply_panels_with`]; the columns must exist, and the target hold the panels.
 #[inline(always)]
-unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run, is_full: bool) {
+unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run) {
     let (m, n, k) = tiled.job.sizes;
     let width = run.vectors * V::WIDTH;
     // SAFETY: the caller's promises.
@@ -187,7 +182,7 @@ unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run, is_full: bool) {
         let b = tiled.job.b.from(0, run.column);
         let place = Columns { base: b.base, stride: b.row_stride, panel_stride: width };
         let packed = Columns { base: run.target, stride: width as isize, panel_stride: width * k };
-        let is_in_place = is_full && b.column_stride == 1;
+        let is_in_place = run.is_full && b.column_stride == 1;
         if !is_in_place {
             for panel in 0..run.count {
                 let columns = (n - run.column - panel * width).min(width);
@@ -290,8 +285,7 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
                     let seen = columns.base.add(panel * columns.panel_stride);
                     let target = run.target.add(panel * width * k);
                     let sums = sums::<V, R, N, PACKS>(a, k, (seen, columns.stride), target);
-                    let c = job.c.from(row, column);
-                    write::<V, R, N>(job, c, (job.sizes.1 - column).min(width), sums);
+                    job.write([row, column], sums);
                 }
             },
         );
@@ -337,39 +331,16 @@ unsafe fn sums<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     }
 }
 
-/// Writes the sums of a tile, or adds them.
-///
-/// # Safety
-/// As [`tiles`]; c is the tile's place, and has these columns.
-#[inline(always)]
-unsafe fn write<V: Vector, const R: usize, const N: usize>(job: &Job, c: Matrix, columns: usize, sums: [[V; N]; R]) {
-    // SAFETY: the caller's promises.
-    unsafe {
-        let scale = V::splat(job.scale);
-        if c.column_stride == 1 && columns == N * V::WIDTH {
-            for (r, sums) in sums.into_iter().enumerate() {
-                for (n, sum) in sums.into_iter().enumerate() {
-                    let to = c.base.offset(r as isize * c.row_stride).add(n * V::WIDTH);
-                    let start = if job.accumulate { V::load(to) } else { V::splat(0.0) };
-                    start.add_product(scale, sum).store(to);
-                }
-            }
-            return;
-        }
-        // Through an array of its own, so that nothing behind the columns is touched.
-        let mut line = [0.0f32; PANEL];
-        for (r, sums) in sums.into_iter().enumerate() {
-            let to = |j: usize| c.from(r, j).base;
-            if job.accumulate {
-                line.iter_mut().take(columns).enumerate().for_each(|(j, value)| *value = *to(j));
-            } else {
-                line.fill(0.0);
-            }
-            for (n, sum) in sums.into_iter().enumerate() {
-                let at = line.as_mut_ptr().add(n * V::WIDTH);
-                V::load(at).add_product(scale, sum).store(at);
-            }
-            line.iter().take(columns).enumerate().for_each(|(j, &value)| *to(j) = value);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_have_all_vectors_and_one_only_where_there_is_no_other() {
+        for vectors in 0..40 {
+            let found = panels(vectors);
+            assert_eq!(found.iter().map(|(vectors, count)| vectors * count).sum::<usize>(), vectors);
+            assert_eq!(found[2].1, usize::from(vectors == 1), "{vectors}");
         }
     }
 }
