@@ -145,6 +145,8 @@ impl Report<'_> {
             "late_seconds": median(self.steps.iter().map(|step| step.times.late_seconds)),
             "host_bytes": statistics.host_bytes,
             "spill_bytes": statistics.spill_bytes,
+            "model_files_bytes": statistics.model_files_bytes,
+            "bytes_from_model_files": statistics.bytes_from_model_files,
             "bytes_to_disk": statistics.bytes_to_disk,
             "bytes_from_disk": statistics.bytes_from_disk,
         });
@@ -208,6 +210,11 @@ impl Report<'_> {
             let (to, from) = (format_bytes(statistics.bytes_to_disk), format_bytes(statistics.bytes_from_disk));
             let spilled = format_bytes(statistics.spill_bytes);
             line("spilled to disk", format!("{spilled}; {to} to disk and {from} from disk per step"));
+        }
+        if statistics.model_files_bytes > 0 {
+            let stay = format_bytes(statistics.model_files_bytes);
+            let read = format_bytes(statistics.bytes_from_model_files);
+            line("in model's files", format!("{stay} of weights; {read} read there per step"));
         }
         if statistics.host_updates > 0 {
             let updates = statistics.host_updates;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, StreamId};
-use forebay_device::{forward, Device, DeviceError};
+use forebay_device::{forward, Device, DeviceError, Readable};
 
 /// A device that refuses the n-th call that obtains, maps or unmaps something, and all later ones.
 pub struct Refusing {
@@ -71,6 +71,11 @@ impl Device for Refusing {
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.call("a spill file")?;
         self.inner.create_spill(folder, size_bytes)
+    }
+
+    fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
+        self.call("bytes to read")?;
+        self.inner.create_read_only(bytes)
     }
 
     fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError> {

@@ -10,6 +10,7 @@ use forebay_queue::QueueError;
 
 use crate::communicator::Communicator;
 use crate::loan::Loan;
+use crate::readable::Readable;
 
 /// What a device has handed out, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +92,11 @@ pub enum DeviceError {
         /// The system's own words.
         reason: String,
     },
+    /// What a device only reads cannot be read: weights in the files of a model.
+    Read {
+        /// What, and why.
+        reason: String,
+    },
     /// A kernel cannot run with these operands on this device.
     Unsupported {
         /// The kernel, or the method that was called.
@@ -123,6 +129,7 @@ impl fmt::Display for DeviceError {
                  with --spill-dir)",
                 folder.display()
             ),
+            DeviceError::Read { reason } => f.write_str(reason),
             DeviceError::Unsupported { kernel, reason } => write!(f, "{kernel} cannot run: {reason}"),
             DeviceError::Setting { reason } => f.write_str(reason),
             DeviceError::Lost { reason } => write!(f, "the device was lost: {reason}"),
@@ -241,6 +248,13 @@ pub trait Device: Send + Sync {
     /// [`DeviceError::Spill`] where the folder, its file system or the space there does not allow it;
     /// [`DeviceError::OutOfMemory`] where the buffers do not fit.
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError>;
+
+    /// Makes a memory in disk space of bytes that lie in other files, which copies read and nothing writes. A step whose copies cannot read
+    /// them fails with [`DeviceError::Read`], and the device goes on after [`Device::recover`].
+    ///
+    /// # Errors
+    /// Where the system refuses, for example a thread.
+    fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError>;
 
     /// Whether kernels can work on memory of the process where it is: whether there is [`Device::create_loan`].
     fn takes_loans(&self) -> bool {

@@ -15,7 +15,7 @@
 /// impl Device for Diskless {
 ///     forward! {
 ///         inner: limits workspace_bytes host_workspace_bytes check_room create_heap destroy_heap create_reservation create_placed
-///         create_host_block destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
+///         create_host_block create_read_only destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover wait_event
 ///         query_event event_time write_host read_host join take_index_fault usage set_trace take_trace
 ///     }
 ///
@@ -108,6 +108,14 @@ macro_rules! forward {
             size_bytes: u64,
         ) -> Result<$crate::base::MemoryId, $crate::DeviceError> {
             self.$inner.create_spill(folder, size_bytes)
+        }
+    };
+    (@create_read_only $inner:ident) => {
+        fn create_read_only(
+            &self,
+            bytes: std::sync::Arc<dyn $crate::Readable>,
+        ) -> Result<$crate::base::MemoryId, $crate::DeviceError> {
+            self.$inner.create_read_only(bytes)
         }
     };
     (@takes_loans $inner:ident) => {

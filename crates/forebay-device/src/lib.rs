@@ -66,6 +66,7 @@ pub mod loan;
 pub mod mapping;
 pub mod null;
 pub mod process;
+pub mod readable;
 pub mod signals;
 pub mod tile_size;
 
@@ -76,3 +77,4 @@ pub use forebay_base as base;
 pub use communicator::Communicator;
 pub use device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 pub use loan::Loan;
+pub use readable::Readable;

@@ -33,7 +33,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
@@ -42,6 +42,7 @@ use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::host::{check_available, kernels, Use};
+use crate::readable::Readable;
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 
 mod backend;
@@ -270,6 +271,14 @@ impl Device for NullDevice {
         state.usage.disk_peak_bytes = state.usage.disk_peak_bytes.max(state.usage.disk_bytes);
         let id = MemoryId(state.id());
         state.spills.insert(id, size_bytes);
+        Ok(id)
+    }
+
+    /// Reads nothing.
+    fn create_read_only(&self, _: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
+        let mut state = self.state();
+        let id = MemoryId(state.id());
+        state.spills.insert(id, 0);
         Ok(id)
     }
 

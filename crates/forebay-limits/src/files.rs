@@ -1,8 +1,8 @@
 //! Reading with a bound, and memory for what a file says.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::memory::{check, size, Use};
@@ -14,6 +14,9 @@ const FIRST_BYTES: u64 = 1 << 20;
 const PIPE_BYTES_MAX: u64 = 2 << 30;
 /// The most that is read of a device, in bytes: what people type is shorter, and `/dev/zero` never ends.
 const DEVICE_BYTES_MAX: u64 = 16 << 20;
+
+/// Files are read in whole blocks of this many bytes where the system's copies of them are passed by ([`open_direct`]).
+pub const DIRECT_BLOCK_BYTES: u64 = 4096;
 
 /// An empty buffer with memory for this many bytes.
 ///
@@ -121,6 +124,18 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
         return File::open(path);
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+}
+
+/// Opens a regular file for reads that pass by the system's own copies of files: of whole blocks of [`DIRECT_BLOCK_BYTES`], into memory
+/// at a multiple of them.
+///
+/// # Errors
+/// As [`open_regular`]; a file system that cannot do it.
+pub fn open_direct(path: &Path) -> io::Result<File> {
+    if !std::fs::metadata(path)?.is_file() {
+        return open_regular(path);
+    }
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tensors of a model: what they hold, and where the elements are.
 
 mod contents;
+mod direct;
 mod numbers;
 mod source;
 

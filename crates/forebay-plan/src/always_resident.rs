@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::liveness::liveness;
-    use crate::residency::{residency, OccupancyLimit};
+    use crate::residency::{residency, Leaving, OccupancyLimit};
     use crate::testing::{limits, ProgramBuilder};
 
     #[test]
@@ -66,7 +66,7 @@ mod tests {
             joined_bytes: u64::MAX,
         };
         let lost_bytes = vec![capacity_bytes; program.launches.len()];
-        let residency = residency(&program, &live, &costs, limit, &lost_bytes, false);
+        let residency = residency(&program, &live, &costs, limit, &lost_bytes, &Leaving::Anything);
         assert!(residency.backing_on_device[bias] && !residency.backing_on_device[weight]);
         let needed_bytes = live.needed_bytes().into_iter().max().unwrap();
         assert_eq!(

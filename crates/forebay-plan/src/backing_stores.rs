@@ -1,8 +1,8 @@
-//! Stores: where the bytes of a chunk are while they are not on the device, in the host block or in a spill file.
+//! Stores: where the bytes of a chunk are while they are not on the device, in the host block, in a spill file or in the model's own files.
 //!
 //! Inputs and outputs are always on the host: the caller writes and reads them there. Of the rest, what saves most time on
 //! the disk per byte and nanosecond held stays on the host, as far as the budget goes, as the device's room is given away by
-//! [`crate::residency`].
+//! [`crate::residency`]. Weights that no step changes need no spill file: they are in the model's files, and are read there.
 //!
 //! A disk can fail, and a step that fails must leave what it would have changed as it was. So either nothing that steps change
 //! is on disk, and the update phase neither reads nor writes there; or all that steps change is, in two places that take
@@ -13,9 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use forebay_base::ByteRange;
+use forebay_base::{ByteRange, MemoryId};
 use forebay_memory::{place, Effort, Item};
-use forebay_model::program::{BufferId, Program};
+use forebay_model::program::{BufferId, Program, Role};
+use forebay_model::tensor::Contents;
 
 use crate::arena::{item, PiecesByTime};
 use crate::cost::Costs;
@@ -28,13 +29,24 @@ use crate::tuning::HELD_PERCENT;
 const HOST_ALIGNMENT_BYTES: u64 = 64;
 /// Alignment in bytes of chunks on disk: what disks read and write at once.
 pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
-/// A host budget, where what exceeds it may go to disk.
+/// A host budget, where what exceeds it may be on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimit {
     /// The budget.
     pub budget_bytes: u64,
-    /// Whether everything that steps change is on disk between steps.
-    pub changing_on_disk: bool,
+    /// What may be on a disk.
+    pub on_disk: OnDisk,
+}
+
+/// What may be on a disk while it is not on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDisk {
+    /// Weights that the model's files have, and no step changes: there is no spill file.
+    ModelFiles,
+    /// What does not change from step to step, too.
+    Unchanging,
+    /// Everything that steps change is on disk between steps.
+    Changing,
 }
 
 /// What holds bytes that are not on the device.
@@ -46,6 +58,8 @@ pub enum Store {
     Disk,
     /// Two spill files of one layout, which take turns: one for reading, one for what is written.
     Turns,
+    /// The model's files, which are only read.
+    ModelFiles,
 }
 
 /// Where a chunk's bytes are while they are not on the device.
@@ -70,9 +84,37 @@ pub struct BackingStores {
     pub disk_bytes: u64,
     /// Bytes of each of the two files that take turns.
     pub turns_bytes: u64,
+    /// Bytes of what is read from the model's files.
+    pub model_files_bytes: u64,
 }
 
+/// The host block among a plan's memories.
+pub(crate) const HOST: MemoryId = MemoryId(1);
+
 impl BackingStores {
+    /// The memory of a store; of those that take turns, of which a step reads the first, the one that holds what this step `changed`, or
+    /// the other. The model's files, where a plan has them, follow the host block; then come the spill file of what stays as it is or does
+    /// not last, and those that take turns.
+    pub(crate) fn memory(&self, store: Store, changed: bool) -> MemoryId {
+        let spill = HOST.0 + 1 + u32::from(self.model_files_bytes > 0);
+        match store {
+            Store::Host => HOST,
+            Store::ModelFiles => MemoryId(HOST.0 + 1),
+            Store::Disk => MemoryId(spill),
+            Store::Turns => MemoryId(spill + 1 + u32::from(changed)),
+        }
+    }
+
+    /// Whether there are spill files.
+    pub(crate) fn spill(&self) -> bool {
+        self.disk_bytes + self.turns_bytes > 0
+    }
+
+    /// Whether copies reach a disk.
+    pub(crate) fn use_disk(&self) -> bool {
+        self.spill() || self.model_files_bytes > 0
+    }
+
     /// Whether the chunk's copies go to and from a disk.
     pub fn on_disk(&self, chunk: usize) -> bool {
         self.places[chunk].is_some_and(|place| place.store != Store::Host)
@@ -98,7 +140,7 @@ pub fn backing_stores(
     let whole = Packing { grain_bytes: 1, alignment_bytes: HOST_ALIGNMENT_BYTES, capacity_bytes: None, apart: false };
     let Some(host_limit) = host_limit else {
         let host = pack(live, &times, whole, |_| true);
-        return collect(program, live.chunks.len(), [host.unwrap_or_default(), Packed::default(), Packed::default()]);
+        return collect(program, live.chunks.len(), [(Store::Host, host.unwrap_or_default())].into());
     };
     // What launches on the host need there is taken first.
     let launch_bytes = host_launch_bytes(program);
@@ -108,7 +150,7 @@ pub fn backing_stores(
             host_limit.budget_bytes.saturating_sub(bytes) / HOST_LAUNCH_ALIGNMENT_BYTES * HOST_LAUNCH_ALIGNMENT_BYTES
         }
     };
-    let choice = Choice::new(program, live, residency, costs, host_limit.changing_on_disk, &times);
+    let choice = Choice::new(program, live, residency, costs, host_limit.on_disk, &times);
     let host_times: Vec<Option<Range<u32>>> =
         choice.staged.iter().zip(&times).map(|(staged, time)| staged.clone().or(time.clone())).collect();
     let on_host = |kept: &[bool], chunk: usize| {
@@ -131,7 +173,22 @@ pub fn backing_stores(
         let chosen = |chunk: usize| choice.stands[chunk] == wanted && !kept[chunk];
         pack(live, &times, blocks, chosen).unwrap_or_default()
     };
-    collect(program, live.chunks.len(), [host, on_disk(Stand::Either), on_disk(Stand::Turns)])
+    let disks = [(Store::Disk, Stand::Either), (Store::Turns, Stand::Turns), (Store::ModelFiles, Stand::ModelFiles)];
+    let packed = disks.into_iter().map(|(store, stand)| (store, on_disk(stand)));
+    collect(program, live.chunks.len(), packed.chain([(Store::Host, host)]).collect())
+}
+
+/// Whether the model's files have weights that no launch changes.
+pub fn has_weights_in_files(program: &Program) -> bool {
+    let is_weight = |buffer: &BufferId| program.buffer(*buffer).role == Role::Constant;
+    program.contents.iter().any(|(buffer, contents)| is_weight(buffer) && contents.is_in_file())
+}
+
+/// Whether the model's files have a chunk's bytes, and no launch changes them.
+pub fn is_in_model_files(program: &Program, live: &Liveness, chunk: usize) -> bool {
+    let Owner::Buffer(buffer) = live.chunks[chunk].owner else { return false };
+    let is_read = program.contents.get(&buffer).is_some_and(Contents::is_in_file);
+    is_read && program.buffer(buffer).role == Role::Constant && !live.chunks[chunk].is_changed()
 }
 
 /// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
@@ -202,6 +259,8 @@ enum Stand {
     /// On the host if there is room, else on disk.
     Either,
     Turns,
+    /// On the host if there is room, else in the model's files.
+    ModelFiles,
 }
 
 /// What there is to choose from.
@@ -222,10 +281,10 @@ impl Choice {
         live: &Liveness,
         residency: &Residency,
         costs: &Costs,
-        changing_on_disk: bool,
+        on_disk: OnDisk,
         times: &[Option<Range<u32>>],
     ) -> Choice {
-        let mut stands = stands(program, live, changing_on_disk);
+        let mut stands = stands(program, live, on_disk);
         let mut disk_ns = vec![0u64; live.chunks.len()];
         for segment in &residency.segments {
             let chunk = &live.chunks[segment.chunk];
@@ -236,7 +295,7 @@ impl Choice {
             disk_ns[segment.chunk] += saved.map_or(0, |_| costs.disk_write_ns(bytes));
             // The update phase keeps away from the disk while it changes anything in its place.
             let updates = swapped_in.into_iter().chain(saved).any(|launch| launch >= program.update_start);
-            if updates && !changing_on_disk {
+            if updates && on_disk != OnDisk::Changing {
                 stands[segment.chunk] = Stand::Host;
             }
         }
@@ -253,7 +312,7 @@ impl Choice {
             let bytes = host_bytes(live, index);
             match stands[index] {
                 Stand::Host => taken[time].iter_mut().for_each(|taken| *taken += bytes),
-                Stand::Either => {
+                Stand::Either | Stand::ModelFiles => {
                     let held_ns = starts[time.end.min(starts.len() - 1)] - starts[time.start];
                     let density = disk_ns[index] as f64 / (bytes.max(1) as f64 * (held_ns as f64 + 1.0));
                     order.push((density, index, time));
@@ -288,7 +347,7 @@ fn host_bytes(live: &Liveness, chunk: usize) -> u64 {
 }
 
 /// Where each chunk may be, whatever moves when.
-fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Stand> {
+fn stands(program: &Program, live: &Liveness, on_disk: OnDisk) -> Vec<Stand> {
     let (fed_or_read, in_host_memory) = (fed_or_read(program), in_host_memory(live));
     let stand = |chunks: Range<usize>, index: usize| {
         let Owner::Buffer(buffer) = live.chunks[index].owner else { return Stand::Host };
@@ -298,9 +357,11 @@ fn stands(program: &Program, live: &Liveness, changing_on_disk: bool) -> Vec<Sta
         let changing = program.buffer(buffer).role.is_persistent() && is_changed;
         match (fed_or_read.contains(&buffer), changing) {
             (true, _) => Stand::Host,
-            (false, true) if changing_on_disk => Stand::Turns,
+            (false, true) if on_disk == OnDisk::Changing => Stand::Turns,
             (false, true) => Stand::Host,
             (false, false) if is_whole => Stand::Host,
+            (false, false) if is_in_model_files(program, live, index) => Stand::ModelFiles,
+            (false, false) if on_disk == OnDisk::ModelFiles => Stand::Host,
             (false, false) => Stand::Either,
         }
     };
@@ -365,23 +426,28 @@ fn pack(
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
 
-fn collect(program: &Program, count: usize, packed: [Packed; 3]) -> BackingStores {
-    let [host, disk, turns] = &packed;
+/// The stores' places together. What is on a disk and in the host block is staged there.
+fn collect(program: &Program, count: usize, packed: BTreeMap<Store, Packed>) -> BackingStores {
+    let bytes = |store| packed.get(&store).map_or(0, |packed| packed.bytes);
     let host_bytes = match host_launch_bytes(program) {
-        0 => host.bytes,
-        bytes => host.bytes.next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES) + bytes,
+        0 => bytes(Store::Host),
+        launch_bytes => bytes(Store::Host).next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES) + launch_bytes,
     };
-    let (disk_bytes, turns_bytes) = (disk.bytes, turns.bytes);
-    let on_disk = |chunk: &usize| disk.offsets.contains_key(chunk) || turns.offsets.contains_key(chunk);
-    let (places, mut staged) = (vec![None; count], vec![None; count]);
-    let (host_staged, host_offsets) =
-        host.offsets.iter().partition::<BTreeMap<usize, u64>, _>(|(chunk, _)| on_disk(chunk));
-    host_staged.into_iter().for_each(|(chunk, offset_bytes)| staged[chunk] = Some(offset_bytes));
-    let mut backing_stores = BackingStores { places, staged, host_bytes, disk_bytes, turns_bytes };
-    let packed = [host_offsets, packed[1].offsets.clone(), packed[2].offsets.clone()];
-    for (store, packed) in [Store::Host, Store::Disk, Store::Turns].into_iter().zip(packed) {
-        for (chunk, offset_bytes) in packed {
-            backing_stores.places[chunk] = Some(StorePlace { store, offset_bytes });
+    let mut backing_stores = BackingStores {
+        places: vec![None; count],
+        staged: vec![None; count],
+        host_bytes,
+        disk_bytes: bytes(Store::Disk),
+        turns_bytes: bytes(Store::Turns),
+        model_files_bytes: bytes(Store::ModelFiles),
+    };
+    // The host comes last.
+    for (&store, Packed { offsets, .. }) in packed.iter().rev() {
+        for (&chunk, &offset_bytes) in offsets {
+            match &mut backing_stores.places[chunk] {
+                Some(_) => backing_stores.staged[chunk] = Some(offset_bytes),
+                place => *place = Some(StorePlace { store, offset_bytes }),
+            }
         }
     }
     backing_stores

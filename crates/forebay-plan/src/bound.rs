@@ -59,7 +59,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     let between_barriers: Vec<usize> = ordered.sources.iter().map(|source| by_label[&(*source as u32)]).collect();
     let needs = needs(live);
     let places = divided(&between_barriers, &needs);
-    let spills = plan.statistics.spill_bytes > 0;
+    let spills = plan.statistics.spill_bytes + plan.statistics.model_files_bytes > 0;
     let machine = CopyPrices::new(costs, spills);
     let spans = spans(&needs, &places, costs);
     let program = &ordered.program;

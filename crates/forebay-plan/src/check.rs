@@ -189,6 +189,9 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
             if lent.contains(&region.memory) && command.writes().contains(&region) {
                 return Err(broken(format!("command {index} ({command}) writes an input of the caller's")));
             }
+            if plan.memory(region.memory).kind == MemoryKind::ModelFiles && command.writes().contains(&region) {
+                return Err(broken(format!("command {index} ({command}) writes the model's files")));
+            }
             let on_disk = plan.memory(region.memory).space == Space::Disk;
             if on_disk && region.range.start % DISK_ALIGNMENT_BYTES != 0 {
                 return Err(broken(format!("command {index} ({command}) begins within a block of a disk")));

@@ -7,7 +7,7 @@ use forebay_model::program::{NamedOperand, Operand, Program, ProgramLaunch};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
-use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES};
+use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES, HOST};
 use crate::error::PlanError;
 use crate::host_launches::{host_launch_bytes, HostLaunches};
 use crate::host_updates::{updates_on_host, HostUpdates};
@@ -21,12 +21,6 @@ use crate::schedule::Work;
 
 /// The device's arena among a plan's memories.
 pub(crate) const DEVICE: MemoryId = MemoryId(0);
-/// The host block among a plan's memories.
-const HOST: MemoryId = MemoryId(1);
-/// The spill file among a plan's memories, where it has any: what stays as it is, and what does not last.
-const DISK: MemoryId = MemoryId(2);
-/// The spill files that take turns, where there are any: first the one that a step reads.
-const TURNS: [MemoryId; 2] = [MemoryId(3), MemoryId(4)];
 /// Kernels run here, and copies for those that run on the host.
 pub const COMPUTE: StreamId = StreamId(0);
 /// Copies from the host to the device.
@@ -40,11 +34,7 @@ const DISK_OUT: StreamId = StreamId(4);
 
 /// Updates on the host: behind the streams that a plan has in any case.
 fn host_stream(backing_stores: &BackingStores) -> StreamId {
-    StreamId(if uses_disk(backing_stores) { 5 } else { 3 })
-}
-
-fn uses_disk(backing_stores: &BackingStores) -> bool {
-    backing_stores.disk_bytes + backing_stores.turns_bytes > 0
+    StreamId(if backing_stores.use_disk() { 5 } else { 3 })
 }
 
 /// Where work becomes commands: everything that the earlier passes decided.
@@ -135,16 +125,22 @@ fn memories(decisions: &Decisions) -> Plan {
     device_memory(&mut plan, decisions.arena.device_bytes, limits);
     plan.memories.push(PlanMemory { kind: MemoryKind::HostBlock, space: Space::Host, size_bytes: host_bytes });
     plan.memories.extend(decisions.loans.memories());
-    if uses_disk(backing_stores) {
+    let on_disk = |kind, bytes: u64| {
+        let size_bytes = bytes.max(1).next_multiple_of(DISK_ALIGNMENT_BYTES);
+        PlanMemory { kind, space: Space::Disk, size_bytes }
+    };
+    if backing_stores.model_files_bytes > 0 {
+        plan.memories.push(on_disk(MemoryKind::ModelFiles, backing_stores.model_files_bytes));
+    }
+    if backing_stores.spill() {
         let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
-        let sizes = [backing_stores.disk_bytes.max(DISK_ALIGNMENT_BYTES)].into_iter().chain(turns);
-        plan.memories.extend(sizes.map(|bytes| PlanMemory {
-            kind: MemoryKind::SpillFile,
-            space: Space::Disk,
-            size_bytes: bytes.next_multiple_of(DISK_ALIGNMENT_BYTES),
-        }));
+        let sizes = [backing_stores.disk_bytes].into_iter().chain(turns);
+        plan.memories.extend(sizes.map(|bytes| on_disk(MemoryKind::SpillFile, bytes)));
+        let turns = [false, true].map(|changed| backing_stores.memory(Store::Turns, changed));
+        plan.turns = (backing_stores.turns_bytes > 0).then_some(turns.into());
+    }
+    if backing_stores.use_disk() {
         plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
-        plan.turns = (backing_stores.turns_bytes > 0).then_some((TURNS[0], TURNS[1]));
     }
     if updates_on_host(decisions.program) {
         plan.streams.push(PlanStream { name: HOST_STREAM.to_string() });
@@ -243,7 +239,7 @@ impl<'a> Places<'a> {
             let Some(part) = chunk.range.intersection(wanted) else { continue };
             let (memory, base) = match (backing_stores.places[index], self.intervals[index].first()) {
                 (Some(place), _) if !residency.backing_on_device[index] => {
-                    (memory(place.store, false), place.offset_bytes)
+                    (backing_stores.memory(place.store, false), place.offset_bytes)
                 }
                 (_, Some(&interval)) => (DEVICE, arena.device_offsets[interval]),
                 _ => continue,
@@ -285,7 +281,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     let part = Region::new(HOST, backing_stores.host_bytes.saturating_sub(bytes), bytes);
     let mut host_launches = HostLaunches::new(program, live, COMPUTE, part);
     let streams = [DISK_IN, DISK_OUT, host_stream(backing_stores)];
-    let updates = HostUpdates::new(program, live, backing_stores, (HOST, memory), streams);
+    let updates = HostUpdates::new(program, live, backing_stores, HOST, streams);
     let mut next_launch = 0;
     for &item in work {
         let runs_between_copies = |launch: &ProgramLaunch| launch.on_host && !launch.in_host_memory;
@@ -348,15 +344,6 @@ fn warm_up(decisions: &Decisions, places: &Places) -> Vec<Command> {
     commands
 }
 
-/// The memory of a store; of those that take turns, the one that holds what this step `changed`, or the other.
-fn memory(store: Store, changed: bool) -> MemoryId {
-    match store {
-        Store::Host => HOST,
-        Store::Disk => DISK,
-        Store::Turns => TURNS[usize::from(changed)],
-    }
-}
-
 fn copy(decisions: &Decisions, interval: usize, swap_in: bool) -> Command {
     let segment = &decisions.residency.segments[interval];
     let chunk = &decisions.live.chunks[segment.chunk];
@@ -368,7 +355,7 @@ fn copy(decisions: &Decisions, interval: usize, swap_in: bool) -> Command {
         [.., last] => chunk.is_changed_before(last.launch + 1),
         [] => false,
     };
-    let away = Region::new(memory(place.store, changed), place.offset_bytes, bytes);
+    let away = Region::new(decisions.backing_stores.memory(place.store, changed), place.offset_bytes, bytes);
     let stream = match (place.store, swap_in) {
         (Store::Host, true) => COPY_IN,
         (Store::Host, false) => COPY_OUT,
@@ -403,10 +390,16 @@ fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
     let launch_name = |access: usize| &decisions.program.launches[chunk.accesses[access].launch].name;
     let buffer = decisions.program.buffer(buffer);
     let on_disk = decisions.backing_stores.on_disk(segment.chunk);
+    let store = decisions.backing_stores.places[segment.chunk].map(|place| place.store);
+    let from = match store {
+        Some(Store::ModelFiles) => ", from the model's file",
+        Some(Store::Disk | Store::Turns) => ", from disk",
+        Some(Store::Host) | None => "",
+    };
     let reason = if swap_in && segment.accesses.is_empty() {
         format!("'{}' of the next step needs it", launch_name(0))
     } else if swap_in {
-        format!("'{}' needs it{}", launch_name(segment.accesses.start), if on_disk { ", from disk" } else { "" })
+        format!("'{}' needs it{from}", launch_name(segment.accesses.start))
     } else if let Some(update) = chunk.host_accesses.iter().find(|access| access.launch > segment.swap_out_after) {
         format!("'{}' updates on the host with it", decisions.program.launches[update.launch].name)
     } else {
@@ -439,15 +432,22 @@ fn update_start(commands: &[Command], program: &Program) -> usize {
 }
 
 fn count(plan: &Plan) -> Statistics {
+    let of_kind =
+        |kind| plan.memories.iter().filter(|memory| memory.kind == kind).map(|memory| memory.size_bytes).sum();
     let mut statistics = Statistics {
         device_peak_bytes: plan.memory(DEVICE).size_bytes,
         host_bytes: plan.memory(HOST).size_bytes,
-        lent_bytes: plan.memories.iter().filter(|m| m.kind == MemoryKind::Lent).map(|m| m.size_bytes).sum(),
-        spill_bytes: plan.memories.iter().filter(|m| m.space == Space::Disk).map(|m| m.size_bytes).sum(),
+        lent_bytes: of_kind(MemoryKind::Lent),
+        spill_bytes: of_kind(MemoryKind::SpillFile),
+        model_files_bytes: of_kind(MemoryKind::ModelFiles),
         ..Statistics::default()
     };
     let disk_bytes = |region: &Region| match plan.memory(region.memory).space {
         Space::Disk => region.range.len(),
+        _ => 0,
+    };
+    let model_files_bytes = |region: &Region| match plan.memory(region.memory).kind {
+        MemoryKind::ModelFiles => region.range.len(),
         _ => 0,
     };
     statistics.host_updates = plan.host_updates().count();
@@ -468,6 +468,7 @@ fn count(plan: &Plan) -> Statistics {
             Command::Copy { from, to, .. } if to.memory == DEVICE => {
                 statistics.bytes_to_device += from.range.len();
                 statistics.bytes_from_disk += disk_bytes(from);
+                statistics.bytes_from_model_files += model_files_bytes(from);
             }
             Command::Copy { from, to, .. } if from.memory != DEVICE => {
                 statistics.bytes_from_disk += disk_bytes(from);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_base::{Binding, Command, Launch, MemoryId, Region, StreamId};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, Role};
 
-use crate::backing_stores::{BackingStores, Store};
+use crate::backing_stores::BackingStores;
 use crate::error::PlanError;
 use crate::liveness::{Access, Liveness, Owner};
 use crate::plan::Movement;
@@ -76,8 +76,6 @@ pub(crate) struct HostUpdates<'a> {
     backing_stores: &'a BackingStores,
     /// The host block.
     host: MemoryId,
-    /// The memory of a store; of those that take turns, by whether the step has changed what it holds.
-    memory: fn(Store, bool) -> MemoryId,
     /// Those of copies from a disk and to it, and that of the launches.
     streams: [StreamId; 3],
     /// By owner that they touch: its chunks.
@@ -91,7 +89,7 @@ impl<'a> HostUpdates<'a> {
         program: &'a Program,
         live: &'a Liveness,
         backing_stores: &'a BackingStores,
-        (host, memory): (MemoryId, fn(Store, bool) -> MemoryId),
+        host: MemoryId,
         streams: [StreamId; 3],
     ) -> HostUpdates<'a> {
         let owners: BTreeSet<Owner> =
@@ -104,7 +102,7 @@ impl<'a> HostUpdates<'a> {
                 launches.for_each(|launch| staged.entry(launch).or_default().push(index));
             }
         }
-        HostUpdates { program, live, backing_stores, host, memory, streams, chunks, staged }
+        HostUpdates { program, live, backing_stores, host, streams, chunks, staged }
     }
 
     /// The commands of a launch, with copies of what it touches from and to a disk. Copies come with the reasons for them.
@@ -190,7 +188,7 @@ impl<'a> HostUpdates<'a> {
     fn ends(&self, chunk: usize, changed: bool) -> Option<(Region, Region)> {
         let bytes = self.live.chunks[chunk].range.len();
         let place = self.backing_stores.places[chunk]?;
-        let on_disk = Region::new((self.memory)(place.store, changed), place.offset_bytes, bytes);
+        let on_disk = Region::new(self.backing_stores.memory(place.store, changed), place.offset_bytes, bytes);
         Some((on_disk, Region::new(self.host, self.backing_stores.staged[chunk]?, bytes)))
     }
 }

@@ -17,6 +17,9 @@ pub enum MemoryKind {
     HostBlock,
     /// Space on a disk, reached by copies alone.
     SpillFile,
+    /// The files of the model: weights that stay there, and are read when they are needed. [`Plan::persistent`] says which lie where in this
+    /// memory; the plan's user provides it.
+    ModelFiles,
     /// Memory of the process for one step, which the plan's user lends: an input or an output ([`mod@crate::loans`]).
     Lent,
     /// Device memory that other plans use, too, which the plan's user provides: the block of this number ([`crate::shared`]).
@@ -77,12 +80,16 @@ pub struct Statistics {
     pub lent_bytes: u64,
     /// Bytes of spill files.
     pub spill_bytes: u64,
+    /// Bytes of weights that stay in the model's files, and are read there.
+    pub model_files_bytes: u64,
     /// Bytes copied to the device per step, from wherever.
     pub bytes_to_device: u64,
     /// Bytes copied from the device per step, wherever to.
     pub bytes_from_device: u64,
-    /// Bytes copied from a disk per step: the part of `bytes_to_device` that comes from there, and what updates on the host need.
+    /// Bytes copied from a disk per step, the model's files included: the part of `bytes_to_device` that comes from there, and what updates on the host need.
     pub bytes_from_disk: u64,
+    /// The part of `bytes_from_disk` that comes from the model's files.
+    pub bytes_from_model_files: u64,
     /// Bytes copied to a disk per step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
     /// Launches per step, repeats included.

@@ -18,7 +18,7 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::arena::{arena, arena_behind, Arena, SharedLayout};
-use crate::backing_stores::{backing_stores, BackingStores, HostLimit};
+use crate::backing_stores::{backing_stores, is_in_model_files, BackingStores, HostLimit, OnDisk};
 use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
@@ -31,7 +31,7 @@ use crate::loans::Loans;
 use crate::order::{LaunchOrder, Ordered};
 use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
-use crate::residency::{kinds, residency, OccupancyLimit, Residency};
+use crate::residency::{kinds, residency, Leaving, OccupancyLimit, Residency};
 use crate::schedule::schedule;
 use crate::shared::separate;
 use crate::simulate::simulate;
@@ -357,8 +357,7 @@ impl Planner<'_> {
         lost_bytes: &[u64],
     ) -> (Residency, BackingStores) {
         let (program, costs) = (&candidate.ordered.program, &candidate.costs);
-        let changing_away = self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk);
-        let mut residency = residency(program, live, costs, limit, lost_bytes, changing_away);
+        let mut residency = residency(program, live, costs, limit, lost_bytes, &self.leaving(program, live));
         if self.one_pool {
             residency.meet_in_place(&kinds(program, live), live, program.update_start < program.launches.len());
         }
@@ -373,6 +372,17 @@ impl Planner<'_> {
             widen(&mut residency, live, costs, route, limit.transfer_bytes, lost_bytes);
         }
         (residency, backing_stores)
+    }
+
+    /// What of a program may leave the device. In one pool, nothing but what needs no memory elsewhere.
+    fn leaving(&self, program: &Program, live: &Liveness) -> Leaving {
+        match self.host_limit {
+            Some(_) if self.one_pool => {
+                Leaving::Only((0..live.chunks.len()).map(|chunk| is_in_model_files(program, live, chunk)).collect())
+            }
+            Some(HostLimit { on_disk: OnDisk::Changing, .. }) => Leaving::ChangingBetweenSteps,
+            _ => Leaving::Anything,
+        }
     }
 
     /// What the caller lends of a program.

@@ -105,17 +105,27 @@ impl ReuseGap {
     }
 }
 
-/// Decides which gaps to keep. What steps change is away from the device between steps if `changing_away`. Transfers get time
-/// by [`mod@crate::widen`], once it is known where they go.
+/// What may leave the device, and what must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// Anything may.
+    Anything,
+    /// Anything may, and what steps change is away between steps.
+    ChangingBetweenSteps,
+    /// These chunks may, by chunk, and no others.
+    Only(Vec<bool>),
+}
+
+/// Decides which gaps to keep. Transfers get time by [`mod@crate::widen`], once it is known where they go.
 pub fn residency(
     program: &Program,
     live: &Liveness,
     costs: &Costs,
     limit: OccupancyLimit,
     lost_bytes: &[u64],
-    changing_away: bool,
+    leaving: &Leaving,
 ) -> Residency {
-    residency_of(&kinds(program, live), live, costs, limit, lost_bytes, changing_away)
+    residency_of(&kinds(program, live), live, costs, limit, lost_bytes, leaving)
 }
 
 /// The same for chunks of these kinds, whatever owns them.
@@ -125,16 +135,24 @@ pub fn residency_of(
     costs: &Costs,
     limit: OccupancyLimit,
     lost_bytes: &[u64],
-    changing_away: bool,
+    leaving: &Leaving,
 ) -> Residency {
     let needed_bytes: Vec<i64> = live.needed_bytes().into_iter().map(bytes_of_profile).collect();
     let mut usage = Profile::new(&needed_bytes);
     let starts = launch_starts(costs);
     let gaps = sorted_gaps(live, kinds, costs, &starts);
+    let changing_away = *leaving == Leaving::ChangingBetweenSteps;
     let barred: Vec<bool> = live.chunks.iter().map(|chunk| changing_away && chunk.is_changed()).collect();
+    let may_leave = |chunk: usize| !matches!(leaving, Leaving::Only(chunks) if !chunks[chunk]);
+    let (gaps, staying): (Vec<ReuseGap>, Vec<ReuseGap>) = gaps.into_iter().partition(|gap| may_leave(gap.chunk));
+    staying.iter().for_each(|gap| gap.occupy(&mut usage, 1));
     let always_resident = always_resident(live, costs, limit.keep_bytes);
     let (always_resident, large) = gaps.into_iter().partition(|gap: &ReuseGap| always_resident[gap.chunk]);
-    let kept = keep_gaps(live, [always_resident, large], &mut usage, lost_bytes, limit, &barred);
+    let mut kept = keep_gaps(live, [always_resident, large], &mut usage, lost_bytes, limit, &barred);
+    for gap in staying {
+        let list = &mut kept[gap.chunk];
+        list.resize(list.len().max(gap.after + 1), true);
+    }
     let mut residency = Residency::default();
     for (index, chunk) in live.chunks.iter().enumerate() {
         residency.add(chunk, kinds[index], &kept[index], live.launch_count);

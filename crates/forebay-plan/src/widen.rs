@@ -164,7 +164,7 @@ impl Widening<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::residency::{kinds, residency, OccupancyLimit};
+    use crate::residency::{kinds, residency, Leaving, OccupancyLimit};
     use crate::testing::{limits, ProgramBuilder};
     use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
@@ -194,7 +194,7 @@ mod tests {
                 isolate: false,
                 joined_bytes: u64::MAX,
             };
-            let mut found = residency(&program, &live, &costs, limit, &[], false);
+            let mut found = residency(&program, &live, &costs, limit, &[], &Leaving::Anything);
             assert!(found.across_steps.iter().all(|&across_steps| !across_steps), "nothing is kept");
             let kinds = kinds(&program, &live);
             let route =

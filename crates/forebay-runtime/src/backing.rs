@@ -40,9 +40,14 @@ pub(crate) fn tensor(backing: &BackingLocation, bytes: Vec<u8>) -> Result<Tensor
         .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
 }
 
+/// Refuses contents of another number of bytes than a tensor has.
+pub(crate) fn check_contents(backing: &BackingLocation, contents: &Contents) -> Result<(), RuntimeError> {
+    check_size(backing, contents.size_bytes())
+}
+
 /// Refuses another number of bytes than a tensor has.
-pub(crate) fn check_size(backing: &BackingLocation, given: usize) -> Result<(), RuntimeError> {
-    let (given_bytes, expected_bytes) = (given as u64, tensor_bytes(backing));
+pub(crate) fn check_size(backing: &BackingLocation, given_bytes: u64) -> Result<(), RuntimeError> {
+    let expected_bytes = tensor_bytes(backing);
     match given_bytes == expected_bytes {
         true => Ok(()),
         false => Err(RuntimeError::Size { name: backing.name.clone(), given_bytes, expected_bytes }),
@@ -111,19 +116,18 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
 }
 
 /// Reads contents in chunks of their backing location, and gives each to `write`; behind the tensor's end are zeros. What passes through is
-/// never more than one chunk.
+/// never more than one chunk. What lies in the model's files stays there.
 pub(crate) fn load(
+    plan: &Plan,
     backing: &BackingLocation,
     contents: &Contents,
     mut write: impl FnMut(Region, &[u8]) -> Result<(), RuntimeError>,
 ) -> Result<(), RuntimeError> {
-    let (given_bytes, expected_bytes) = (contents.size_bytes(), tensor_bytes(backing));
-    if given_bytes != expected_bytes {
-        return Err(RuntimeError::Size { name: backing.name.clone(), given_bytes, expected_bytes });
-    }
+    check_contents(backing, contents)?;
     let reader = contents.reader().map_err(RuntimeError::Operation)?;
     let mut chunk = Vec::new();
-    for (range, region) in chunks(backing) {
+    let is_loaded = |region: &Region| plan.memory(region.memory).kind != MemoryKind::ModelFiles;
+    for (range, region) in chunks(backing).filter(|(_, region)| is_loaded(region)) {
         chunk.resize(range.len() as usize, 0);
         reader.read(range.start, &mut chunk).map_err(RuntimeError::Operation)?;
         write(region, &chunk)?;

@@ -4,11 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
-use forebay_device::{Device, DeviceError};
+use forebay_device::{Device, DeviceError, Readable};
 use forebay_plan::plan::{MemoryKind, PlanMemory};
 use forebay_plan::Plan;
 
 use crate::error::RuntimeError;
+
+/// What a plan finds on disks.
+pub struct DiskSources<'a> {
+    /// Where spill files go.
+    pub spill_dir: Option<&'a Path>,
+    /// What it reads from the model's files.
+    pub model_files: Option<Arc<dyn Readable>>,
+}
 
 /// Everything that a plan holds of a device, by the plan's ids. Dropping it waits for the streams and gives all back.
 pub struct Binding {
@@ -24,21 +32,21 @@ pub struct Binding {
 
 impl Binding {
     /// Obtains what the plan names, one event more for who runs it, and a host block of `staging_bytes` (none for 0). There is
-    /// always a stream, even for a plan without any. Memories that plans share are given as `shared`, by their numbers. Spill files go into `spill_dir`. Where `released`, host blocks take memory as they
-    /// are written, until [`Binding::fill_host`]. What was obtained before a failure is given back.
+    /// always a stream, even for a plan without any. Memories that plans share are given as `shared`, by their numbers. Where `released`,
+    /// host blocks take memory as they are written, until [`Binding::fill_host`]. What was obtained before a failure is given back.
     ///
     /// # Errors
-    /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder.
+    /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder, or the model's files where they were not given.
     pub fn obtain(
         device: Arc<dyn Device>,
         plan: &Plan,
         staging_bytes: u64,
-        spill_dir: Option<&Path>,
+        disk: &DiskSources,
         released: bool,
         shared: &[MemoryId],
     ) -> Result<Binding, RuntimeError> {
-        let folder = spill_dir.unwrap_or(Path::new(""));
-        if spill_dir.is_none() && plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile) {
+        let uses = |kind| plan.memories.iter().any(|memory| memory.kind == kind);
+        if disk.spill_dir.is_none() && uses(MemoryKind::SpillFile) {
             return Err(RuntimeError::Plan { reason: "it spills to disk, and no folder was given".to_string() });
         }
         let missing = |memory: &&PlanMemory| matches!(memory.kind, MemoryKind::Shared(n) if n as usize >= shared.len());
@@ -55,7 +63,7 @@ impl Binding {
             staging: None,
         };
         binding
-            .obtain_all(plan, staging_bytes, folder, released)
+            .obtain_all(plan, staging_bytes, disk, released)
             .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })?;
         Ok(binding)
     }
@@ -64,7 +72,7 @@ impl Binding {
         &mut self,
         plan: &Plan,
         staging_bytes: u64,
-        folder: &Path,
+        disk: &DiskSources,
         released: bool,
     ) -> Result<(), DeviceError> {
         // What does not fit in all is refused before the first piece of it is taken.
@@ -82,7 +90,13 @@ impl Binding {
                 MemoryKind::HostBlock if released => self.device.create_released_host_block(memory.size_bytes)?,
                 MemoryKind::HostBlock => self.device.create_host_block(memory.size_bytes)?,
                 MemoryKind::Lent => self.device.create_loan(memory.size_bytes)?,
-                MemoryKind::SpillFile => self.device.create_spill(folder, memory.size_bytes)?,
+                MemoryKind::SpillFile => {
+                    self.device.create_spill(disk.spill_dir.unwrap_or(Path::new("")), memory.size_bytes)?
+                }
+                MemoryKind::ModelFiles => match &disk.model_files {
+                    Some(bytes) => self.device.create_read_only(bytes.clone())?,
+                    None => return Err(DeviceError::Read { reason: "the model's files were not given".to_string() }),
+                },
                 MemoryKind::Shared(number) => self.shared[number as usize],
             });
         }

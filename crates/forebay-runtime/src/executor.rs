@@ -19,10 +19,11 @@ use forebay_plan::{BackingLocation, Plan};
 use crate::backing::{
     check_backing, check_size, chunks, find, in_pieces, load, padded, staging_bytes, tensor, tensor_bytes,
 };
-use crate::binding::Binding;
+use crate::binding::{Binding, DiskSources};
 use crate::error::RuntimeError;
 use crate::feeding::{give, FedInPlace};
 use crate::loans::Loans;
+use crate::model_files::model_files;
 use crate::profile::{late_copies, Link, Profile, Workers};
 use crate::releasing;
 use crate::step_times::{StepClock, StepTimes};
@@ -100,7 +101,7 @@ impl Executor {
         contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
     ) -> Result<Executor, RuntimeError> {
-        let mut executor = Executor::obtain(device, plan, spill_dir, false, Vec::new())?;
+        let mut executor = Executor::obtain(device, plan, contents, spill_dir, false, Vec::new())?;
         let names: Vec<String> = executor.persistent_names().map(str::to_owned).collect();
         names.iter().try_for_each(|name| executor.load_persistent(name, contents.get(name)))?;
         executor.complete()?;
@@ -109,12 +110,18 @@ impl Executor {
 
     /// The same without contents: [`Executor::load_persistent`] is called for all [`Executor::persistent_names`], then
     /// [`Executor::complete`], and only then steps run. Where the device can, its host memory is taken as it is written: so contents that
-    /// are in memory, and given up one after the other, move in within what the plan takes.
+    /// are in memory, and given up one after the other, move in within what the plan takes. Of the contents given here, nothing is loaded:
+    /// the plan may read some of them from the model's files at each step.
     ///
     /// # Errors
     /// As [`Executor::spilling`].
-    pub fn empty(device: Arc<dyn Device>, plan: Plan, spill_dir: Option<&Path>) -> Result<Executor, RuntimeError> {
-        Executor::obtain(device, plan, spill_dir, true, Vec::new())
+    pub fn empty(
+        device: Arc<dyn Device>,
+        plan: Plan,
+        contents: &BTreeMap<String, Contents>,
+        spill_dir: Option<&Path>,
+    ) -> Result<Executor, RuntimeError> {
+        Executor::obtain(device, plan, contents, spill_dir, true, Vec::new())
     }
 
     /// The same for a plan that shares memory with others: its blocks ([`crate::shared`]), by their numbers. What lies there is not
@@ -123,12 +130,13 @@ impl Executor {
     /// # Errors
     /// As [`Executor::spilling`].
     pub fn sharing(device: Arc<dyn Device>, plan: Plan, blocks: Vec<Arc<Executor>>) -> Result<Executor, RuntimeError> {
-        Executor::obtain(device, plan, None, true, blocks)
+        Executor::obtain(device, plan, &BTreeMap::new(), None, true, blocks)
     }
 
     fn obtain(
         device: Arc<dyn Device>,
         plan: Plan,
+        contents: &BTreeMap<String, Contents>,
         spill_dir: Option<&Path>,
         released: bool,
         shared: Vec<Arc<Executor>>,
@@ -139,7 +147,8 @@ impl Executor {
         check_events(&plan)?;
         let staging_bytes = staging_bytes(&plan);
         let blocks = shared.iter().map(|block| block.device_memory(MemoryId(0))).collect::<Result<Vec<_>, _>>()?;
-        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, spill_dir, released, &blocks)?;
+        let disk = DiskSources { spill_dir, model_files: model_files(&plan, contents)? };
+        let binding = Binding::obtain(device.clone(), &plan, staging_bytes, &disk, released, &blocks)?;
         let fed_in_place = FedInPlace::of(&plan);
         for mapping in fed_in_place.divide(&plan.prologue) {
             let commands =
@@ -292,7 +301,7 @@ impl Executor {
         if !self.loans.has_input(name) {
             return self.write_input(name, tensor.bytes());
         }
-        check_size(find(&self.plan.inputs, "input", name)?, tensor.bytes().len())?;
+        check_size(find(&self.plan.inputs, "input", name)?, tensor.bytes().len() as u64)?;
         self.loans.lend(&*self.device, name, tensor);
         Ok(())
     }
@@ -303,7 +312,7 @@ impl Executor {
     /// As [`Executor::write_input`].
     pub fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
         let backing = find(&self.plan.inputs, "input", name)?;
-        check_size(backing, bytes.len())?;
+        check_size(backing, bytes.len() as u64)?;
         if self.loans.has_input(name) {
             self.loans.write(&*self.device, name, bytes);
             return Ok(());
@@ -435,7 +444,7 @@ impl Executor {
     }
 
     fn uses_disk(&self) -> bool {
-        self.plan.memories.iter().any(|memory| memory.kind == MemoryKind::SpillFile)
+        self.plan.memories.iter().any(|memory| memory.space == Space::Disk)
     }
 
     fn timed(
@@ -517,7 +526,7 @@ impl Executor {
     }
 
     fn write_backing(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
-        check_size(backing, bytes.len())?;
+        check_size(backing, bytes.len() as u64)?;
         self.write_pieces(backing, bytes)
     }
 
@@ -528,7 +537,7 @@ impl Executor {
 
     /// Brings contents to their backing location, in pieces.
     fn load(&self, backing: &BackingLocation, contents: &Contents) -> Result<(), RuntimeError> {
-        load(backing, contents, |region, chunk| self.write_chunk(region, chunk))
+        load(&self.plan, backing, contents, |region, chunk| self.write_chunk(region, chunk))
     }
 
     /// Writes one chunk of a backing location.

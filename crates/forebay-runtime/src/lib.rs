@@ -25,6 +25,7 @@ pub mod executor;
 mod feeding;
 mod live;
 mod loans;
+mod model_files;
 pub mod paged;
 pub mod profile;
 mod releasing;

@@ -136,7 +136,9 @@ impl PagedExecutor {
         for backing in &executor.plan().persistent {
             match contents.get(&backing.name) {
                 Some(contents) => {
-                    load(backing, contents, |region, chunk| executor.buffer.write(region.range.start, chunk))?;
+                    load(&executor.paging.plan, backing, contents, |region, chunk| {
+                        executor.buffer.write(region.range.start, chunk)
+                    })?;
                 }
                 None => executor.write_pieces(backing, &[])?,
             }

@@ -36,6 +36,6 @@ pub(crate) fn of<'a>(plan: &'a Plan, backing: &'a BackingLocation) -> impl Itera
 fn can_be_released(kind: MemoryKind) -> bool {
     match kind {
         MemoryKind::HostBlock | MemoryKind::Reservation | MemoryKind::Placed => true,
-        MemoryKind::SpillFile | MemoryKind::Shared(_) | MemoryKind::Lent => false,
+        MemoryKind::SpillFile | MemoryKind::ModelFiles | MemoryKind::Shared(_) | MemoryKind::Lent => false,
     }
 }

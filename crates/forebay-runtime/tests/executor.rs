@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_base::{
     ByteRange, Command, DataType, EventId, HeapId, Kernel, Limits, MemoryId, Region, Space, StreamId, TensorDesc,
 };
-use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, Readable, TraceRecord};
 use forebay_model::tensor::{Contents, Tensor};
 use forebay_plan::plan::{MemoryKind, PlanMemory, PlanStream};
 use forebay_plan::{BackingLocation, Plan};
@@ -125,6 +125,10 @@ impl Device for CopyDevice {
 
     fn create_spill(&self, _: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.create_memory(size_bytes)
+    }
+
+    fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
+        self.create_memory(bytes.size_bytes())
     }
 
     fn destroy_memory(&self, memory: MemoryId) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
+use forebay_device::host::disk_file::DiskFile;
 use forebay_device::DeviceError;
 
 use crate::buffer::OwnBlock;
@@ -273,7 +274,8 @@ impl List<'_> {
         if from.range.len() != to.range.len() || from.overlaps(to) {
             return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
         }
-        let (file, on_disk, in_memory, to_disk) = match (state.memories.spill(from)?, state.memories.spill(to)?) {
+        let (file, on_disk, in_memory, to_disk) = match (state.memories.disk_file(from)?, state.memories.disk_file(to)?)
+        {
             (None, None) => {
                 let (source, target) = (state.memories.place(from)?, state.memories.place(to)?);
                 let shows_host = state.memories.host_address(to).is_some();
@@ -285,6 +287,9 @@ impl List<'_> {
                 return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
             }
         };
+        if to_disk && matches!(file, DiskFile::ReadOnly(_)) {
+            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} writes what is only read") });
+        }
         let (offset_bytes, bytes) = (on_disk.range.start, on_disk.range.len());
         if let Some(address) = state.memories.host_address(in_memory) {
             return self.transfer(state, id, Transfer { file, offset_bytes, address, bytes, to_disk, _keep: None });

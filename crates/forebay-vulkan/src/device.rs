@@ -8,15 +8,17 @@ use std::time::{Duration, Instant};
 use ash::{vk, Entry};
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
+use forebay_device::host::disk_file::DiskFile;
 use forebay_device::host::processor::Processor;
 use forebay_device::host::spill_file::SpillFile;
 use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
-use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, Readable, TraceRecord};
 use forebay_gpu_kernels::{workspace_bytes, Target};
 use forebay_queue::Events;
 
 use crate::batches::submit;
 use crate::buffer::{bind_sparse, is_unified, sparse_needs, HostAddress};
+use crate::disk::DISK_BYTES;
 use crate::frame::Frame;
 use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
 use crate::host_launch::runs_on_host;
@@ -303,10 +305,16 @@ impl Device for VulkanDevice {
     }
 
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
+        self.shared.lock().memories.count_disk_buffers(DISK_BYTES)?;
         self.shared.start_disk(&self.gpu)?;
         // Reserving may take a while, and others go on meanwhile.
-        let file = SpillFile::new(folder, size_bytes)?;
-        Ok(self.shared.lock().memories.add_spill(file))
+        let file = DiskFile::Spill(Arc::new(SpillFile::new(folder, size_bytes)?));
+        Ok(self.shared.lock().memories.add_disk_file(file))
+    }
+
+    fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
+        self.shared.start_disk(&self.gpu)?;
+        Ok(self.shared.lock().memories.add_disk_file(DiskFile::ReadOnly(bytes)))
     }
 
     fn destroy_memory(&self, memory: MemoryId) {
@@ -365,7 +373,7 @@ impl Device for VulkanDevice {
         let mut state = self.shared.lock();
         match &state.failure {
             None => return Ok(()),
-            Some(failure @ DeviceError::Spill { .. }) => drop(failure.clone()),
+            Some(failure @ (DeviceError::Spill { .. } | DeviceError::Read { .. })) => drop(failure.clone()),
             Some(failure) => return Err(failure.clone()),
         }
         while state.jobs > 0 {

@@ -1,9 +1,10 @@
-//! Copies between host memory and spill files, on a thread of their own.
+//! Copies between host memory and files, on a thread of their own.
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::sync::Arc;
 
-use forebay_device::host::spill_file::{SpillFile, BLOCK_BYTES};
+use forebay_device::host::disk_file::{self, DiskFile};
+use forebay_device::host::spill_file::BLOCK_BYTES;
 use forebay_device::DeviceError;
 
 use crate::buffer::{HostAddress, OwnBlock};
@@ -13,9 +14,9 @@ const PIECE_BYTES: u64 = 1 << 20;
 /// Host memory that the way to spill files takes.
 pub(crate) const DISK_BYTES: u64 = PIECE_BYTES;
 
-/// A copy between host memory and a spill file.
+/// A copy between host memory and a file.
 pub(crate) struct Transfer {
-    pub file: Arc<SpillFile>,
+    pub file: DiskFile,
     pub offset_bytes: u64,
     pub address: HostAddress,
     pub bytes: u64,
@@ -64,8 +65,13 @@ impl Transfer {
     /// Moves the bytes, piece by piece through the buffer. Blocks of which only a part is new keep their rest.
     ///
     /// # Errors
-    /// [`DeviceError::Spill`].
+    /// [`DeviceError::Spill`], [`DeviceError::Read`].
     pub fn run(&self, buffer: &mut Buffer) -> Result<(), DeviceError> {
+        if let DiskFile::ReadOnly(bytes) = &self.file {
+            // SAFETY: the bytes lie in a live host block, which the contract of commands gives this copy.
+            let to = unsafe { std::slice::from_raw_parts_mut(self.address.0, self.bytes as usize) };
+            return disk_file::read(&**bytes, self.offset_bytes, to);
+        }
         let mut moved = 0;
         while moved < self.bytes {
             let start = self.offset_bytes + moved;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{HeapId, MemoryId, Region};
-use forebay_device::host::spill_file::SpillFile;
+use forebay_device::host::disk_file::DiskFile;
 use forebay_device::host::{check_available, Use};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
@@ -66,7 +66,9 @@ pub(crate) struct Memories {
     caps: Caps,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
-    spills: BTreeMap<MemoryId, Arc<SpillFile>>,
+    disk_files: BTreeMap<MemoryId, DiskFile>,
+    /// Whether buffers for spill files are among the host bytes.
+    counts_disk_buffers: bool,
     next_id: u32,
     usage: DeviceUsage,
 }
@@ -78,8 +80,17 @@ fn misuse(reason: String) -> DeviceError {
 
 impl Memories {
     pub fn new(gpu: Arc<Gpu>, caps: Caps) -> Memories {
-        let (heaps, memories, spills) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Memories { gpu, caps, heaps, memories, spills, next_id: 0, usage: DeviceUsage::default() }
+        let (heaps, memories, disk_files) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Memories {
+            gpu,
+            caps,
+            heaps,
+            memories,
+            disk_files,
+            counts_disk_buffers: false,
+            next_id: 0,
+            usage: DeviceUsage::default(),
+        }
     }
 
     fn whole_tiles(&self, size_bytes: u64) -> u64 {
@@ -188,11 +199,11 @@ impl Memories {
         Ok(self.add(buffer, size_bytes, Kind::HostBlock(memory, address)))
     }
 
-    pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {
-        self.usage.disk_bytes += file.size_bytes();
+    pub fn add_disk_file(&mut self, file: DiskFile) -> MemoryId {
+        self.usage.disk_bytes += file.taken_bytes();
         self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
         let id = MemoryId(self.id());
-        self.spills.insert(id, Arc::new(file));
+        self.disk_files.insert(id, file);
         id
     }
 
@@ -203,8 +214,8 @@ impl Memories {
     }
 
     pub fn destroy_memory(&mut self, memory: MemoryId) {
-        if let Some(file) = self.spills.remove(&memory) {
-            self.usage.disk_bytes -= file.size_bytes();
+        if let Some(file) = self.disk_files.remove(&memory) {
+            self.usage.disk_bytes -= file.taken_bytes();
         }
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
@@ -285,8 +296,8 @@ impl Memories {
     /// Where the bytes of a region are, all of which have memory behind them.
     pub fn place(&self, region: Region) -> Result<BufferLocation, DeviceError> {
         let memory = self.memories.get(&region.memory).ok_or_else(|| {
-            let spilled = self.spills.contains_key(&region.memory);
-            let what = if spilled { "is a spill file, which only copies reach" } else { "does not exist" };
+            let on_disk = self.disk_files.contains_key(&region.memory);
+            let what = if on_disk { "is on a disk, which only copies reach" } else { "does not exist" };
             misuse(format!("{} {what}", region.memory))
         })?;
         if region.range.end > memory.size_bytes {
@@ -339,17 +350,29 @@ impl Memories {
         }
     }
 
-    /// The spill file that a region lies in, if it lies in one.
-    pub fn spill(&self, region: Region) -> Result<Option<Arc<SpillFile>>, DeviceError> {
-        let Some(file) = self.spills.get(&region.memory) else { return Ok(None) };
+    /// The file that a region lies in, if it lies in one.
+    pub fn disk_file(&self, region: Region) -> Result<Option<DiskFile>, DeviceError> {
+        let Some(file) = self.disk_files.get(&region.memory) else { return Ok(None) };
         if region.range.end > file.size_bytes() {
-            return Err(misuse(format!("{region} leaves its spill file of {} bytes", file.size_bytes())));
+            return Err(misuse(format!("{region} leaves its file of {} bytes", file.size_bytes())));
         }
         Ok(Some(file.clone()))
     }
 
     pub fn usage(&self) -> DeviceUsage {
         self.usage
+    }
+
+    /// Counts the buffers for spill files as host memory, once.
+    ///
+    /// # Errors
+    /// As [`Memories::count_host`].
+    pub fn count_disk_buffers(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        if !self.counts_disk_buffers {
+            self.count_host("buffers for spill files", bytes)?;
+            self.counts_disk_buffers = true;
+        }
+        Ok(())
     }
 
     /// Counts bytes as host memory.

@@ -9,7 +9,7 @@ use ash::vk;
 use forebay_device::host::processor::Processor;
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
-use crate::disk::{Buffer, DISK_BYTES};
+use crate::disk::Buffer;
 use crate::gpu::{failed, Gpu};
 use crate::state::State;
 use crate::stream::{HostWork, Job};
@@ -73,7 +73,6 @@ impl Shared {
     pub fn start_disk(self: &Arc<Shared>, gpu: &Arc<Gpu>) -> Result<(), DeviceError> {
         let mut workers = self.workers();
         if workers.disk.is_none() {
-            self.lock().memories.count_host("buffers for spill files", DISK_BYTES)?;
             let mut buffer = Buffer::new();
             workers.disk = Some(self.spawn(gpu, "vulkan disk", move |work| match work {
                 HostWork::Transfer(transfer) => transfer.run(&mut buffer).map(|()| None),

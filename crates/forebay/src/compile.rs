@@ -161,7 +161,8 @@ pub(crate) fn compile(
     if let Some(weights) = weights {
         weights.keep(&shared);
     }
-    program.contents.clear();
+    // Weights in files are needed again to plan again.
+    program.contents.retain(|_, contents| contents.is_in_file());
     Ok(Compiled {
         step,
         forecast: Forecast::new(costs),

@@ -53,12 +53,16 @@ pub struct Explanation {
     pub host_bytes: u64,
     /// Bytes of spill files.
     pub spill_bytes: u64,
+    /// Bytes of weights that stay in the model's files, and are read there.
+    pub model_files_bytes: u64,
     /// Bytes copied to the device in a step.
     pub bytes_to_device: u64,
     /// Bytes copied from the device in a step.
     pub bytes_from_device: u64,
     /// Bytes copied from disk in a step: the part of `bytes_to_device` that comes from there, and what updates on the host need.
     pub bytes_from_disk: u64,
+    /// The part of `bytes_from_disk` that comes from the model's files.
+    pub bytes_from_model_files: u64,
     /// Bytes copied to disk in a step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
     /// Kernels launched in a step.
@@ -283,9 +287,11 @@ pub fn explain(plan: &Plan) -> Explanation {
         host_budget_bytes: statistics.host_budget_bytes,
         host_bytes: statistics.host_bytes,
         spill_bytes: statistics.spill_bytes,
+        model_files_bytes: statistics.model_files_bytes,
         bytes_to_device: statistics.bytes_to_device,
         bytes_from_device: statistics.bytes_from_device,
         bytes_from_disk: statistics.bytes_from_disk,
+        bytes_from_model_files: statistics.bytes_from_model_files,
         bytes_to_disk: statistics.bytes_to_disk,
         launches: statistics.launches,
         host_launches: statistics.host_launches,
@@ -467,6 +473,9 @@ impl fmt::Display for Explanation {
         if self.spill_bytes > 0 {
             writeln!(f, "spilled to disk   {}", format_bytes(self.spill_bytes))?;
         }
+        if self.model_files_bytes > 0 {
+            writeln!(f, "in model's files  {}", format_bytes(self.model_files_bytes))?;
+        }
         writeln!(
             f,
             "moved per step    {} to the device, {} from it",
@@ -480,6 +489,9 @@ impl fmt::Display for Explanation {
                 format_bytes(self.bytes_from_disk),
                 format_bytes(self.bytes_to_disk)
             )?;
+        }
+        if self.model_files_bytes > 0 {
+            writeln!(f, "of it read        {} from the model's files", format_bytes(self.bytes_from_model_files))?;
         }
         let repeats = if self.repeats > 0 {
             format!(" ({} recomputed, in {:.4} s)", self.repeats, self.repeated_seconds)

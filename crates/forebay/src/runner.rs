@@ -42,8 +42,8 @@ pub(crate) type ReadOutput<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError
 
 impl Runner {
     /// Puts a step on a device. Of a plan, only the memory: [`Runner::load`] is called for all [`Runner::missing`] and then
-    /// [`Runner::complete`]; `shared` is the memory that it shares with other plans. Over managed memory, with contents of its persistent
-    /// tensors.
+    /// [`Runner::complete`]; `shared` is the memory that it shares with other plans, and of the contents only those are looked at that it
+    /// reads from the model's files. Over managed memory, with contents of its persistent tensors.
     ///
     /// # Errors
     /// What the device or managed memory reports.
@@ -58,7 +58,9 @@ impl Runner {
                 Runner::Planned(Box::new(Executor::sharing(device, plan.clone(), shared)?))
             }
             Step::Planned(plan, spill_dir) => {
-                Runner::Planned(Box::new(Executor::empty(device, plan.clone(), spill_dir.as_deref())?))
+                let reads_files = plan.statistics.model_files_bytes > 0;
+                let contents = if reads_files { contents() } else { BTreeMap::new() };
+                Runner::Planned(Box::new(Executor::empty(device, plan.clone(), &contents, spill_dir.as_deref())?))
             }
             Step::Paged(paging, options) => {
                 Runner::Paged(Box::new(PagedExecutor::new(device, paging.clone(), &contents(), options)?))

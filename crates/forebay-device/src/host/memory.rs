@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 
 use forebay_base::{HeapId, MemoryId, Region};
 pub use forebay_limits::Use;
 
 pub(super) use super::address::Address;
+use super::disk_file::DiskFile;
 use super::loans::Loans;
-use super::spill_file::SpillFile;
 use super::sys::{AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
 use crate::mapping::Mapping;
@@ -41,11 +40,13 @@ pub(super) struct Memories {
     tile_bytes: u64,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
-    spills: BTreeMap<MemoryId, Arc<SpillFile>>,
+    disk_files: BTreeMap<MemoryId, DiskFile>,
     /// Memories behind which is what the process lends.
     pub loans: Loans,
     next_id: u32,
     usage: DeviceUsage,
+    /// Whether buffers for spill files are among the host bytes.
+    counts_disk_buffers: bool,
     /// The most heap bytes that may exist.
     heap_cap_bytes: u64,
     /// The most host bytes that may exist.
@@ -188,26 +189,26 @@ impl Memories {
         }
     }
 
-    pub fn add_spill(&mut self, file: SpillFile) -> MemoryId {
-        self.usage.disk_bytes += file.size_bytes();
+    pub fn add_disk_file(&mut self, file: DiskFile) -> MemoryId {
+        self.usage.disk_bytes += file.taken_bytes();
         self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
         let id = MemoryId(self.id());
-        self.spills.insert(id, Arc::new(file));
+        self.disk_files.insert(id, file);
         id
     }
 
-    /// The spill file that a region lies in, if it lies in one.
-    pub fn spill(&self, region: Region) -> Result<Option<Arc<SpillFile>>, DeviceError> {
-        let Some(file) = self.spills.get(&region.memory) else { return Ok(None) };
+    /// The file that a region lies in, if it lies in one.
+    pub fn disk_file(&self, region: Region) -> Result<Option<DiskFile>, DeviceError> {
+        let Some(file) = self.disk_files.get(&region.memory) else { return Ok(None) };
         if region.range.end > file.size_bytes() {
-            return Err(misuse(format!("{region} leaves its spill file of {} bytes", file.size_bytes())));
+            return Err(misuse(format!("{region} leaves its file of {} bytes", file.size_bytes())));
         }
         Ok(Some(file.clone()))
     }
 
     pub fn destroy_memory(&mut self, memory: MemoryId) {
-        if let Some(file) = self.spills.remove(&memory) {
-            self.usage.disk_bytes -= file.size_bytes();
+        if let Some(file) = self.disk_files.remove(&memory) {
+            self.usage.disk_bytes -= file.taken_bytes();
         }
         self.loans.remove(memory);
         let Some(memory) = self.memories.remove(&memory) else { return };
@@ -267,8 +268,8 @@ impl Memories {
     fn resolve_own(&self, region: Region) -> Result<Address, DeviceError> {
         let memory = self.memories.get(&region.memory);
         let memory = memory.ok_or_else(|| {
-            let spilled = self.spills.contains_key(&region.memory);
-            let what = if spilled { "is a spill file, which only copies reach" } else { "does not exist" };
+            let on_disk = self.disk_files.contains_key(&region.memory);
+            let what = if on_disk { "is on a disk, which only copies reach" } else { "does not exist" };
             misuse(format!("{} {what}", region.memory))
         })?;
         let range = region.range;
@@ -304,6 +305,18 @@ impl Memories {
         self.usage
     }
 
+    /// Counts the buffers for spill files as host memory, once.
+    ///
+    /// # Errors
+    /// As [`Memories::count_host`].
+    pub fn count_disk_buffers(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        if !self.counts_disk_buffers {
+            self.count_host("buffers for spill files", bytes)?;
+            self.counts_disk_buffers = true;
+        }
+        Ok(())
+    }
+
     /// Counts bytes as host memory.
     ///
     /// # Errors
@@ -320,11 +333,6 @@ impl Memories {
         })?;
         self.usage.host_peak_bytes = self.usage.host_peak_bytes.max(self.usage.host_bytes);
         Ok(())
-    }
-
-    /// Takes bytes out of the count again.
-    pub fn uncount_host(&mut self, bytes: u64) {
-        self.usage.host_bytes -= bytes;
     }
 }
 

@@ -10,6 +10,7 @@ mod at_once;
 mod backend;
 mod copying;
 mod disk;
+pub mod disk_file;
 mod exchange;
 mod helper_tasks;
 mod isa;
@@ -37,9 +38,11 @@ use forebay_queue::{Origin, Progress, Streams};
 use crate::communicator::Communicator;
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::loan::Loan;
+use crate::readable::Readable;
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
+use disk_file::DiskFile;
 pub use kernels::peak;
 use link::Link;
 use lock::lock;
@@ -122,6 +125,20 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
+    /// Starts what moves bytes from and to disks, once. What is only read needs none of its buffers, which take no memory before.
+    fn start_disk(&self, spills: bool) -> Result<(), DeviceError> {
+        let mut memories = lock(&self.memories);
+        if spills {
+            memories.count_disk_buffers(DISK_BYTES)?;
+        }
+        if self.shared.disk.get().is_none() {
+            let disk = Disk::new(&self.options).map_err(|error| system("buffers and threads for files", error))?;
+            // No one else sets it: the lock is held.
+            let _ = self.shared.disk.set(disk);
+        }
+        Ok(())
+    }
+
     /// A host device with its pool of threads.
     ///
     /// # Errors
@@ -206,7 +223,7 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
             if from.range.len() != to.range.len() || from.overlaps(*to) {
                 return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
             }
-            let (source, target) = (memories.spill(*from)?, memories.spill(*to)?);
+            let (source, target) = (memories.disk_file(*from)?, memories.disk_file(*to)?);
             if let Some(transfer) = transfer(memories, *from, *to, source, target)? {
                 return Ok(Some(Work::Transfer(transfer)));
             }
@@ -227,13 +244,13 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
     }))
 }
 
-/// A copy that one end of is in a spill file, if so.
+/// A copy that one end of is on a disk, if so.
 fn transfer(
     memories: &Memories,
     from: Region,
     to: Region,
-    source: Option<Arc<SpillFile>>,
-    target: Option<Arc<SpillFile>>,
+    source: Option<DiskFile>,
+    target: Option<DiskFile>,
 ) -> Result<Option<Transfer>, DeviceError> {
     let (file, on_disk, in_memory, to_disk) = match (source, target) {
         (None, None) => return Ok(None),
@@ -243,6 +260,9 @@ fn transfer(
             return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
         }
     };
+    if to_disk && matches!(file, DiskFile::ReadOnly(_)) {
+        return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} writes what is only read") });
+    }
     let address = if to_disk { memories.resolve(in_memory)? } else { memories.resolve_to_write(in_memory)? };
     let bytes = in_memory.range.len();
     Ok(Some(Transfer { file, offset_bytes: on_disk.range.start, address, bytes, to_disk }))
@@ -327,20 +347,15 @@ impl Device for HostDevice {
     }
 
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
-        let mut memories = lock(&self.memories);
-        if self.shared.disk.get().is_none() {
-            memories.count_host("buffers for spill files", DISK_BYTES)?;
-            let disk = Disk::new(&self.options).map_err(|error| {
-                memories.uncount_host(DISK_BYTES);
-                system("buffers and threads for spill files", error)
-            })?;
-            // No one else sets it: the lock is held.
-            let _ = self.shared.disk.set(disk);
-        }
-        drop(memories);
+        self.start_disk(true)?;
         // Reserving may take a while, and others go on meanwhile.
-        let file = SpillFile::new(folder, size_bytes)?;
-        Ok(lock(&self.memories).add_spill(file))
+        let file = DiskFile::Spill(Arc::new(SpillFile::new(folder, size_bytes)?));
+        Ok(lock(&self.memories).add_disk_file(file))
+    }
+
+    fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
+        self.start_disk(false)?;
+        Ok(lock(&self.memories).add_disk_file(DiskFile::ReadOnly(bytes)))
     }
 
     fn takes_loans(&self) -> bool {
@@ -411,7 +426,7 @@ impl Device for HostDevice {
 
     fn recover(&self) -> Result<(), DeviceError> {
         self.streams.join();
-        self.progress.forgive(|failure| matches!(failure, DeviceError::Spill { .. }));
+        self.progress.forgive(|failure| matches!(failure, DeviceError::Spill { .. } | DeviceError::Read { .. }));
         self.progress.check()
     }
 

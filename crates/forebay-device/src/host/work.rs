@@ -44,7 +44,7 @@ pub(super) enum Work {
         bytes: usize,
         direction: CopyDirection,
     },
-    /// A copy from or to a spill file.
+    /// A copy from or to a file.
     Transfer(Transfer),
     Fill {
         to: Address,
@@ -78,7 +78,7 @@ impl Pool for Shared {
                 }
             }
             Work::Transfer(transfer) => {
-                // A spill file is made after the disk.
+                // A file is made known after the disk.
                 if let Some(disk) = shared.disk.get() {
                     transfer.start(disk, origin, shared.tracer.clone(), finish);
                 }

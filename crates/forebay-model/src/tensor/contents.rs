@@ -193,6 +193,15 @@ impl Contents {
         same && self.ty == other.ty
     }
 
+    /// Whether the elements are read from a file, wherever they are needed: then they need no memory of their own.
+    pub fn is_in_file(&self) -> bool {
+        match &self.source {
+            Source::File(_) => true,
+            Source::Slice(of, _) => of.is_in_file(),
+            Source::Memory(_) | Source::Held(_) | Source::Zeros | Source::Computed(_) => false,
+        }
+    }
+
     /// The tensor, where it is in memory.
     pub fn in_memory(&self) -> Option<&Tensor> {
         match &self.source {
@@ -295,7 +304,7 @@ impl Contents {
     /// # Errors
     /// What it is computed from cannot be read.
     pub fn reader(&self) -> Result<Reader, ModelError> {
-        Ok(Reader(match &self.source {
+        let pieces = match &self.source {
             _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
             Source::File(stored) => Pieces::File(stored.clone(), self.ty.clone()),
             Source::Held(hold) => Pieces::Held(hold.clone()),
@@ -304,13 +313,18 @@ impl Contents {
             Source::Slice(of, first) => {
                 Pieces::Slice(Box::new(of.reader()?), first * self.ty.data_type.size_bytes(), self.size_bytes())
             }
-        }))
+        };
+        Ok(Reader { pieces, directly: false })
     }
 }
 
 /// Reads contents in pieces.
 #[derive(Debug)]
-pub struct Reader(Pieces);
+pub struct Reader {
+    pieces: Pieces,
+    /// Whether files are read past the system's own copies of them.
+    directly: bool,
+}
 
 #[derive(Debug)]
 enum Pieces {
@@ -323,12 +337,23 @@ enum Pieces {
 }
 
 impl Reader {
+    /// Reads files past the system's own copies of them, where file systems can do that ([`SourceFile::read_directly`]).
+    ///
+    /// [`SourceFile::read_directly`]: super::SourceFile::read_directly
+    pub fn directly(mut self) -> Reader {
+        if let Pieces::Slice(of, first_bytes, size_bytes) = self.pieces {
+            self.pieces = Pieces::Slice(Box::new(of.directly()), first_bytes, size_bytes);
+        }
+        self.directly = true;
+        self
+    }
+
     /// Reads bytes of the elements, from `offset_bytes` on. Behind the last element are zeros.
     ///
     /// # Errors
     /// A file that cannot be read, or that was changed since the model was read.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
-        let size_bytes = match &self.0 {
+        let size_bytes = match &self.pieces {
             Pieces::Memory(tensor) => tensor.bytes().len() as u64,
             Pieces::Held(hold) => hold.bytes().len() as u64,
             Pieces::Zeros => 0,
@@ -338,7 +363,7 @@ impl Reader {
         let length = size_bytes.saturating_sub(offset_bytes).min(into.len() as u64);
         let (held, behind) = into.split_at_mut(length as usize);
         behind.fill(0);
-        match &self.0 {
+        match &self.pieces {
             _ if held.is_empty() => {}
             Pieces::Memory(tensor) => held.copy_from_slice(&tensor.bytes()[offset_bytes as usize..][..held.len()]),
             Pieces::Held(hold) => held.copy_from_slice(&hold.bytes()[offset_bytes as usize..][..held.len()]),
@@ -347,6 +372,9 @@ impl Reader {
             Pieces::File(stored, ty) => {
                 let what = format!("tensor '{}'", stored.name);
                 match &stored.place {
+                    Place::Bytes(range) if self.directly => {
+                        range.file.read_directly(&what, range.bytes.start + offset_bytes, held)?;
+                    }
                     Place::Bytes(range) => range.file.read(&what, range.bytes.start + offset_bytes, held)?,
                     Place::Packed(range) => unpacked(ty.data_type, offset_bytes, held, |first, packed| {
                         range.file.read(&what, range.bytes.start + first, packed)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::direct;
 use crate::error::ModelError;
 
 /// Most files that one model keeps open. A model may have a file for each tensor, and a process may open few files.
@@ -41,6 +42,8 @@ pub struct SourceFile {
     /// None for a file that no other process can reach.
     stamp: Option<Stamp>,
     open: Mutex<Option<Arc<File>>>,
+    /// For reads that pass by the system's copies of the file; none before the first, or where that cannot be.
+    direct: Mutex<Option<Arc<File>>>,
     /// How many files the model keeps open.
     open_count: Arc<AtomicUsize>,
 }
@@ -49,7 +52,8 @@ impl SourceFile {
     /// A file that is opened when it is first read. `open_count` is shared by the files of a model.
     pub fn closed(path: &Path, metadata: &Metadata, open_count: Arc<AtomicUsize>) -> SourceFile {
         let (size_bytes, stamp) = (metadata.len(), Some(Stamp::of(metadata)));
-        SourceFile { path: path.to_owned(), size_bytes, stamp, open: Mutex::new(None), open_count }
+        let (open, direct) = (Mutex::default(), Mutex::default());
+        SourceFile { path: path.to_owned(), size_bytes, stamp, open, direct, open_count }
     }
 
     /// A file that is open already, and stays so.
@@ -60,8 +64,8 @@ impl SourceFile {
 
     /// A file without a name in a folder: this process alone has it.
     pub fn nameless(folder: &Path, file: File, size_bytes: u64) -> SourceFile {
-        let (open, open_count) = (Mutex::new(Some(Arc::new(file))), Arc::default());
-        SourceFile { path: folder.to_owned(), size_bytes, stamp: None, open, open_count }
+        let (open, direct, open_count) = (Mutex::new(Some(Arc::new(file))), Mutex::default(), Arc::default());
+        SourceFile { path: folder.to_owned(), size_bytes, stamp: None, open, direct, open_count }
     }
 
     /// Its size when it was described.
@@ -80,39 +84,72 @@ impl SourceFile {
     /// A file that cannot be opened or read, or that was changed since the model was read.
     pub fn read(&self, what: &str, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let file = self.file().map_err(|error| self.error(what, &error.to_string()))?;
-        if let Some(stamp) = self.stamp {
-            let found = file.metadata().map_err(|error| self.error(what, &error.to_string()))?;
-            if Stamp::of(&found) != stamp {
-                let reason = format!(
-                    "the file was changed after the model was read ({} bytes then, {} bytes now); read the model again",
-                    self.size_bytes,
-                    found.len()
-                );
-                return Err(self.error(what, &reason));
-            }
+        self.check(&file, what)?;
+        file.read_exact_at(into, offset_bytes).map_err(|error| self.unreadable(what, offset_bytes, into.len(), &error))
+    }
+
+    /// The same past the system's own copies of the file, where the file system can do that: for files that are larger than what the
+    /// system has for them, so that no copy would be there when it is wanted again.
+    ///
+    /// # Errors
+    /// As [`SourceFile::read`].
+    pub fn read_directly(&self, what: &str, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
+        // A file without a name cannot be opened again.
+        let named = self.stamp.is_some();
+        let file = named.then(|| self.kept_open(&self.direct, forebay_limits::open_direct)).and_then(Result::ok);
+        let Some(file) = file else { return self.read(what, offset_bytes, into) };
+        self.check(&file, what)?;
+        match direct::read(&file, offset_bytes, into) {
+            // The file system takes the flag, and not the reads.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.read(what, offset_bytes, into),
+            read => read.map_err(|error| self.unreadable(what, offset_bytes, into.len(), &error)),
         }
-        file.read_exact_at(into, offset_bytes).map_err(|error| {
-            let reason = format!("bytes {offset_bytes} to {offset_bytes} + {} cannot be read: {error}", into.len());
-            self.error(what, &reason)
-        })
+    }
+
+    /// Refuses a file that is not as it was.
+    fn check(&self, file: &File, what: &str) -> Result<(), ModelError> {
+        let Some(stamp) = self.stamp else { return Ok(()) };
+        let found = file.metadata().map_err(|error| self.error(what, &error.to_string()))?;
+        if Stamp::of(&found) == stamp {
+            return Ok(());
+        }
+        let reason = format!(
+            "the file was changed after the model was read ({} bytes then, {} bytes now); read the model again",
+            self.size_bytes,
+            found.len()
+        );
+        Err(self.error(what, &reason))
+    }
+
+    fn unreadable(&self, what: &str, offset_bytes: u64, bytes: usize, error: &io::Error) -> ModelError {
+        self.error(what, &format!("bytes {offset_bytes} to {offset_bytes} + {bytes} cannot be read: {error}"))
     }
 
     fn error(&self, what: &str, reason: &str) -> ModelError {
         ModelError::File { path: self.path.display().to_string(), reason: format!("{what}: {reason}") }
     }
 
-    /// The open file. It stays open, where the model has not opened too many.
+    /// The open file.
     fn file(&self) -> io::Result<Arc<File>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &*open {
+        self.kept_open(&self.open, forebay_limits::open_regular)
+    }
+
+    /// A file that is opened when it is first wanted, and stays open where the model has not opened too many.
+    fn kept_open(
+        &self,
+        place: &Mutex<Option<Arc<File>>>,
+        open: fn(&Path) -> io::Result<File>,
+    ) -> io::Result<Arc<File>> {
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &*place {
             return Ok(file.clone());
         }
-        let file = Arc::new(forebay_limits::open_regular(&self.path)?);
+        let file = Arc::new(open(&self.path)?);
         let counted = self
             .open_count
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < OPEN_FILES_MAX).then_some(count + 1));
         if counted.is_ok() {
-            *open = Some(file.clone());
+            *place = Some(file.clone());
         }
         Ok(file)
     }

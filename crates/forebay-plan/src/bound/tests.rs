@@ -11,7 +11,7 @@ use crate::loans::Loans;
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
 use crate::planner::{plan, PlanOptions};
-use crate::residency::{kinds, residency, OccupancyLimit, Residency};
+use crate::residency::{kinds, residency, Leaving, OccupancyLimit, Residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
@@ -116,7 +116,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
                 OccupancyLimit { keep_bytes: room_bytes, transfer_bytes: 0, isolate: false, joined_bytes: u64::MAX };
             let mut residency = match attempt {
                 0 => random_residency(&mut random, program, &live),
-                _ => residency(program, &live, &costs, limit, &[], false),
+                _ => residency(program, &live, &costs, limit, &[], &Leaving::Anything),
             };
             let backing_stores = backing_stores(program, &live, &residency, &costs, None);
             let transfer_bytes = room_bytes + random.below(3) * needed_bytes / 4;

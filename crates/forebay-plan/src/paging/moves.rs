@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{residency_of, Kind, OccupancyLimit, Segment};
+use crate::residency::{residency_of, Kind, Leaving, OccupancyLimit, Segment};
 use crate::widen::{widen, Route};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
@@ -42,7 +42,7 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
     let keep_bytes = (capacity_bytes / 100 * KEEP_PERCENT).max(needed);
     let keep_bytes = if lives_together(lives) <= capacity { capacity_bytes } else { keep_bytes };
     let limit = OccupancyLimit { keep_bytes, transfer_bytes: capacity_bytes, isolate: false, joined_bytes: u64::MAX };
-    let mut residency = residency_of(&kinds, &live, costs, limit, &[], false);
+    let mut residency = residency_of(&kinds, &live, costs, limit, &[], &Leaving::Anything);
     let route = |_| Route { on_disk: false, over_boundary: false };
     widen(&mut residency, &live, costs, route, capacity_bytes, &[]);
     let mut starts: Vec<Vec<&Segment>> = vec![Vec::new(); launch_count];

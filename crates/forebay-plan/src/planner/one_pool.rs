@@ -1,13 +1,16 @@
-//! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed.
+//! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed. Where that does
+//! not suffice, weights are dropped that the model's files have, and read there again.
 
 use std::ops::Range;
 
+use crate::backing_stores::{has_weights_in_files, HostLimit, OnDisk};
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
+use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
 use crate::rematerialize::{rematerialize, Pool, Rematerialized};
-use crate::tuning::{ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS};
+use crate::tuning::{MODEL_FILES_LEAST_PARTS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS};
 
 use super::candidate::{minimum_budget, Candidate};
 use super::cutting::Cutting;
@@ -22,8 +25,8 @@ enum Found {
 }
 
 impl Planner<'_> {
-    /// The fastest plan in which nothing but outputs crosses between host and device: launches whole, or in parts where
-    /// that does not suffice. `finest` is the program cut as finely as it can be, `range_bytes` goes from what its largest launch needs
+    /// The fastest plan in which nothing but outputs crosses between host and device, and weights where recomputing does not suffice:
+    /// launches whole, or in parts where that does not suffice. `finest` is the program cut as finely as it can be, `range_bytes` goes from what its largest launch needs
     /// to what a step without a budget takes.
     ///
     /// # Errors
@@ -42,9 +45,20 @@ impl Planner<'_> {
             Found::Plan(plan) => return Ok(*plan),
             Found::Least(bytes) => bytes.max(capacity_bytes.saturating_add(1)).max(range_bytes.start),
         };
+        if let Some(plan) = self.with_model_files(file, capacity_bytes, options)? {
+            return Ok(plan);
+        }
         let (_, launch) = minimum_budget(file, self.limits);
         if !options.names_least {
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
+        }
+        let mut bytes = range_bytes.start.max(capacity_bytes.saturating_add(1));
+        while has_weights_in_files(self.program) && bytes < least_bytes {
+            let capacity_bytes = bytes.next_multiple_of(tile_bytes);
+            if self.with_model_files(file, capacity_bytes, options)?.is_some() {
+                return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: capacity_bytes, launch });
+            }
+            bytes += bytes.div_ceil(MODEL_FILES_LEAST_PARTS);
         }
         // A search with more to fill need not find what one with less found.
         let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
@@ -61,6 +75,30 @@ impl Planner<'_> {
             }
         }
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high_bytes, launch })
+    }
+
+    /// A plan in which nothing leaves the device but weights that the model's files have, and only outputs cross to the host; none where
+    /// that needs more than the capacity.
+    fn with_model_files(
+        &self,
+        file: &Candidate,
+        capacity_bytes: u64,
+        options: &PlanOptions,
+    ) -> Result<Option<Plan>, PlanError> {
+        if !has_weights_in_files(self.program) {
+            return Ok(None);
+        }
+        let outputs = self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?;
+        let budget_bytes = outputs.map_or(0, |plan| plan.statistics.host_bytes);
+        let host_limit = Some(HostLimit { budget_bytes, on_disk: OnDisk::ModelFiles });
+        let whole = (minimum_budget(file, self.limits).0 <= capacity_bytes).then_some((file, None));
+        let finest = Cutting::new(self.program, least_limit_bytes(self.program), self.limits, self.costs);
+        match (Planner { host_limit, thorough: false, ..*self }).within_budget(whole, finest, capacity_bytes, options) {
+            Ok(plan) => Ok(Some(plan).filter(|plan| plan.statistics.host_bytes <= budget_bytes)),
+            // Nothing has a placement.
+            Err(PlanError::Check { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The same within a capacity, or how many bytes would do for what was found where nothing fits. Its bound is what its launches take

@@ -1,6 +1,6 @@
 //! Plans whose residency and repeats are decided together ([`crate::joint_offload`]).
 
-use crate::backing_stores::{backing_stores, BackingStores};
+use crate::backing_stores::{backing_stores, BackingStores, OnDisk};
 use crate::error::PlanError;
 use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
 use crate::liveness::{liveness, Liveness};
@@ -118,7 +118,7 @@ impl Planner<'_> {
         let host_limit = JointLimits {
             device_bytes: bytes_of_share(capacity_bytes, share),
             host_bytes: self.host_bytes(),
-            changing_away: self.host_limit.is_some_and(|host_limit| host_limit.changing_on_disk),
+            changing_away: self.host_limit.is_some_and(|host_limit| host_limit.on_disk == OnDisk::Changing),
         };
         move |lost_bytes| {
             let mut room_bytes = host_limit.host_bytes;

@@ -1,13 +1,14 @@
 //! The fastest plan within a budget: launches whole or in parts, in their own order, with early updates or with few barriers;
 //! what moves, moves gap by gap, or all together with what is computed again.
 
-use crate::backing_stores::HostLimit;
+use crate::backing_stores::{has_weights_in_files, HostLimit, OnDisk};
 use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::plan::Plan;
 use crate::residency::OccupancyLimit;
 use crate::split::split_barriers;
 use crate::tuning::{SEARCH_WORK_BY_GAP, SLOW, SLOW_ENOUGH_TO_CUT};
+use forebay_model::program::Program;
 use forebay_offload::share_search::ShareSearch;
 
 use super::candidate::{split, Candidate, Orders};
@@ -21,6 +22,15 @@ fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool
     (excess_bytes(plan), plan.statistics.predicted_ns) < (excess_bytes(other), other.statistics.predicted_ns)
 }
 
+/// What may be on a disk, the least first.
+fn ways_to_disk(program: &Program, options: &PlanOptions) -> &'static [OnDisk] {
+    match options.spill {
+        true => &[OnDisk::Unchanging, OnDisk::Changing],
+        false if has_weights_in_files(program) => &[OnDisk::ModelFiles],
+        false => &[],
+    }
+}
+
 impl Planner<'_> {
     /// The fastest plan within a capacity. `whole` is the program as it comes and with the fewest barriers, where the capacity
     /// holds each of its launches; `finest` the program cut as finely as it can be.
@@ -31,13 +41,14 @@ impl Planner<'_> {
         capacity_bytes: u64,
         options: &PlanOptions,
     ) -> Result<Plan, PlanError> {
-        let spill_beyond_bytes = options.host_budget_bytes.filter(|_| options.spill);
+        let ways = ways_to_disk(self.program, options);
+        let spill_beyond_bytes = options.host_budget_bytes.filter(|_| !ways.is_empty());
         let (early, cuttings, early_parts): (_, Vec<Cutting>, Vec<_>);
         let mut best: Option<(Plan, &Candidate)> = None;
         if let Some((file, reordered)) = whole {
             early = Candidate::early(self.program, options.order, self.costs);
             let orders = Orders { file, early: early.as_ref(), reordered };
-            let (plan, candidate) = self.within(orders, capacity_bytes, spill_beyond_bytes)?;
+            let (plan, candidate) = self.within(orders, capacity_bytes, spill_beyond_bytes, ways)?;
             best = Some((self.with_split_barriers(plan), candidate));
         }
         let is_slow =
@@ -53,7 +64,7 @@ impl Planner<'_> {
             }
             let planner = Planner { costs, cut: true, ..*self };
             let orders = Orders { file, early: early.as_ref(), reordered: None };
-            let (plan, candidate) = match planner.within(orders, capacity_bytes, spill_beyond_bytes) {
+            let (plan, candidate) = match planner.within(orders, capacity_bytes, spill_beyond_bytes, ways) {
                 // What has no placement is no candidate; another may have one.
                 Err(PlanError::Check { .. }) => continue,
                 found => found?,
@@ -68,8 +79,8 @@ impl Planner<'_> {
         best.ok_or_else(|| PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") })
     }
 
-    /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, goes
-    /// to disk: nothing if possible, what steps change only if necessary.
+    /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, is on a disk as
+    /// far as the `ways` allow, which are tried one after the other: nothing if possible, what steps change only if necessary.
     ///
     /// A disk may fail while nothing has changed, and not after: where one is used, updates come last.
     fn within<'v>(
@@ -77,12 +88,14 @@ impl Planner<'_> {
         Orders { file, early, reordered }: Orders<'v>,
         capacity_bytes: u64,
         spill_beyond_bytes: Option<u64>,
+        ways: &[OnDisk],
     ) -> Result<(Plan, &'v Candidate), PlanError> {
-        let mut plan = self.out_of_core(early.unwrap_or(file), reordered, capacity_bytes)?;
+        let first = early.filter(|_| self.host_limit.is_none()).unwrap_or(file);
+        let mut plan = self.out_of_core(first, reordered, capacity_bytes)?;
         let Some(budget_bytes) = spill_beyond_bytes else { return Ok(plan) };
-        for changing_on_disk in [false, true] {
+        for &on_disk in ways {
             if plan.0.statistics.host_bytes > budget_bytes {
-                let host_limit = Some(HostLimit { budget_bytes, changing_on_disk });
+                let host_limit = Some(HostLimit { budget_bytes, on_disk });
                 plan = Planner { host_limit, ..*self }.out_of_core(file, reordered, capacity_bytes)?;
             }
         }
@@ -117,7 +130,7 @@ impl Planner<'_> {
             best = other.map(|other| (other, candidate)).or(best);
         }
         let is_slow = |best: &(Filled, _)| best.0.step_ns as f64 > self.in_core_ns as f64 * SLOW;
-        if !self.cut && best.as_ref().is_none_or(|best| is_slow(best) && !self.work_is_spent()) {
+        if !self.cut && !self.one_pool && best.as_ref().is_none_or(|best| is_slow(best) && !self.work_is_spent()) {
             let other = self.together(file, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
             best = other.map(|other| (other, file)).or(best);
         }

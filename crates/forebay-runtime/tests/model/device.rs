@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
-use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
+use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, Readable, TraceRecord};
 use forebay_queue::shim::sync::{Condvar, Mutex};
 use forebay_queue::shim::{lock, thread, wait};
 
@@ -181,6 +181,10 @@ impl Device for ModelDevice {
     }
 
     fn create_spill(&self, _: &Path, _: u64) -> Result<MemoryId, DeviceError> {
+        Ok(MemoryId(lock(&self.shared.state).id()))
+    }
+
+    fn create_read_only(&self, _: Arc<dyn Readable>) -> Result<MemoryId, DeviceError> {
         Ok(MemoryId(lock(&self.shared.state).id()))
     }
 

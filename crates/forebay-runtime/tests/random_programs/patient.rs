@@ -23,7 +23,7 @@ impl PatientDevice {
 impl Device for PatientDevice {
     forward! {
         inner: limits workspace_bytes host_workspace_bytes create_heap destroy_heap create_reservation create_placed create_host_block
-        create_spill destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover
+        create_spill create_read_only destroy_memory create_stream destroy_stream create_event destroy_event submit synchronize recover
         event_time write_host read_host join take_index_fault usage set_trace take_trace
     }
 
