@@ -5,7 +5,7 @@ mod common;
 use std::fs::File;
 use std::process::{Command, Output};
 
-use common::{assert_says, failure, forebay, message, number, Folder};
+use common::{assert_says, failure, forebay, json, message, number, Folder};
 use forebay::data::npy;
 use forebay::Tensor;
 
@@ -91,6 +91,28 @@ fn a_run_takes_no_more_memory_than_its_budgets() {
             "{memory}"
         );
     }
+}
+
+/// One pool: what the limit does not hold is read from the file of the weights, and nothing is written.
+#[test]
+fn a_model_larger_than_the_limit_runs_from_its_file() {
+    let folder = Folder::new();
+    let model = matrices(&folder, 16, 2048).expect("256 MiB without room");
+    npy::write(&folder.path("x.npy"), &Tensor::from_f32(&[1, 2048], &[1.0; 2048])).unwrap();
+    let input = format!("x={}", folder.text("x.npy"));
+    let run = |limit: &str| json(&["run", &model, "--input", &input, "--threads", "2", "--memory-limit", limit]);
+    let whole = run("1GiB");
+    assert_eq!(whole["model_files_bytes"], 0);
+    assert!(whole["resident_peak_bytes"].as_u64().unwrap() > 256 << 20, "{whole}");
+    let limited = run("160MiB");
+    let number = |key: &str| limited[key].as_u64().unwrap_or_else(|| panic!("{key} in {limited}"));
+    assert!(number("resident_peak_bytes") <= 160 << 20, "{limited}");
+    assert!(number("bytes_from_model_files") > 128 << 20 && number("spill_bytes") == 0, "{limited}");
+    let flags = ["--input", &input, "--threads", "2", "--memory-limit"];
+    let error = failure(1, &[&["run", &model], &flags[..], &["20MiB"]].concat());
+    let least = error.split("at least ").nth(1).and_then(|rest| rest.split(',').next()).expect("a way out");
+    let least = run(least);
+    assert!(least["model_files_bytes"].as_u64().unwrap() > 200 << 20, "{least}");
 }
 
 /// Neither does training, whose parameters and state also pass from the training plan to the one for validation and back.

@@ -5,11 +5,13 @@
 //! |---|---|
 //! | [`mod@contract`] | the contract tests that every device has to pass |
 //! | [`lacking`] | a device that lacks kernels |
+//! | [`read_only`] | memories that are only read |
 //! | [`refusing`] | a device that refuses calls |
 
 pub mod contract;
 pub mod lacking;
 pub mod local_communicator;
+pub mod read_only;
 pub mod refusing;
 
 pub use lacking::Lacking;

@@ -1,4 +1,4 @@
-//! Spill files: bytes come back as they were, whatever the offsets; what a disk can do wrong is said once and for all; and
+//! Files: bytes come back as they were, whatever the offsets; what a disk can do wrong is said once and for all; and
 //! nothing is left behind in the folder.
 
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::{Device, DeviceError};
+use forebay_device_testing::read_only::bytes_that_are_only_read;
 use forebay_testing::Random;
 
 const MIB: u64 = 1 << 20;
@@ -252,4 +253,12 @@ fn a_slow_disk_takes_its_time_and_no_worker() {
     bench.device.wait_event(event, 1).unwrap();
     assert!(start.elapsed() >= Duration::from_millis(490), "2 MiB at 4 MiB/s took {:?}", start.elapsed());
     bench.step(&mut Random::new(9), "after the slow copy");
+}
+
+#[test]
+fn bytes_that_are_only_read_come_as_they_are() {
+    bytes_that_are_only_read(&host(HostOptions::default()));
+    // The buffers for spill files do not fit, and are not needed.
+    let tight = HostOptions { host_memory_bytes: Some(6 * MIB), ..HostOptions::default() };
+    bytes_that_are_only_read(&host(tight));
 }

@@ -460,10 +460,9 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::error::PlanError;
-    use crate::plan::Plan;
+    use crate::plan::{MemoryKind, Plan};
     use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, training_program};
-    use forebay_model::program::Role;
+    use crate::testing::{limits, training_program, with_constants_in_file};
 
     fn planned(program: &Program, device_bytes: Option<u64>, host_bytes: Option<u64>) -> Result<Plan, PlanError> {
         let options = PlanOptions {
@@ -473,7 +472,11 @@ mod tests {
             check: true,
             ..PlanOptions::default()
         };
-        plan(program, &options, &limits(), &estimate(program, &limits()))
+        plan_program(program, &options)
+    }
+
+    fn plan_program(program: &Program, options: &PlanOptions) -> Result<Plan, PlanError> {
+        plan(program, options, &limits(), &estimate(program, &limits()))
     }
 
     /// A program, a device budget between the smallest and the peak, and the least host budget for it.
@@ -558,5 +561,49 @@ mod tests {
             }
         }
         assert!(seen.contains(&3) && seen.contains(&4), "{seen:?}");
+    }
+
+    /// Where constants of a plan are between steps.
+    fn kinds_of_constants(program: &Program, plan: &Plan) -> BTreeSet<MemoryKind> {
+        let constants = plan.persistent.iter().zip(&program.persistent);
+        let constants = constants.filter(|(_, named)| program.buffer(named.operand.buffer).role == Role::Constant);
+        constants.flat_map(|(home, _)| &home.pieces).map(|(_, region)| plan.memory(region.memory).kind).collect()
+    }
+
+    #[test]
+    fn constants_in_files_are_never_spilled_and_need_no_folder() {
+        let (mut mixed, mut without_folder) = (0, 0);
+        for seed in 1..5 {
+            let (program, device_bytes, least_bytes) = tight(seed, 30);
+            let in_file = with_constants_in_file(program.clone());
+            for part in [0, 25, 50, 75] {
+                let what = format!("seed {seed}, {part} %");
+                let needed_bytes = planned(&program, device_bytes, None).unwrap().statistics.host_bytes;
+                let budget = Some(least_bytes + (needed_bytes - least_bytes) * part / 100);
+                let plan = planned(&in_file, device_bytes, budget).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let kinds = kinds_of_constants(&in_file, &plan);
+                assert!(!kinds.contains(&MemoryKind::SpillFile), "{what}: {kinds:?}");
+                let found = &plan.statistics;
+                assert!(found.bytes_from_model_files <= found.bytes_from_disk, "{what}: {found:?}");
+                mixed += usize::from(found.spill_bytes > 0 && found.model_files_bytes > 0);
+                let options = PlanOptions {
+                    device_budget_bytes: device_bytes,
+                    host_budget_bytes: budget,
+                    check: true,
+                    ..PlanOptions::default()
+                };
+                match plan_program(&in_file, &options) {
+                    Ok(plan) => {
+                        let found = &plan.statistics;
+                        assert!(Some(found.host_bytes) <= budget, "{what}: {found:?}");
+                        assert_eq!(found.spill_bytes, 0, "{what}");
+                        without_folder += usize::from(found.model_files_bytes > 0);
+                    }
+                    Err(PlanError::HostBudget { spilled, .. }) => assert!(!spilled, "{what}"),
+                    Err(error) => panic!("{what}: {error}"),
+                }
+            }
+        }
+        assert!(mixed > 3 && without_folder > 3, "{mixed} plans spill, too, {without_folder} need no folder");
     }
 }

@@ -7,7 +7,7 @@ use forebay_model::program::Role;
 pub(crate) const HOST_STREAM: &str = "host";
 
 /// How a memory of a plan is obtained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryKind {
     /// Addresses into which the prologue maps tiles of the plan's heaps.
     Reservation,

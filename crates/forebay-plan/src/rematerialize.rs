@@ -57,6 +57,8 @@ pub enum Pool {
         /// Whether what was found is improved.
         thorough: bool,
     },
+    /// The same, where weights in files take memory only while launches use them.
+    SharedWithFiles,
 }
 
 /// Looks for a step whose live bytes stay within a limit; the one that exceeds it least where none was found. `costs` are those of the
@@ -69,7 +71,7 @@ pub fn rematerialize(
     pool: Pool,
     origins: Option<Vec<usize>>,
 ) -> Rematerialized {
-    let whole = Step::new(program, live, costs);
+    let whole = Step::new(program, live, costs, pool == Pool::SharedWithFiles);
     let in_parts = origins.is_some();
     let origins = origins.unwrap_or_else(|| whole.origins.clone());
     let step = Step { one_pool: pool != Pool::OfDevice, origins, ..whole };

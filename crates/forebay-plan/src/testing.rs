@@ -1,7 +1,11 @@
 //! Small programs for the tests of this crate.
 
+use std::sync::Arc;
+
 use forebay_base::{DataType, Kernel, TensorDesc};
+use forebay_model::graph::TensorType;
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
+use forebay_model::tensor::{Contents, FileRange, SourceFile};
 pub(crate) use forebay_testing::Random;
 
 /// Builds programs of packed float32 buffers, launch by launch.
@@ -93,6 +97,22 @@ pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Prog
         .map(|layer| (if random.once_in(4) { Role::Constant } else { Role::Parameter }, random.index(layer + 1)))
         .collect();
     training_program(size_bytes, &layers)
+}
+
+/// The same program with its constants in a file. Nothing reads it.
+pub(crate) fn with_constants_in_file(mut program: Program) -> Program {
+    let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let metadata = std::fs::metadata(path).expect("this crate has a manifest");
+    let file = Arc::new(SourceFile::closed(path, &metadata, Arc::default()));
+    let is_constant = |named: &&NamedOperand| program.buffer(named.operand.buffer).role == Role::Constant;
+    let in_file = |named: &NamedOperand| {
+        let ty = TensorType::new(DataType::Float32, &named.shape);
+        let bytes = 0..program.buffer(named.operand.buffer).size_bytes;
+        let contents = Contents::stored(&named.name, ty, FileRange { file: file.clone(), bytes });
+        (named.operand.buffer, contents.expect("a constant fills its buffer"))
+    };
+    program.contents = program.persistent.iter().filter(is_constant).map(in_file).collect();
+    program
 }
 
 /// A training-like program: a chain forward with skips, a chain backward that uses the forward values, updates at the end. Each

@@ -114,8 +114,12 @@ pub const ONE_POOL_ATTEMPTS: u64 = 9;
 pub const ONE_POOL_CUT_PARTS: u64 = 64;
 /// Attempts to find the smallest budget that does, where the one that was given does not.
 pub const ONE_POOL_LEAST_ROUNDS: usize = 3;
-/// The next budget to try is larger by this fraction (one part in this many), where weights are read from the model's files.
-pub const MODEL_FILES_LEAST_PARTS: u64 = 8;
+/// Attempts with less and less to fill, where weights are read from the model's files and what fits by its bytes finds no addresses.
+pub const MODEL_FILES_ATTEMPTS: usize = 4;
+/// What would do is looked for in steps of this fraction (one part in this many).
+pub const MODEL_FILES_CUT_PARTS: u64 = 16;
+/// Attempts to find the smallest budget that does, where the one that was given does not.
+pub const MODEL_FILES_LEAST_ROUNDS: usize = 8;
 
 /// Parts of what file order's peak leaves next to parameters and state, in percent, that groups of launches may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try. Of twelve steps of the

@@ -2,6 +2,7 @@
 
 use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{Device, DeviceError};
+use forebay_device_testing::read_only::bytes_that_are_only_read;
 use forebay_testing::parts::skipped;
 use forebay_testing::Random;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
@@ -104,4 +105,10 @@ fn a_folder_that_is_not_there_is_named() {
     let error = device.create_spill("/no/such/folder".as_ref(), 1).unwrap_err();
     assert!(matches!(&error, DeviceError::Spill { .. }), "{error:?}");
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
+}
+
+#[test]
+fn bytes_that_are_only_read_come_as_they_are() {
+    let Some(device) = device() else { return };
+    bytes_that_are_only_read(&device);
 }

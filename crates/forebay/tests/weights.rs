@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::training::{Loss, Optimizer, TrainingOptions};
-use forebay::{command_lines, EngineOptions, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer};
+use forebay::training::{LoraOptions, Loss, Optimizer, TrainingOptions};
+use forebay::{
+    command_lines, EngineOptions, Error, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer,
+};
 use forebay_golden::{host, onnx, trainer, trainer_options};
+use forebay_plan::PlanError;
 use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT4};
 
 const ROWS: usize = 32;
@@ -93,10 +96,13 @@ fn session(model: &Model, engine: EngineOptions) -> Result<Session, forebay::Err
     Session::new(model, &options)
 }
 
+fn run(model: &Model, engine: EngineOptions) -> BTreeMap<String, Tensor> {
+    session(model, engine).unwrap().run(batch()).unwrap()
+}
+
 #[test]
 fn weights_are_the_same_from_wherever_they_come() {
     let folder = tempfile::tempdir().unwrap();
-    let run = |model: &Model, engine: EngineOptions| session(model, engine).unwrap().run(batch()).unwrap();
     let train = |model: &Model, engine: EngineOptions| {
         let options = trainer_options(training(), engine);
         let mut trainer = Trainer::new(model.clone(), options).unwrap();
@@ -301,4 +307,92 @@ fn weights_may_have_4_bits() {
     let outputs = session.run([("x".to_string(), x)].into()).unwrap();
     // Lower halves first: 1 2 -8, -1 0 7, -4 -7 5, less 1, times 0.5.
     assert_eq!(outputs["product"].to_f32().unwrap(), [0.0, 0.5, -4.5, -6.0, -8.5, 7.0]);
+}
+
+/// Matrices one after the other, each followed by a function, in a file of their own.
+fn chain(folder: &Path) -> Model {
+    const COUNT: usize = 8;
+    let (mut data, mut initializers, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut last = "x".to_string();
+    for layer in 0..COUNT {
+        let (weight, product, value) = (format!("w{layer}"), format!("m{layer}"), format!("h{layer}"));
+        initializers.push(onnx::external(&weight, &[WIDTH, WIDTH], "chain.bin", data.len() as u64));
+        let numbers = (0..WIDTH * WIDTH).map(|i| ((i * 7919 + layer * 104_729) % 1009) as f32 / 5040.0 - 0.1);
+        data.extend(numbers.flat_map(f32::to_le_bytes));
+        nodes.push(onnx::node("MatMul", &[&last, &weight], &product, &[]));
+        nodes.push(onnx::node("Tanh", &[&product], &value, &[]));
+        last = value;
+    }
+    let sizes = [ROWS, WIDTH];
+    std::fs::write(folder.join("chain.bin"), data).unwrap();
+    std::fs::write(folder.join("chain.onnx"), onnx::model(&nodes, &initializers, ("x", &sizes), (&last, &sizes)))
+        .unwrap();
+    Model::from_file(folder.join("chain.onnx")).unwrap()
+}
+
+/// A device that holds two matrices, and a host that holds what it must.
+fn little(model: &Model) -> EngineOptions {
+    let with_host =
+        |bytes| host(2).check(true).simulate_device(MemorySize::Bytes(1 << 20)).host_memory(MemorySize::Bytes(bytes));
+    match session(model, with_host(1)).err() {
+        Some(Error::Plan(PlanError::HostBudget { needed_bytes, spilled: false, .. })) => with_host(needed_bytes),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn weights_that_fit_nowhere_are_read_from_their_file_in_each_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = chain(folder.path());
+    let expected = run(&model, host(2));
+    let engine = little(&model);
+    let Some(MemorySize::Bytes(host_bytes)) = engine.memory.host_memory else { panic!("{engine:?}") };
+    let mut tight = session(&model, engine.clone()).unwrap();
+    for _ in 0..3 {
+        assert_eq!(tight.run(batch()).unwrap(), expected);
+    }
+    let found = tight.plan().unwrap().statistics.clone();
+    assert!(found.model_files_bytes > 6 * 4 * (WIDTH * WIDTH) as u64, "{found:?}");
+    assert!(found.bytes_from_model_files > found.model_files_bytes / 2 && found.spill_bytes == 0, "{found:?}");
+    let usage = tight.usage();
+    assert!(usage.heap_peak_bytes <= 1 << 20 && usage.host_peak_bytes <= host_bytes, "{usage:?}");
+    assert_eq!(usage.disk_peak_bytes, 0);
+    // A file in the place of the one that is open makes no difference; a change of it is found, each time.
+    let file = folder.path().join("chain.bin");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    assert_eq!(tight.run(batch()).unwrap(), expected);
+    std::fs::write(&file, &bytes).unwrap();
+    let model = Model::from_file(folder.path().join("chain.onnx")).unwrap();
+    let mut tight = session(&model, engine).unwrap();
+    assert_eq!(tight.run(batch()).unwrap(), expected);
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(bytes.len() as u64 / 2).unwrap();
+    for _ in 0..2 {
+        let error = tight.run(batch()).unwrap_err().to_string();
+        assert!(error.contains("chain.bin") && error.contains("was changed after the model was read"), "{error}");
+    }
+}
+
+/// Weights that adapters leave as they are need no memory of their own in training either.
+#[test]
+fn adapters_train_with_frozen_weights_in_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = LoraOptions::new("w*");
+    options.rank = 2;
+    let model = chain(folder.path()).with_adapters(&options).unwrap();
+    let training = || TrainingOptions::new(Loss::MeanSquaredError, Optimizer::adam(0.01));
+    let train = |engine: EngineOptions| {
+        let mut trainer = Trainer::new(model.clone(), trainer_options(training(), engine)).unwrap();
+        let losses: Vec<u32> = (0..3).map(|_| trainer.step(batch(), input()).unwrap().loss.to_bits()).collect();
+        (losses, trainer.parameters().unwrap(), trainer.statistics().clone())
+    };
+    let free = train(host(2));
+    let with_host =
+        |bytes| host(2).check(true).simulate_device(MemorySize::Bytes(2 << 20)).host_memory(MemorySize::Bytes(bytes));
+    let refused = Trainer::new(model.clone(), trainer_options(training(), with_host(1))).err();
+    let Some(Error::Plan(PlanError::HostBudget { needed_bytes, .. })) = refused else { panic!("{refused:?}") };
+    let tight = train(with_host(needed_bytes));
+    assert!(tight.2.model_files_bytes > 0 && tight.2.spill_bytes == 0, "{:?}", tight.2);
+    assert!((&tight.0, &tight.1) == (&free.0, &free.1), "other bits");
 }

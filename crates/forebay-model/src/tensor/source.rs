@@ -97,8 +97,10 @@ impl SourceFile {
         // A file without a name cannot be opened again.
         let named = self.stamp.is_some();
         let file = named.then(|| self.kept_open(&self.direct, forebay_limits::open_direct)).and_then(Result::ok);
-        let Some(file) = file else { return self.read(what, offset_bytes, into) };
-        self.check(&file, what)?;
+        // Another file may have the name by now, while this one is still open.
+        let Some(file) = file.filter(|file| self.check(file, what).is_ok()) else {
+            return self.read(what, offset_bytes, into);
+        };
         match direct::read(&file, offset_bytes, into) {
             // The file system takes the flag, and not the reads.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.read(what, offset_bytes, into),

@@ -1,16 +1,19 @@
 //! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed. Where that does
 //! not suffice, weights are dropped that the model's files have, and read there again.
 
+use std::iter;
 use std::ops::Range;
 
 use crate::backing_stores::{has_weights_in_files, HostLimit, OnDisk};
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
-use crate::partition::least_limit_bytes;
 use crate::plan::Plan;
 use crate::rematerialize::{rematerialize, Pool, Rematerialized};
-use crate::tuning::{MODEL_FILES_LEAST_PARTS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS};
+use crate::tuning::{
+    MODEL_FILES_ATTEMPTS, MODEL_FILES_CUT_PARTS, MODEL_FILES_LEAST_ROUNDS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS,
+    ONE_POOL_LEAST_ROUNDS,
+};
 
 use super::candidate::{minimum_budget, Candidate};
 use super::cutting::Cutting;
@@ -23,6 +26,9 @@ enum Found {
     /// None; how many bytes would do for what was found.
     Least(u64),
 }
+
+/// A plan within a capacity, and what it runs; or how many bytes would do.
+type Attempted = Result<(Plan, Candidate), u64>;
 
 impl Planner<'_> {
     /// The fastest plan in which nothing but outputs crosses between host and device, and weights where recomputing does not suffice:
@@ -45,24 +51,17 @@ impl Planner<'_> {
             Found::Plan(plan) => return Ok(*plan),
             Found::Least(bytes) => bytes.max(capacity_bytes.saturating_add(1)).max(range_bytes.start),
         };
-        if let Some(plan) = self.with_model_files(file, capacity_bytes, options)? {
-            return Ok(plan);
-        }
         let (_, launch) = minimum_budget(file, self.limits);
         if !options.names_least {
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
         }
-        let mut bytes = range_bytes.start.max(capacity_bytes.saturating_add(1));
-        while has_weights_in_files(self.program) && bytes < least_bytes {
-            let capacity_bytes = bytes.next_multiple_of(tile_bytes);
-            if self.with_model_files(file, capacity_bytes, options)?.is_some() {
-                return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: capacity_bytes, launch });
-            }
-            bytes += bytes.div_ceil(MODEL_FILES_LEAST_PARTS);
-        }
         // A search with more to fill need not find what one with less found.
         let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
-        for _ in 0..ONE_POOL_LEAST_ROUNDS {
+        let (rounds, parts) = match has_weights_in_files(self.program) {
+            true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_CUT_PARTS),
+            false => (ONE_POOL_LEAST_ROUNDS, ONE_POOL_CUT_PARTS),
+        };
+        for _ in 0..rounds {
             if least_bytes >= range_bytes.end {
                 break;
             }
@@ -71,38 +70,13 @@ impl Planner<'_> {
                 Found::Plan(_) => {
                     return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: capacity_bytes, launch });
                 }
-                Found::Least(bytes) => least_bytes = bytes.max(least_bytes + least_bytes / ONE_POOL_CUT_PARTS),
+                Found::Least(bytes) => least_bytes = bytes.max(least_bytes + least_bytes / parts),
             }
         }
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high_bytes, launch })
     }
 
-    /// A plan in which nothing leaves the device but weights that the model's files have, and only outputs cross to the host; none where
-    /// that needs more than the capacity.
-    fn with_model_files(
-        &self,
-        file: &Candidate,
-        capacity_bytes: u64,
-        options: &PlanOptions,
-    ) -> Result<Option<Plan>, PlanError> {
-        if !has_weights_in_files(self.program) {
-            return Ok(None);
-        }
-        let outputs = self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?;
-        let budget_bytes = outputs.map_or(0, |plan| plan.statistics.host_bytes);
-        let host_limit = Some(HostLimit { budget_bytes, on_disk: OnDisk::ModelFiles });
-        let whole = (minimum_budget(file, self.limits).0 <= capacity_bytes).then_some((file, None));
-        let finest = Cutting::new(self.program, least_limit_bytes(self.program), self.limits, self.costs);
-        match (Planner { host_limit, thorough: false, ..*self }).within_budget(whole, finest, capacity_bytes, options) {
-            Ok(plan) => Ok(Some(plan).filter(|plan| plan.statistics.host_bytes <= budget_bytes)),
-            // Nothing has a placement.
-            Err(PlanError::Check { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The same within a capacity, or how many bytes would do for what was found where nothing fits. Its bound is what its launches take
-    /// wherever bytes are.
+    /// The same within a capacity, or how many bytes would do for what was found where nothing fits.
     fn in_one_pool(
         &self,
         file: &Candidate,
@@ -110,8 +84,47 @@ impl Planner<'_> {
         capacity_bytes: u64,
         options: &PlanOptions,
     ) -> Result<Found, PlanError> {
-        let early = Candidate::early(self.program, options.order, self.costs);
-        let mut least_bytes = match self.recomputing(file, early.as_ref(), capacity_bytes)? {
+        let recomputing = |planner: &Planner, candidate: &Candidate| {
+            let early = Candidate::early(planner.program, options.order, planner.costs);
+            planner.recomputing(candidate, early.as_ref(), capacity_bytes)
+        };
+        let has_files = has_weights_in_files(self.program);
+        let least_bytes = if has_files && self.lasting_bytes() > capacity_bytes {
+            u64::MAX
+        } else {
+            match self.whole_or_in_parts(file, finest, capacity_bytes, options, &recomputing)? {
+                Found::Least(bytes) if has_files => bytes,
+                found => return Ok(found),
+            }
+        };
+        let outputs = self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?;
+        let budget_bytes = outputs.map_or(0, |plan| plan.statistics.host_bytes);
+        let host_limit = Some(HostLimit { budget_bytes, on_disk: OnDisk::ModelFiles });
+        let planner = Planner { host_limit, thorough: false, ..*self };
+        let reading = |planner: &Planner, candidate: &Candidate| planner.reading_files(candidate, capacity_bytes);
+        Ok(match planner.whole_or_in_parts(file, finest, capacity_bytes, options, &reading)? {
+            Found::Least(bytes) => Found::Least(bytes.min(least_bytes)),
+            found => found,
+        })
+    }
+
+    /// Bytes that last from step to step.
+    fn lasting_bytes(&self) -> u64 {
+        let lasting = self.program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
+        lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// What `attempt` finds for launches whole, or else for launches in parts. The bound of a plan is what its launches take wherever bytes
+    /// are.
+    fn whole_or_in_parts(
+        &self,
+        file: &Candidate,
+        finest: Option<&Cutting>,
+        capacity_bytes: u64,
+        options: &PlanOptions,
+        attempt: &dyn Fn(&Planner, &Candidate) -> Result<Attempted, PlanError>,
+    ) -> Result<Found, PlanError> {
+        let mut least_bytes = match attempt(self, file)? {
             Ok((plan, candidate)) => {
                 let plan = with_bound(self.with_split_barriers(plan), &candidate, u64::MAX, options);
                 return Ok(Found::Plan(Box::new(plan)));
@@ -126,8 +139,7 @@ impl Planner<'_> {
             let origins = parts.partition.origins();
             let (program, origins) = (&parts.partition.program, Some(&origins[..]));
             let planner = Planner { program, costs, cut: true, thorough: false, origins, ..*self };
-            let early = Candidate::early(planner.program, options.order, costs);
-            match planner.recomputing(file, early.as_ref(), capacity_bytes)? {
+            match attempt(&planner, file)? {
                 Ok((plan, candidate)) => {
                     let mut plan = planner.with_split_barriers(plan);
                     parts.note(&mut plan);
@@ -141,6 +153,44 @@ impl Planner<'_> {
         Ok(best.map_or(Found::Least(least_bytes), |plan| Found::Plan(Box::new(plan))))
     }
 
+    /// A plan of one order within a capacity, with weights read from files, and recomputation where that does not suffice; how many bytes
+    /// would do where there is none.
+    fn reading_files(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Attempted, PlanError> {
+        let within = |recomputing: &Candidate, capacity_bytes: u64| {
+            let budget_bytes = self.host_limit.map_or(u64::MAX, |limit| limit.budget_bytes);
+            match self.out_of_core(recomputing, None, capacity_bytes) {
+                Ok((plan, _)) => Ok(Some(plan).filter(|plan| plan.statistics.host_bytes <= budget_bytes)),
+                // Nothing has a placement.
+                Err(PlanError::Check { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let mut needed_bytes = capacity_bytes + capacity_bytes.div_ceil(MODEL_FILES_CUT_PARTS);
+        let mut tightest = None;
+        // Limits are few round numbers, so that about the same capacity has the same plan.
+        let limits = iter::successors(Some(rounded_down(capacity_bytes)), |&bytes| Some(rounded_down(bytes - 1)));
+        for limit_bytes in limits.take_while(|&bytes| bytes > 1).take(MODEL_FILES_ATTEMPTS) {
+            let (found, recomputing) = self.with_limit(candidate, limit_bytes);
+            let least_bytes = found.peak_bytes.max(minimum_budget(&recomputing, self.limits).0);
+            if least_bytes > capacity_bytes {
+                needed_bytes = needed_bytes.max(least_bytes);
+                tightest = Some(recomputing);
+                break;
+            }
+            if let Some(plan) = within(&recomputing, capacity_bytes)? {
+                return Ok(Ok((plan, recomputing)));
+            }
+            tightest = Some(recomputing);
+        }
+        for _ in 0..MODEL_FILES_CUT_PARTS {
+            if tightest.as_ref().map_or(Ok(None), |tightest| within(tightest, needed_bytes))?.is_some() {
+                return Ok(Err(needed_bytes));
+            }
+            needed_bytes += needed_bytes.div_ceil(MODEL_FILES_CUT_PARTS / 2);
+        }
+        Ok(Err(u64::MAX))
+    }
+
     /// A plan of a program with recomputation: with early updates where these do, since they leave more to what is kept; how many bytes
     /// would do where neither fits.
     fn recomputing(
@@ -148,7 +198,7 @@ impl Planner<'_> {
         file: &Candidate,
         early: Option<&Candidate>,
         capacity_bytes: u64,
-    ) -> Result<Result<(Plan, Candidate), u64>, PlanError> {
+    ) -> Result<Attempted, PlanError> {
         let mut least_bytes = u64::MAX;
         for (number, candidate) in early.into_iter().chain([file]).enumerate() {
             let planner = Planner { thorough: self.thorough && number == 0, ..*self };
@@ -161,11 +211,7 @@ impl Planner<'_> {
     }
 
     /// A plan of one order within a capacity. What fits by its bytes need not have addresses: then less is filled.
-    fn recomputed(
-        &self,
-        candidate: &Candidate,
-        capacity_bytes: u64,
-    ) -> Result<Result<(Plan, Candidate), u64>, PlanError> {
+    fn recomputed(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Attempted, PlanError> {
         for attempt in 0..ONE_POOL_ATTEMPTS {
             let parts = attempt + attempt.pow(3) / ONE_POOL_CUT_PARTS;
             let limit_bytes = capacity_bytes - capacity_bytes / ONE_POOL_CUT_PARTS * parts;
@@ -190,7 +236,11 @@ impl Planner<'_> {
     pub(super) fn with_limit(&self, candidate: &Candidate, limit_bytes: u64) -> (Rematerialized, Candidate) {
         let ordered = Ordered { program: candidate.apart.clone(), ..candidate.ordered.clone() };
         let live = liveness(&ordered.program, false).with_all_accesses();
-        let pool = if self.one_pool { Pool::Shared { thorough: self.thorough } } else { Pool::OfDevice };
+        let pool = match self.host_limit {
+            Some(_) if self.one_pool => Pool::SharedWithFiles,
+            _ if self.one_pool => Pool::Shared { thorough: self.thorough },
+            _ => Pool::OfDevice,
+        };
         let origin = |origins: &[usize]| ordered.sources.iter().map(|&source| origins[source]).collect();
         let origins = self.origins.filter(|_| self.one_pool).map(origin);
         let found = rematerialize(&ordered.program, &live, &candidate.costs, limit_bytes, pool, origins);
@@ -199,12 +249,19 @@ impl Planner<'_> {
     }
 }
 
+/// The next lower number of five significant binary digits.
+fn rounded_down(bytes: u64) -> u64 {
+    let digits = bytes.checked_ilog2().unwrap_or(0).saturating_sub(4);
+    bytes >> digits << digits
+}
+
 #[cfg(test)]
 mod tests {
     use crate::cost::estimate;
     use crate::error::PlanError;
     use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::testing::{limits, random_training_program, training_program, with_constants_in_file, Random};
+    use forebay_model::program::{Program, Role};
 
     #[test]
     fn within_one_pool_only_outputs_are_copied() {
@@ -241,5 +298,50 @@ mod tests {
             }
         }
         assert!(recomputing > 5, "{recomputing} plans recompute");
+    }
+
+    /// Plans of programs with constants in a file, next to plans of the same programs without.
+    #[test]
+    fn weights_in_files_are_dropped_and_read_again_and_nothing_else_moves() {
+        let (mut reading, mut smaller) = (0, 0);
+        for seed in 1..7 {
+            let mut random = Random::new(seed);
+            let layer =
+                |layer| (if layer % 4 == 3 { Role::Parameter } else { Role::Constant }, random.index(layer + 1));
+            let layers: Vec<(Role, usize)> = (0..3 + seed as usize % 4).map(layer).collect();
+            let program = crate::fuse::fuse(training_program(seed << 15, &layers));
+            let in_file = with_constants_in_file(program.clone());
+            let (limits, costs) = (limits(), estimate(&program, &limits()));
+            let planned = |program: &Program, device_budget_bytes| {
+                let (one_pool, names_least, check) = (true, true, true);
+                let options =
+                    PlanOptions { device_budget_bytes, one_pool, names_least, check, ..PlanOptions::default() };
+                plan(program, &options, &limits, &costs)
+            };
+            let whole = planned(&in_file, None).unwrap().statistics;
+            let least = |program| match planned(program, Some(whole.minimum_budget_bytes)) {
+                Err(PlanError::DeviceBudget { minimum_bytes, .. }) => minimum_bytes,
+                Ok(_) => whole.minimum_budget_bytes,
+                Err(other) => panic!("seed {seed}: {other}"),
+            };
+            let (least_bytes, without_bytes) = (least(&in_file), least(&program));
+            assert!(least_bytes <= whole.in_core_peak_bytes, "seed {seed}: {least_bytes}");
+            smaller += usize::from(least_bytes < without_bytes);
+            for percent in [0, 30, 80] {
+                let what = format!("seed {seed}, {percent} %");
+                let budget_bytes = least_bytes + without_bytes.saturating_sub(least_bytes) * percent / 100;
+                let plan = planned(&in_file, Some(budget_bytes)).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found = &plan.statistics;
+                assert!(found.device_peak_bytes <= budget_bytes, "{what}: {found:?}");
+                assert!(found.lower_bound_ns <= found.predicted_ns, "{what}: {found:?}");
+                assert_eq!((found.spill_bytes, found.bytes_to_disk), (0, 0), "{what}");
+                if found.model_files_bytes > 0 {
+                    reading += 1;
+                    assert_eq!(found.bytes_to_device, found.bytes_from_model_files, "{what}");
+                    assert_eq!(found.bytes_from_device, whole.bytes_from_device, "{what}");
+                }
+            }
+        }
+        assert!(reading > 3 && smaller > 2, "{reading} plans read files, {smaller} programs need less with them");
     }
 }

@@ -90,8 +90,7 @@ impl Planner<'_> {
         spill_beyond_bytes: Option<u64>,
         ways: &[OnDisk],
     ) -> Result<(Plan, &'v Candidate), PlanError> {
-        let first = early.filter(|_| self.host_limit.is_none()).unwrap_or(file);
-        let mut plan = self.out_of_core(first, reordered, capacity_bytes)?;
+        let mut plan = self.out_of_core(early.unwrap_or(file), reordered, capacity_bytes)?;
         let Some(budget_bytes) = spill_beyond_bytes else { return Ok(plan) };
         for &on_disk in ways {
             if plan.0.statistics.host_bytes > budget_bytes {
@@ -115,7 +114,7 @@ impl Planner<'_> {
     }
 
     /// The fastest plan within a capacity that every single launch fits, and what it runs.
-    fn out_of_core<'v>(
+    pub(super) fn out_of_core<'v>(
         &self,
         file: &'v Candidate,
         reordered: Option<&'v Candidate>,

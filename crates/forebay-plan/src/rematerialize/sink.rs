@@ -43,7 +43,7 @@ impl Moving<'_> {
         let lives = |content: &&usize| match self.step.contents[**content].lifetime {
             Lifetime::Temporary => true,
             Lifetime::Fed => self.step.one_pool,
-            Lifetime::Lasting => false,
+            Lifetime::Lasting | Lifetime::InFile => false,
         };
         let counted = contents.iter().filter(|&&content| counts(content)).filter(lives);
         counted.map(|&content| self.step.contents[content].bytes).sum()
@@ -117,7 +117,7 @@ mod tests {
         build.launch(Kernel::UnaryGradient(UnaryOp::Exp), &[large, large], &[end]);
         let program = build.finish(&[end, small]);
         let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-        let step = Step { one_pool: true, ..Step::new(&program, &live, &costs) };
+        let step = Step { one_pool: true, ..Step::new(&program, &live, &costs, false) };
         let mut sequence = step.plain();
         sink(&step, &mut sequence);
         let order: Vec<usize> = sequence.iter().map(|launch| launch.0).collect();
@@ -132,7 +132,7 @@ mod tests {
         for seed in 1..40 {
             let program = random_training_program(&mut Random::new(seed), 2 + seed as usize % 9);
             let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
-            let step = Step { one_pool: true, ..Step::new(&program, &live, &costs) };
+            let step = Step { one_pool: true, ..Step::new(&program, &live, &costs, false) };
             let mut sequence = step.plain();
             sink(&step, &mut sequence);
             moved += usize::from(sequence != step.plain());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use forebay_model::program::{BufferId, Program, Role};
 
 use crate::alias::may_take_over;
+use crate::backing_stores::is_in_model_files;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness, Owner};
 
@@ -13,6 +14,8 @@ use crate::liveness::{Chunk, Liveness, Owner};
 pub(super) enum Lifetime {
     /// From step to step.
     Lasting,
+    /// While launches use it: it is read from a file each time.
+    InFile,
     /// Written by the caller before the step.
     Fed,
     /// From a launch to a later one of the same step.
@@ -71,8 +74,8 @@ pub(super) struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Of a liveness with all accesses ([`Liveness::with_all_accesses`]).
-    pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs) -> Step<'a> {
+    /// Of a liveness with all accesses ([`Liveness::with_all_accesses`]); `reads_files` says whether weights in files are read at each use.
+    pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs, reads_files: bool) -> Step<'a> {
         let device_bytes = |chunk: &Chunk| {
             let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
             if is_on_host {
@@ -86,7 +89,7 @@ impl<'a> Step<'a> {
         let mut gap_count = 0;
         // By buffer: its first content.
         let mut numbers: BTreeMap<BufferId, usize> = BTreeMap::new();
-        for chunk in &live.chunks {
+        for (index, chunk) in live.chunks.iter().enumerate() {
             let Owner::Buffer(buffer) = chunk.owner else {
                 if let Owner::Workspace(launch) = chunk.owner {
                     items[launch].workspace_bytes += device_bytes(chunk);
@@ -107,6 +110,7 @@ impl<'a> Step<'a> {
             let role = program.buffer(buffer).role;
             let lifetime = match role {
                 Role::Input => Lifetime::Fed,
+                Role::Constant if reads_files && is_in_model_files(program, live, index) => Lifetime::InFile,
                 Role::Constant | Role::Parameter | Role::State => Lifetime::Lasting,
                 Role::Temporary | Role::Gradient => Lifetime::Temporary,
             };
@@ -190,6 +194,9 @@ impl<'a> Step<'a> {
             for &read in &item.reads {
                 let span = spans[read].get_or_insert((place, place));
                 span.1 = place;
+                if self.contents[read].lifetime == Lifetime::InFile {
+                    hold((place, place), self.contents[read].bytes);
+                }
             }
             if self.one_pool {
                 let new = item.in_place.iter().filter(|(write, _)| spans[*write].is_none());
@@ -216,6 +223,7 @@ impl<'a> Step<'a> {
         }
         for (content, span) in self.contents.iter().zip(spans) {
             match (content.lifetime, span) {
+                (Lifetime::InFile, _) => {}
                 (Lifetime::Lasting, Some(_)) if !sequence.is_empty() => hold((0, sequence.len() - 1), content.bytes),
                 (Lifetime::Fed, Some((_, end))) if self.one_pool => hold((0, end), content.bytes),
                 (_, Some((start, _))) if self.one_pool && content.is_output && !self.has_updates => {
