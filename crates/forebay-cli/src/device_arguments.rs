@@ -94,7 +94,8 @@ pub struct DeviceArguments {
     pub device: DeviceName,
     /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB; 60% of what it would take without a
     /// limit; 80%free of what the machine or its control group has free; none. For the CPU, whose memory is one pool: what does not
-    /// fit is recomputed, or goes to --spill-dir [default: none, and what is free for a step that would take more]
+    /// fit is recomputed, read from the model's files again (weights that no step changes), or goes to --spill-dir [default: none, and
+    /// what is free for a step that would take more]
     #[arg(
         long,
         value_name = "SIZE|PERCENT",
@@ -114,7 +115,7 @@ pub struct DeviceArguments {
     /// Never use more host memory than this for what is moved out of the device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
     pub host_memory: Option<MemorySize>,
-    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends
+    /// Move what exceeds --host-memory to files in this folder, but for weights that no step changes, which the model's files have; they have no names, and are gone when the command ends
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
     pub spill_dir: Option<PathBuf>,
     /// Who decides what is on the device; results do not depend on it

@@ -178,10 +178,11 @@ pub fn backing_stores(
     collect(program, live.chunks.len(), packed.chain([(Store::Host, host)]).collect())
 }
 
-/// Whether the model's files have weights that no launch changes.
-pub fn has_weights_in_files(program: &Program) -> bool {
-    let is_weight = |buffer: &BufferId| program.buffer(*buffer).role == Role::Constant;
-    program.contents.iter().any(|(buffer, contents)| is_weight(buffer) && contents.is_in_file())
+/// Bytes of weights that the model's files have, and no launch changes.
+pub fn bytes_in_model_files(program: &Program) -> u64 {
+    let weights = program.contents.iter().filter(|(_, contents)| contents.is_in_file());
+    let weights = weights.map(|(&buffer, _)| program.buffer(buffer)).filter(|buffer| buffer.role == Role::Constant);
+    weights.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add)
 }
 
 /// Whether the model's files have a chunk's bytes, and no launch changes them.

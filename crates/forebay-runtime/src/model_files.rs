@@ -101,7 +101,7 @@ mod tests {
         let backing = |name: &str, pieces: &[(u64, u64, u64)]| BackingLocation {
             name: name.to_string(),
             shape: vec![pieces.iter().map(|(_, _, bytes)| bytes / 4).sum()],
-            data_type: DataType::Int32,
+            data_type: DataType::Float32,
             pieces: (pieces.iter())
                 .map(|&(start, at, bytes)| (ByteRange::new(start, start + bytes), Region::new(MemoryId(0), at, bytes)))
                 .collect(),
@@ -111,8 +111,10 @@ mod tests {
     }
 
     fn contents() -> BTreeMap<String, Contents> {
-        let tensor = |values: &[i32]| Contents::from(Tensor::from_values(&[values.len() as u64], values));
-        [("a", tensor(&[1, 2, 3, 4, 5])), ("b", tensor(&[6, 7]))].map(|(name, of)| (name.to_string(), of)).into()
+        let tensor = |values: &[f32]| Contents::from(Tensor::from_f32(&[values.len() as u64], values));
+        [("a", tensor(&[1.0, 2.0, 3.0, 4.0, 5.0])), ("b", tensor(&[6.0, 7.0]))]
+            .map(|(name, of)| (name.to_string(), of))
+            .into()
     }
 
     #[test]
@@ -120,7 +122,7 @@ mod tests {
         let files = model_files(&plan(), &contents()).unwrap().unwrap();
         assert_eq!(files.size_bytes(), 64);
         let mut expected = [0u8; 64];
-        for (at, value) in [(0, 3i32), (4, 4), (8, 5), (16, 1), (20, 2), (40, 6), (44, 7)] {
+        for (at, value) in [(0, 3f32), (4, 4.0), (8, 5.0), (16, 1.0), (20, 2.0), (40, 6.0), (44, 7.0)] {
             expected[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         for start in 0..64 {

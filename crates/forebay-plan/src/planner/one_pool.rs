@@ -4,7 +4,7 @@
 use std::iter;
 use std::ops::Range;
 
-use crate::backing_stores::{has_weights_in_files, HostLimit, OnDisk};
+use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk};
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
@@ -31,9 +31,9 @@ enum Found {
 type Attempted = Result<(Plan, Candidate), u64>;
 
 impl Planner<'_> {
-    /// The fastest plan in which nothing but outputs crosses between host and device, and weights where recomputing does not suffice:
-    /// launches whole, or in parts where that does not suffice. `finest` is the program cut as finely as it can be, `range_bytes` goes from what its largest launch needs
-    /// to what a step without a budget takes.
+    /// The fastest plan in which nothing but outputs crosses between host and device, or, where recomputing does not suffice, nothing but
+    /// outputs and weights in files: launches whole, or in parts where that does not suffice. `finest` is the program cut as finely as it can
+    /// be, `range_bytes` goes from what its largest launch needs to what a step without a budget takes.
     ///
     /// # Errors
     /// [`PlanError::DeviceBudget`], where nothing fits, with the smallest budget that was found to do, if that was looked for.
@@ -57,7 +57,7 @@ impl Planner<'_> {
         }
         // A search with more to fill need not find what one with less found.
         let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
-        let (rounds, parts) = match has_weights_in_files(self.program) {
+        let (rounds, parts) = match self.gains_by_files(capacity_bytes) {
             true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_CUT_PARTS),
             false => (ONE_POOL_LEAST_ROUNDS, ONE_POOL_CUT_PARTS),
         };
@@ -88,7 +88,7 @@ impl Planner<'_> {
             let early = Candidate::early(planner.program, options.order, planner.costs);
             planner.recomputing(candidate, early.as_ref(), capacity_bytes)
         };
-        let has_files = has_weights_in_files(self.program);
+        let has_files = self.gains_by_files(capacity_bytes);
         let least_bytes = if has_files && self.lasting_bytes() > capacity_bytes {
             u64::MAX
         } else {
@@ -108,14 +108,19 @@ impl Planner<'_> {
         })
     }
 
+    /// Whether weights in files are a part of the capacity that is worth a search.
+    fn gains_by_files(&self, capacity_bytes: u64) -> bool {
+        bytes_in_model_files(self.program) > capacity_bytes / MODEL_FILES_CUT_PARTS
+    }
+
     /// Bytes that last from step to step.
     fn lasting_bytes(&self) -> u64 {
         let lasting = self.program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
         lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add)
     }
 
-    /// What `attempt` finds for launches whole, or else for launches in parts. The bound of a plan is what its launches take wherever bytes
-    /// are.
+    /// What `attempt` finds for launches whole, or else for launches in parts. Where nothing but outputs moves, the bound of a plan is what its
+    /// launches take wherever bytes are.
     fn whole_or_in_parts(
         &self,
         file: &Candidate,
@@ -124,9 +129,10 @@ impl Planner<'_> {
         options: &PlanOptions,
         attempt: &dyn Fn(&Planner, &Candidate) -> Result<Attempted, PlanError>,
     ) -> Result<Found, PlanError> {
+        let bound_bytes = self.host_limit.map_or(u64::MAX, |_| capacity_bytes);
         let mut least_bytes = match attempt(self, file)? {
             Ok((plan, candidate)) => {
-                let plan = with_bound(self.with_split_barriers(plan), &candidate, u64::MAX, options);
+                let plan = with_bound(self.with_split_barriers(plan), &candidate, bound_bytes, options);
                 return Ok(Found::Plan(Box::new(plan)));
             }
             Err(bytes) => bytes,
@@ -143,7 +149,7 @@ impl Planner<'_> {
                 Ok((plan, candidate)) => {
                     let mut plan = planner.with_split_barriers(plan);
                     parts.note(&mut plan);
-                    let plan = with_bound(plan, &candidate, u64::MAX, options);
+                    let plan = with_bound(plan, &candidate, bound_bytes, options);
                     let step_ns = plan.statistics.predicted_ns;
                     best = best.filter(|best| best.statistics.predicted_ns <= step_ns).or(Some(plan));
                 }

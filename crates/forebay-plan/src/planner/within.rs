@@ -1,7 +1,7 @@
 //! The fastest plan within a budget: launches whole or in parts, in their own order, with early updates or with few barriers;
 //! what moves, moves gap by gap, or all together with what is computed again.
 
-use crate::backing_stores::{has_weights_in_files, HostLimit, OnDisk};
+use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk};
 use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::plan::Plan;
@@ -26,7 +26,7 @@ fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool
 fn ways_to_disk(program: &Program, options: &PlanOptions) -> &'static [OnDisk] {
     match options.spill {
         true => &[OnDisk::Unchanging, OnDisk::Changing],
-        false if has_weights_in_files(program) => &[OnDisk::ModelFiles],
+        false if bytes_in_model_files(program) > 0 => &[OnDisk::ModelFiles],
         false => &[],
     }
 }
