@@ -30,6 +30,7 @@ const CRATES: [(&str, &[&str]); 24] = [
         "forebay-runtime",
         &[
             "forebay-base",
+            "forebay-limits",
             "forebay-memory",
             "forebay-sync",
             "forebay-model",

@@ -174,8 +174,8 @@ impl Planner<'_> {
         let mut needed_bytes = capacity_bytes + capacity_bytes.div_ceil(MODEL_FILES_CUT_PARTS);
         let mut tightest = None;
         // Limits are few round numbers, so that about the same capacity has the same plan.
-        let limits = iter::successors(Some(rounded_down(capacity_bytes)), |&bytes| Some(rounded_down(bytes - 1)));
-        for limit_bytes in limits.take_while(|&bytes| bytes > 1).take(MODEL_FILES_ATTEMPTS) {
+        let next = |&bytes: &u64| bytes.checked_sub(1).map(rounded_down);
+        for limit_bytes in iter::successors(Some(rounded_down(capacity_bytes)), next).take(MODEL_FILES_ATTEMPTS) {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             let least_bytes = found.peak_bytes.max(minimum_budget(&recomputing, self.limits).0);
             if least_bytes > capacity_bytes {
