@@ -259,6 +259,6 @@ fn a_slow_disk_takes_its_time_and_no_worker() {
 fn bytes_that_are_only_read_come_as_they_are() {
     bytes_that_are_only_read(&host(HostOptions::default()));
     // The buffers for spill files do not fit, and are not needed.
-    let tight = HostOptions { host_memory_bytes: Some(6 * MIB), ..HostOptions::default() };
+    let tight = HostOptions { host_memory_bytes: Some(10 * MIB), ..HostOptions::default() };
     bytes_that_are_only_read(&host(tight));
 }
