@@ -21,6 +21,7 @@ import recording
 WARM_UP = 2
 # What a control group may take, over the limit.
 GROUP_SHARE = 1.05
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def own_groups():
@@ -58,6 +59,12 @@ def control_group(limit_bytes):
     yield None
 
 
+def run_in(group, command):
+    """Runs a command in the control group of this folder, or as it is."""
+    script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+    return subprocess.run(["sh", "-c", script, group, *command] if group else command, capture_output=True, text=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -80,9 +87,7 @@ def main():
             return json.loads(done.stdout) if done.returncode == 0 else done.stderr.strip()
         command += ["--memory-limit", f"{limit >> 10}KiB"] + (["--spill-dir", arguments.spill_dir] if disk else [])
         with control_group(int(limit * GROUP_SHARE)) as group:
-            script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-            inside = ["sh", "-c", script, group, *command] if group else command
-            done = subprocess.run(inside, capture_output=True, text=True)
+            done = run_in(group, command)
         grouped[group is not None] += 1
         if done.returncode < 0:
             raise SystemExit(f"within {limit} bytes, the system ended the run with signal {-done.returncode}")
@@ -91,12 +96,11 @@ def main():
     free = train(None, False)
     if isinstance(free, str):
         raise SystemExit(free)
-    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
     def size(text):
         if text.endswith("%"):
             return int(free["resident_peak_bytes"] * float(text[:-1]) / 100)
-        return int(float(text[:-3]) * units[text[-3:]])
+        return int(float(text[:-3]) * UNITS[text[-3:]])
 
     disks = [False, True] if arguments.spill_dir else [False]
     cases = [(None, False)] + [(size(text), disk) for text in arguments.limits for disk in disks]

@@ -4,8 +4,8 @@
     cargo build --release
     python3 benches/weights_in_files.py FOLDER 2GiB 500MiB 200MiB      # needs: pip install numpy; writes 4.6 GiB into the folder
 
-Runs take turns. Each limit is tried with as much memory for the system's copies of the file as the machine has, and, where this machine
-lets us make control groups, in one of the limit plus 5 %, which has none: every step reads the disk. Outputs and losses must be the same
+Runs take turns. Each limit is tried with as much memory for the system's page cache as the machine has, and, where this machine lets us
+make control groups, in one of the limit plus 5 %, where the cache has no room: every step reads the disk. Outputs and losses must be the same
 bits. Memory is the system's own count (VmHWM).
 """
 import argparse
@@ -19,9 +19,8 @@ import sys
 import numpy as np
 
 import recording
-from memory_limit import GROUP_SHARE, control_group
+from memory_limit import GROUP_SHARE, UNITS, control_group, run_in
 
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # Steps that are not counted: the first one touches memory for the first time.
 WARM_UP = 1
 
@@ -65,7 +64,7 @@ def main():
         command = [arguments.binary, *commands[what], "--threads", str(arguments.threads), "--json", "--memory-limit"]
         command.append(f"{limit >> 10}KiB" if limit else "none")
         if not grouped:
-            done = subprocess.run(command, capture_output=True, text=True)
+            done = run_in(None, command)
         else:
             with control_group(int(limit * GROUP_SHARE)) as group:
                 if not group:
@@ -74,8 +73,7 @@ def main():
                 descriptor = os.open(os.path.join(arguments.folder, "weights.bin"), os.O_RDONLY)
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(descriptor)
-                script = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-                done = subprocess.run(["sh", "-c", script, group, *command], capture_output=True, text=True)
+                done = run_in(group, command)
         if done.returncode != 0:
             raise SystemExit(f"{what} within {limit}: {done.stderr.strip() or done.returncode}")
         report = json.loads(done.stdout)

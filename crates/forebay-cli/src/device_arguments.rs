@@ -115,7 +115,8 @@ pub struct DeviceArguments {
     /// Never use more host memory than this for what is moved out of the device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
     pub host_memory: Option<MemorySize>,
-    /// Move what exceeds --host-memory to files in this folder, but for weights that no step changes, which the model's files have; they have no names, and are gone when the command ends
+    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends. Weights that no
+    /// step changes are read from the model's files instead
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
     pub spill_dir: Option<PathBuf>,
     /// Who decides what is on the device; results do not depend on it

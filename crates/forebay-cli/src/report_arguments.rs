@@ -16,7 +16,8 @@ pub struct ReportArguments {
     /// memory_limit_bytes (null without a limit), peak (what holds memory, by kind), repeats and repeated_seconds (launches that
     /// run again, as planned), in_core_peak_bytes (what it takes without a budget), minimum_budget_bytes,
     /// bytes_to_device, bytes_from_device, spill_bytes (on disk), bytes_to_disk, bytes_from_disk, model_files_bytes (of weights that
-    /// stay in the model's files) and bytes_from_model_files (read there, a part of bytes_from_disk), launches, host_launches (those that the device cannot run, so that the host does) and host_launch_bytes (copied for them), host_updates (those that
+    /// stay in the model's files) and bytes_from_model_files (read there, a part of bytes_from_disk), launches, host_launches (those
+    /// that the device cannot run, so that the host does) and host_launch_bytes (copied for them), host_updates (those that
     /// --updates host runs on the host), barriers, waits (all per step), stall_seconds (time of a step in which no kernel ran; the
     /// median), late_copies and late_seconds (copies to the device that kernels waited for, and the part of the stall that they cost; medians). Over
     /// managed memory (--memory), moved

@@ -15,7 +15,7 @@ const PIPE_BYTES_MAX: u64 = 2 << 30;
 /// The most that is read of a device, in bytes: what people type is shorter, and `/dev/zero` never ends.
 const DEVICE_BYTES_MAX: u64 = 16 << 20;
 
-/// Files are read in whole blocks of this many bytes where the system's copies of them are passed by ([`open_direct`]).
+/// The unit of direct reads, in bytes ([`open_direct`]).
 pub const DIRECT_BLOCK_BYTES: u64 = 4096;
 
 /// An empty buffer with memory for this many bytes.
@@ -120,21 +120,24 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
 /// # Errors
 /// Where there is none.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    if std::fs::metadata(path)?.is_file() {
-        return File::open(path);
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+    check_regular(path)?;
+    File::open(path)
 }
 
-/// Opens a regular file for reads that pass by the system's own copies of files: of whole blocks of [`DIRECT_BLOCK_BYTES`], into memory
-/// at a multiple of them.
+fn check_regular(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path)?.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+    }
+}
+
+/// Opens a regular file for direct reads (`O_DIRECT`), which bypass the system's page cache. Offsets, sizes and addresses of such reads are
+/// multiples of [`DIRECT_BLOCK_BYTES`].
 ///
 /// # Errors
 /// As [`open_regular`]; a file system that cannot do it.
 pub fn open_direct(path: &Path) -> io::Result<File> {
-    if !std::fs::metadata(path)?.is_file() {
-        return open_regular(path);
-    }
+    check_regular(path)?;
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 

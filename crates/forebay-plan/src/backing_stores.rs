@@ -25,8 +25,8 @@ use crate::liveness::{Chunk, Liveness, Owner};
 use crate::residency::{launch_starts, Residency};
 use crate::tuning::HELD_PERCENT;
 
-/// Alignment in bytes of buffers on the host.
-const HOST_ALIGNMENT_BYTES: u64 = 64;
+/// Alignment in bytes of buffers on the host; a plan's host block is never smaller.
+pub(crate) const HOST_ALIGNMENT_BYTES: u64 = 64;
 /// Alignment in bytes of chunks on disk: what disks read and write at once.
 pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
 /// A host budget, where what exceeds it may be on a disk.
@@ -106,13 +106,13 @@ impl BackingStores {
     }
 
     /// Whether there are spill files.
-    pub(crate) fn spill(&self) -> bool {
+    pub(crate) fn spills(&self) -> bool {
         self.disk_bytes + self.turns_bytes > 0
     }
 
     /// Whether copies reach a disk.
-    pub(crate) fn use_disk(&self) -> bool {
-        self.spill() || self.model_files_bytes > 0
+    pub(crate) fn uses_disk(&self) -> bool {
+        self.spills() || self.model_files_bytes > 0
     }
 
     /// Whether the chunk's copies go to and from a disk.
@@ -180,16 +180,19 @@ pub fn backing_stores(
 
 /// Bytes of weights that the model's files have, and no launch changes.
 pub fn bytes_in_model_files(program: &Program) -> u64 {
-    let weights = program.contents.iter().filter(|(_, contents)| contents.is_in_file());
-    let weights = weights.map(|(&buffer, _)| program.buffer(buffer)).filter(|buffer| buffer.role == Role::Constant);
-    weights.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add)
+    let weights = program.contents.keys().filter(|&&buffer| is_weight_in_files(program, buffer));
+    weights.map(|&buffer| program.buffer(buffer).size_bytes).fold(0, u64::saturating_add)
+}
+
+fn is_weight_in_files(program: &Program, buffer: BufferId) -> bool {
+    let is_in_file = program.contents.get(&buffer).is_some_and(Contents::is_in_file);
+    is_in_file && program.buffer(buffer).role == Role::Constant
 }
 
 /// Whether the model's files have a chunk's bytes, and no launch changes them.
 pub fn is_in_model_files(program: &Program, live: &Liveness, chunk: usize) -> bool {
     let Owner::Buffer(buffer) = live.chunks[chunk].owner else { return false };
-    let is_read = program.contents.get(&buffer).is_some_and(Contents::is_in_file);
-    is_read && program.buffer(buffer).role == Role::Constant && !live.chunks[chunk].is_changed()
+    is_weight_in_files(program, buffer) && !live.chunks[chunk].is_changed()
 }
 
 /// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from

@@ -7,7 +7,7 @@ use forebay_model::program::{NamedOperand, Operand, Program, ProgramLaunch};
 use forebay_sync::{insert_barriers, StepBoundary};
 
 use crate::arena::Arena;
-use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES, HOST};
+use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES, HOST, HOST_ALIGNMENT_BYTES};
 use crate::error::PlanError;
 use crate::host_launches::{host_launch_bytes, HostLaunches};
 use crate::host_updates::{updates_on_host, HostUpdates};
@@ -34,7 +34,7 @@ const DISK_OUT: StreamId = StreamId(4);
 
 /// Updates on the host: behind the streams that a plan has in any case.
 fn host_stream(backing_stores: &BackingStores) -> StreamId {
-    StreamId(if backing_stores.use_disk() { 5 } else { 3 })
+    StreamId(if backing_stores.uses_disk() { 5 } else { 3 })
 }
 
 /// Where work becomes commands: everything that the earlier passes decided.
@@ -117,7 +117,7 @@ fn intervals(decisions: &Decisions) -> Vec<ResidencyInterval> {
 fn memories(decisions: &Decisions) -> Plan {
     let limits = decisions.limits;
     let backing_stores = decisions.backing_stores;
-    let host_bytes = backing_stores.host_bytes.max(64);
+    let host_bytes = backing_stores.host_bytes.max(HOST_ALIGNMENT_BYTES);
     let mut plan = Plan {
         streams: ["compute", "copy in", "copy out"].map(|name| PlanStream { name: name.to_string() }).to_vec(),
         ..Plan::default()
@@ -132,14 +132,14 @@ fn memories(decisions: &Decisions) -> Plan {
     if backing_stores.model_files_bytes > 0 {
         plan.memories.push(on_disk(MemoryKind::ModelFiles, backing_stores.model_files_bytes));
     }
-    if backing_stores.spill() {
+    if backing_stores.spills() {
         let turns = if backing_stores.turns_bytes > 0 { vec![backing_stores.turns_bytes; 2] } else { Vec::new() };
         let sizes = [backing_stores.disk_bytes].into_iter().chain(turns);
         plan.memories.extend(sizes.map(|bytes| on_disk(MemoryKind::SpillFile, bytes)));
         let turns = [false, true].map(|changed| backing_stores.memory(Store::Turns, changed));
         plan.turns = (backing_stores.turns_bytes > 0).then_some(turns.into());
     }
-    if backing_stores.use_disk() {
+    if backing_stores.uses_disk() {
         plan.streams.extend(["disk in", "disk out"].map(|name| PlanStream { name: name.to_string() }));
     }
     if updates_on_host(decisions.program) {
@@ -442,14 +442,10 @@ fn count(plan: &Plan) -> Statistics {
         model_files_bytes: of_kind(MemoryKind::ModelFiles),
         ..Statistics::default()
     };
-    let disk_bytes = |region: &Region| match plan.memory(region.memory).space {
-        Space::Disk => region.range.len(),
-        _ => 0,
-    };
-    let model_files_bytes = |region: &Region| match plan.memory(region.memory).kind {
-        MemoryKind::ModelFiles => region.range.len(),
-        _ => 0,
-    };
+    let bytes_if = |region: &Region, counts: bool| if counts { region.range.len() } else { 0 };
+    let disk_bytes = |region: &Region| bytes_if(region, plan.memory(region.memory).space == Space::Disk);
+    let model_files_bytes =
+        |region: &Region| bytes_if(region, plan.memory(region.memory).kind == MemoryKind::ModelFiles);
     statistics.host_updates = plan.host_updates().count();
     let mut labels = BTreeSet::new();
     for command in &plan.commands {

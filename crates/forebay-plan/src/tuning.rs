@@ -116,10 +116,16 @@ pub const ONE_POOL_CUT_PARTS: u64 = 64;
 pub const ONE_POOL_LEAST_ROUNDS: usize = 3;
 /// Attempts with less and less to fill, where weights are read from the model's files and what fits by its bytes finds no addresses.
 pub const MODEL_FILES_ATTEMPTS: usize = 4;
-/// What would do is looked for in steps of this fraction (one part in this many).
-pub const MODEL_FILES_CUT_PARTS: u64 = 16;
-/// Attempts to find the smallest budget that does, where the one that was given does not.
+/// A plan that reads weights from files is looked for where they are more than this fraction (one part in this many) of the capacity.
+pub const MODEL_FILES_WORTH_PARTS: u64 = 16;
+/// Attempts to find the smallest budget that does, where the one that was given does not and weights can be read from files.
 pub const MODEL_FILES_LEAST_ROUNDS: usize = 8;
+/// Each of these attempts has at least this fraction (one part in this many) more than the one before.
+pub const MODEL_FILES_LEAST_PARTS: u64 = 16;
+/// In each of them, how often more is tried for the same launches, until they have addresses.
+pub const MODEL_FILES_STEPS: usize = 16;
+/// By which fraction (one part in this many) more.
+pub const MODEL_FILES_STEP_PARTS: u64 = 8;
 
 /// Parts of what file order's peak leaves next to parameters and state, in percent, that groups of launches may take; the rest is room
 /// for the gaps that placement cannot fill. Far apart first: what succeeds there says which others are worth a try. Of twelve steps of the

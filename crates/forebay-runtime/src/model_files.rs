@@ -12,7 +12,7 @@ use forebay_plan::Plan;
 use crate::backing::check_contents;
 use crate::error::RuntimeError;
 
-/// The bytes of such a memory: parts of tensors, in ascending order. Nobody reads what is between them.
+/// The bytes of that memory: parts of tensors, in ascending order, with padding between them.
 #[derive(Debug)]
 struct ModelFiles {
     size_bytes: u64,
@@ -60,7 +60,8 @@ pub(crate) fn model_files(
     Ok(Some(Arc::new(ModelFiles { size_bytes: memory.size_bytes, parts })))
 }
 
-/// Whether the system has no memory for copies of these files next to what the plan takes: each would be gone before it is wanted again.
+/// Whether the system's page cache has no room for these files next to what the plan takes: what it holds would be gone before it is
+/// wanted again.
 fn exceeds_free_memory(plan: &Plan) -> bool {
     let statistics = &plan.statistics;
     let wanted = [statistics.device_peak_bytes, statistics.host_bytes, statistics.model_files_bytes];

@@ -322,7 +322,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Reader {
     pieces: Pieces,
-    /// Whether files are read past the system's own copies of them.
+    /// Whether files are read past the system's page cache.
     directly: bool,
 }
 
@@ -337,7 +337,7 @@ enum Pieces {
 }
 
 impl Reader {
-    /// Reads files past the system's own copies of them, where file systems can do that ([`SourceFile::read_directly`]).
+    /// Reads files past the system's page cache, where file systems can do that ([`SourceFile::read_directly`]).
     ///
     /// [`SourceFile::read_directly`]: super::SourceFile::read_directly
     pub fn directly(mut self) -> Reader {

@@ -1,4 +1,4 @@
-//! Reads that pass by the system's own copies of files: in whole blocks, through memory that begins with one.
+//! Direct reads: they bypass the system's page cache, in whole blocks, through memory that is aligned to them.
 
 use std::cell::RefCell;
 use std::fs::File;

@@ -42,7 +42,7 @@ pub struct SourceFile {
     /// None for a file that no other process can reach.
     stamp: Option<Stamp>,
     open: Mutex<Option<Arc<File>>>,
-    /// For reads that pass by the system's copies of the file; none before the first, or where that cannot be.
+    /// For direct reads; none before the first, or where the file system has none.
     direct: Mutex<Option<Arc<File>>>,
     /// How many files the model keeps open.
     open_count: Arc<AtomicUsize>,
@@ -88,8 +88,8 @@ impl SourceFile {
         file.read_exact_at(into, offset_bytes).map_err(|error| self.unreadable(what, offset_bytes, into.len(), &error))
     }
 
-    /// The same past the system's own copies of the file, where the file system can do that: for files that are larger than what the
-    /// system has for them, so that no copy would be there when it is wanted again.
+    /// The same by direct reads, which bypass the system's page cache, where the file system has them: for files that are larger than the
+    /// memory that is free for the cache, so that nothing would still be there when it is wanted again.
     ///
     /// # Errors
     /// As [`SourceFile::read`].

@@ -1,18 +1,19 @@
 //! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed. Where that does
 //! not suffice, weights are dropped that the model's files have, and read there again.
 
-use std::iter;
 use std::ops::Range;
 
-use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk};
+use forebay_model::program::Role;
+
+use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk, HOST_ALIGNMENT_BYTES};
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::plan::Plan;
 use crate::rematerialize::{rematerialize, Pool, Rematerialized};
 use crate::tuning::{
-    MODEL_FILES_ATTEMPTS, MODEL_FILES_CUT_PARTS, MODEL_FILES_LEAST_ROUNDS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS,
-    ONE_POOL_LEAST_ROUNDS,
+    MODEL_FILES_ATTEMPTS, MODEL_FILES_LEAST_PARTS, MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_STEPS, MODEL_FILES_STEP_PARTS,
+    MODEL_FILES_WORTH_PARTS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS,
 };
 
 use super::candidate::{minimum_budget, Candidate};
@@ -58,7 +59,7 @@ impl Planner<'_> {
         // A search with more to fill need not find what one with less found.
         let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
         let (rounds, parts) = match self.gains_by_files(capacity_bytes) {
-            true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_CUT_PARTS),
+            true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_LEAST_PARTS),
             false => (ONE_POOL_LEAST_ROUNDS, ONE_POOL_CUT_PARTS),
         };
         for _ in 0..rounds {
@@ -97,8 +98,9 @@ impl Planner<'_> {
                 found => return Ok(found),
             }
         };
-        let outputs = self.attempt(file, &file.live, UNLIMITED, false, u64::MAX)?;
-        let budget_bytes = outputs.map_or(0, |plan| plan.statistics.host_bytes);
+        // The host has what it has where nothing leaves.
+        let (_, backing_stores) = self.intervals(file, &file.live, UNLIMITED, &[]);
+        let budget_bytes = backing_stores.host_bytes.max(HOST_ALIGNMENT_BYTES);
         let host_limit = Some(HostLimit { budget_bytes, on_disk: OnDisk::ModelFiles });
         let planner = Planner { host_limit, thorough: false, ..*self };
         let reading = |planner: &Planner, candidate: &Candidate| planner.reading_files(candidate, capacity_bytes);
@@ -110,13 +112,13 @@ impl Planner<'_> {
 
     /// Whether weights in files are a part of the capacity that is worth a search.
     fn gains_by_files(&self, capacity_bytes: u64) -> bool {
-        bytes_in_model_files(self.program) > capacity_bytes / MODEL_FILES_CUT_PARTS
+        bytes_in_model_files(self.program) > capacity_bytes / MODEL_FILES_WORTH_PARTS
     }
 
     /// Bytes that last from step to step.
     fn lasting_bytes(&self) -> u64 {
-        let lasting = self.program.buffers.iter().filter(|buffer| buffer.role.is_persistent());
-        lasting.map(|buffer| buffer.size_bytes).fold(0, u64::saturating_add)
+        let sizes = [Role::Constant, Role::Parameter, Role::State].map(|role| self.program.size_bytes(role));
+        sizes.into_iter().fold(0, u64::saturating_add)
     }
 
     /// What `attempt` finds for launches whole, or else for launches in parts. Where nothing but outputs moves, the bound of a plan is what its
@@ -171,28 +173,28 @@ impl Planner<'_> {
                 Err(error) => Err(error),
             }
         };
-        let mut needed_bytes = capacity_bytes + capacity_bytes.div_ceil(MODEL_FILES_CUT_PARTS);
-        let mut tightest = None;
         // Limits are few round numbers, so that about the same capacity has the same plan.
-        let next = |&bytes: &u64| bytes.checked_sub(1).map(rounded_down);
-        for limit_bytes in iter::successors(Some(rounded_down(capacity_bytes)), next).take(MODEL_FILES_ATTEMPTS) {
+        let (mut limit_bytes, mut attempts) = (rounded_down(capacity_bytes), 0);
+        let (least_bytes, tightest) = loop {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             let least_bytes = found.peak_bytes.max(minimum_budget(&recomputing, self.limits).0);
-            if least_bytes > capacity_bytes {
-                needed_bytes = needed_bytes.max(least_bytes);
-                tightest = Some(recomputing);
-                break;
+            if least_bytes <= capacity_bytes {
+                if let Some(plan) = within(&recomputing, capacity_bytes)? {
+                    return Ok(Ok((plan, recomputing)));
+                }
             }
-            if let Some(plan) = within(&recomputing, capacity_bytes)? {
-                return Ok(Ok((plan, recomputing)));
+            attempts += 1;
+            if least_bytes > capacity_bytes || limit_bytes == 0 || attempts == MODEL_FILES_ATTEMPTS {
+                break (least_bytes, recomputing);
             }
-            tightest = Some(recomputing);
-        }
-        for _ in 0..MODEL_FILES_CUT_PARTS {
-            if tightest.as_ref().map_or(Ok(None), |tightest| within(tightest, needed_bytes))?.is_some() {
+            limit_bytes = rounded_down(limit_bytes - 1);
+        };
+        let mut needed_bytes = least_bytes.max(capacity_bytes + capacity_bytes.div_ceil(MODEL_FILES_LEAST_PARTS));
+        for _ in 0..MODEL_FILES_STEPS {
+            if within(&tightest, needed_bytes)?.is_some() {
                 return Ok(Err(needed_bytes));
             }
-            needed_bytes += needed_bytes.div_ceil(MODEL_FILES_CUT_PARTS / 2);
+            needed_bytes += needed_bytes.div_ceil(MODEL_FILES_STEP_PARTS);
         }
         Ok(Err(u64::MAX))
     }
