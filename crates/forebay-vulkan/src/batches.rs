@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
-use forebay_device::host::disk_file::DiskFile;
+use forebay_device::host::disk_file::DiskCopy;
 use forebay_device::DeviceError;
 
 use crate::buffer::OwnBlock;
@@ -274,25 +274,14 @@ impl List<'_> {
         if from.range.len() != to.range.len() || from.overlaps(to) {
             return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
         }
-        let (file, on_disk, in_memory, to_disk) = match (state.memories.disk_file(from)?, state.memories.disk_file(to)?)
-        {
-            (None, None) => {
-                let (source, target) = (state.memories.place(from)?, state.memories.place(to)?);
-                let shows_host = state.memories.host_address(to).is_some();
-                return self.copy_between(state, id, source, target, from.range.len(), shows_host);
-            }
-            (Some(file), None) => (file, from, to, false),
-            (None, Some(file)) => (file, to, from, true),
-            (Some(_), Some(_)) => {
-                return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
-            }
+        let Some(DiskCopy { way, on_disk, in_memory }) = state.memories.disk_files.copy(from, to)? else {
+            let (source, target) = (state.memories.place(from)?, state.memories.place(to)?);
+            let shows_host = state.memories.host_address(to).is_some();
+            return self.copy_between(state, id, source, target, from.range.len(), shows_host);
         };
-        if to_disk && matches!(file, DiskFile::ReadOnly(_)) {
-            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} writes what is only read") });
-        }
         let (offset_bytes, bytes) = (on_disk.range.start, on_disk.range.len());
         if let Some(address) = state.memories.host_address(in_memory) {
-            return self.transfer(state, id, Transfer { file, offset_bytes, address, bytes, to_disk, _keep: None });
+            return self.transfer(state, id, Transfer { way, offset_bytes, address, bytes, _keep: None });
         }
         // Device memory goes through host memory, part by part.
         let place = state.memories.place(in_memory)?;
@@ -303,9 +292,9 @@ impl List<'_> {
         while moved < bytes {
             let count = (bytes - moved).min(BOUNCE_BYTES);
             let device = BufferLocation { offset_bytes: place.offset_bytes + moved, ..place };
-            let (file, address, keep) = (file.clone(), block.address, Some(block.clone()));
-            let transfer =
-                Transfer { file, offset_bytes: offset_bytes + moved, address, bytes: count, to_disk, _keep: keep };
+            let (way, address, keep) = (way.clone(), block.address, Some(block.clone()));
+            let to_disk = way.is_to_disk();
+            let transfer = Transfer { way, offset_bytes: offset_bytes + moved, address, bytes: count, _keep: keep };
             if to_disk {
                 self.copy_between(state, id, device, host, count, true)?;
                 self.transfer(state, id, transfer)?;

@@ -3,7 +3,7 @@
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::sync::Arc;
 
-use forebay_device::host::disk_file::{self, DiskFile};
+use forebay_device::host::disk_file::{self, DiskWay};
 use forebay_device::host::spill_file::BLOCK_BYTES;
 use forebay_device::DeviceError;
 
@@ -16,11 +16,10 @@ pub(crate) const DISK_BYTES: u64 = PIECE_BYTES;
 
 /// A copy between host memory and a file.
 pub(crate) struct Transfer {
-    pub file: DiskFile,
+    pub way: DiskWay,
     pub offset_bytes: u64,
     pub address: HostAddress,
     pub bytes: u64,
-    pub to_disk: bool,
     /// What has to live until it is done.
     pub _keep: Option<Arc<OwnBlock>>,
 }
@@ -67,11 +66,15 @@ impl Transfer {
     /// # Errors
     /// [`DeviceError::Spill`], [`DeviceError::Read`].
     pub fn run(&self, buffer: &mut Buffer) -> Result<(), DeviceError> {
-        if let DiskFile::ReadOnly(bytes) = &self.file {
-            // SAFETY: the bytes lie in a live host block, which the contract of commands gives this copy.
-            let to = unsafe { std::slice::from_raw_parts_mut(self.address.0, self.bytes as usize) };
-            return disk_file::read(&**bytes, self.offset_bytes, to);
-        }
+        let (file, to_disk) = match &self.way {
+            DiskWay::FromSpill(file) => (file, false),
+            DiskWay::ToSpill(file) => (file, true),
+            DiskWay::FromReadOnly(bytes) => {
+                // SAFETY: the bytes lie in a live host block, which the contract of commands gives this copy.
+                let to = unsafe { std::slice::from_raw_parts_mut(self.address.0, self.bytes as usize) };
+                return disk_file::read(&**bytes, self.offset_bytes, to);
+            }
+        };
         let mut moved = 0;
         while moved < self.bytes {
             let start = self.offset_bytes + moved;
@@ -80,21 +83,21 @@ impl Transfer {
             let last = (start + count).next_multiple_of(BLOCK_BYTES);
             let whole = first == start && last == start + count;
             let bytes = buffer.bytes(last - first);
-            if !self.to_disk || !whole {
-                self.file.read(first, bytes)?;
+            if !to_disk || !whole {
+                file.read(first, bytes)?;
             }
             let inside = &mut bytes[(start - first) as usize..][..count as usize];
             // SAFETY: the bytes lie in a live host block, which the contract of commands gives this copy.
             unsafe {
                 let memory = self.address.0.add(moved as usize);
-                if self.to_disk {
+                if to_disk {
                     std::ptr::copy_nonoverlapping(memory, inside.as_mut_ptr(), inside.len());
                 } else {
                     std::ptr::copy_nonoverlapping(inside.as_ptr(), memory, inside.len());
                 }
             }
-            if self.to_disk {
-                self.file.write(first, bytes)?;
+            if to_disk {
+                file.write(first, bytes)?;
             }
             moved += count;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{HeapId, MemoryId, Region};
-use forebay_device::host::disk_file::DiskFile;
+use forebay_device::host::disk_file::{DiskFile, DiskFiles};
 use forebay_device::host::{check_available, Use};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
@@ -66,7 +66,7 @@ pub(crate) struct Memories {
     caps: Caps,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
-    disk_files: BTreeMap<MemoryId, DiskFile>,
+    pub disk_files: DiskFiles,
     /// Whether buffers for spill files are among the host bytes.
     counts_disk_buffers: bool,
     next_id: u32,
@@ -80,7 +80,7 @@ fn misuse(reason: String) -> DeviceError {
 
 impl Memories {
     pub fn new(gpu: Arc<Gpu>, caps: Caps) -> Memories {
-        let (heaps, memories, disk_files) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (heaps, memories, disk_files) = (BTreeMap::new(), BTreeMap::new(), DiskFiles::default());
         Memories {
             gpu,
             caps,
@@ -200,10 +200,8 @@ impl Memories {
     }
 
     pub fn add_disk_file(&mut self, file: DiskFile) -> MemoryId {
-        self.usage.disk_bytes += file.taken_bytes();
-        self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
         let id = MemoryId(self.id());
-        self.disk_files.insert(id, file);
+        self.disk_files.add(id, file, &mut self.usage);
         id
     }
 
@@ -214,9 +212,7 @@ impl Memories {
     }
 
     pub fn destroy_memory(&mut self, memory: MemoryId) {
-        if let Some(file) = self.disk_files.remove(&memory) {
-            self.usage.disk_bytes -= file.taken_bytes();
-        }
+        self.disk_files.remove(memory, &mut self.usage);
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
             // A sparse buffer lets go of its tiles with itself.
@@ -295,11 +291,8 @@ impl Memories {
 
     /// Where the bytes of a region are, all of which have memory behind them.
     pub fn place(&self, region: Region) -> Result<BufferLocation, DeviceError> {
-        let memory = self.memories.get(&region.memory).ok_or_else(|| {
-            let on_disk = self.disk_files.contains_key(&region.memory);
-            let what = if on_disk { "is on a disk, which only copies reach" } else { "does not exist" };
-            misuse(format!("{} {what}", region.memory))
-        })?;
+        let memory = self.memories.get(&region.memory);
+        let memory = memory.ok_or_else(|| self.disk_files.why_no_address(region.memory))?;
         if region.range.end > memory.size_bytes {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
         }
@@ -348,15 +341,6 @@ impl Memories {
             }
             Kind::Placed(..) => None,
         }
-    }
-
-    /// The file that a region lies in, if it lies in one.
-    pub fn disk_file(&self, region: Region) -> Result<Option<DiskFile>, DeviceError> {
-        let Some(file) = self.disk_files.get(&region.memory) else { return Ok(None) };
-        if region.range.end > file.size_bytes() {
-            return Err(misuse(format!("{region} leaves its file of {} bytes", file.size_bytes())));
-        }
-        Ok(Some(file.clone()))
     }
 
     pub fn usage(&self) -> DeviceUsage {

@@ -12,11 +12,11 @@ use std::time::Instant;
 
 use forebay_queue::{Finish, Origin};
 
-use super::disk_file::{self, DiskFile};
+use super::disk_file::{self, DiskWay};
 use super::link::Pace;
 use super::lock::lock;
 use super::memory::Address;
-use super::spill_file::BLOCK_BYTES;
+use super::spill_file::{SpillFile, BLOCK_BYTES};
 use super::sys::AddressRange;
 use super::tracer::{Traced, Tracer};
 use super::HostOptions;
@@ -86,11 +86,10 @@ fn start(name: &str, options: &HostOptions) -> io::Result<mpsc::Sender<Job>> {
 
 /// A copy between memory and a file.
 pub(super) struct Transfer {
-    pub file: DiskFile,
+    pub way: DiskWay,
     pub offset_bytes: u64,
     pub address: Address,
     pub bytes: u64,
-    pub to_disk: bool,
 }
 
 /// A transfer under way: it is done when its last piece lets go of it.
@@ -108,7 +107,7 @@ impl Transfer {
     pub fn start(self, disk: &Disk, origin: Origin, tracer: Arc<Tracer>, finish: Finish<DeviceError>) {
         let (start, failed) = (OnceLock::new(), AtomicBool::new(false));
         let running = Arc::new(Running { transfer: self, origin, start, failed, tracer, finish });
-        let jobs = if running.transfer.to_disk { &disk.to_disk } else { &disk.from_disk };
+        let jobs = if running.transfer.way.is_to_disk() { &disk.to_disk } else { &disk.from_disk };
         let mut moved = 0;
         while moved < running.transfer.bytes {
             let piece = Piece::of(&running.transfer, moved);
@@ -175,10 +174,15 @@ impl Drive {
             if running.failed.load(Ordering::Relaxed) {
                 continue;
             }
-            let moved = if running.transfer.to_disk {
-                self.write(&running.transfer, piece)
-            } else {
-                self.read(&running.transfer, piece)
+            let transfer = &running.transfer;
+            let moved = match &transfer.way {
+                DiskWay::ToSpill(file) => self.write(file, transfer, piece),
+                DiskWay::FromSpill(file) => self.read(file, transfer, piece),
+                DiskWay::FromReadOnly(bytes) => {
+                    // SAFETY: `submit` resolved the region, and the contract of commands gives this copy its bytes.
+                    let to = unsafe { std::slice::from_raw_parts_mut(piece.address(transfer), piece.bytes as usize) };
+                    disk_file::read(&**bytes, piece.block_offset + piece.head, to)
+                }
             };
             if let Err(failure) = moved {
                 running.failed.store(true, Ordering::Relaxed);
@@ -190,24 +194,19 @@ impl Drive {
         }
     }
 
-    fn read(&mut self, transfer: &Transfer, piece: Piece) -> Result<(), DeviceError> {
-        if let DiskFile::ReadOnly(bytes) = &transfer.file {
-            // SAFETY: `submit` resolved the region, and the contract of commands gives this copy its bytes.
-            let to = unsafe { std::slice::from_raw_parts_mut(piece.address(transfer), piece.bytes as usize) };
-            return disk_file::read(&**bytes, piece.block_offset + piece.head, to);
-        }
+    fn read(&mut self, file: &SpillFile, transfer: &Transfer, piece: Piece) -> Result<(), DeviceError> {
         let blocks = piece.blocks(&mut self.buffer);
-        transfer.file.read(piece.block_offset, blocks)?;
+        file.read(piece.block_offset, blocks)?;
         let from = &blocks[piece.head as usize..][..piece.bytes as usize];
         // SAFETY: `submit` resolved the region, and the contract of commands gives this copy its bytes.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), piece.address(transfer), from.len()) };
         Ok(())
     }
 
-    fn write(&mut self, transfer: &Transfer, piece: Piece) -> Result<(), DeviceError> {
+    fn write(&mut self, file: &SpillFile, transfer: &Transfer, piece: Piece) -> Result<(), DeviceError> {
         if let Some(left) = &self.direction.writes_left {
             let mut left = lock(left);
-            *left = left.checked_sub(1).ok_or_else(|| transfer.file.full(piece.block_bytes))?;
+            *left = left.checked_sub(1).ok_or_else(|| file.full(piece.block_bytes))?;
         }
         let blocks = piece.blocks(&mut self.buffer);
         let to = &mut blocks[piece.head as usize..][..piece.bytes as usize];
@@ -215,20 +214,20 @@ impl Drive {
         unsafe { std::ptr::copy_nonoverlapping(piece.address(transfer), to.as_mut_ptr(), to.len()) };
         let (block, tail) = (BLOCK_BYTES as usize, (piece.head + piece.bytes) as usize);
         if piece.head == 0 && tail == blocks.len() {
-            return transfer.file.write(piece.block_offset, blocks);
+            return file.write(piece.block_offset, blocks);
         }
         let _alone = lock(&self.direction.edges);
         // SAFETY: the block is this thread's own.
         let edge = unsafe { std::slice::from_raw_parts_mut(self.edge.base(), block) };
         if piece.head > 0 {
-            transfer.file.read(piece.block_offset, edge)?;
+            file.read(piece.block_offset, edge)?;
             blocks[..piece.head as usize].copy_from_slice(&edge[..piece.head as usize]);
         }
         if tail < blocks.len() {
             let last = blocks.len() - block;
-            transfer.file.read(piece.block_offset + last as u64, edge)?;
+            file.read(piece.block_offset + last as u64, edge)?;
             blocks[tail..].copy_from_slice(&edge[tail - last..]);
         }
-        transfer.file.write(piece.block_offset, blocks)
+        file.write(piece.block_offset, blocks)
     }
 }

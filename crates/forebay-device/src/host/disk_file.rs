@@ -1,13 +1,15 @@
-//! What copies reach on a disk: a spill file, or bytes that are only read.
+//! What copies reach on a disk: spill files, and bytes that are only read.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use forebay_base::{MemoryId, Region};
+
 use super::spill_file::SpillFile;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, DeviceUsage};
 use crate::readable::Readable;
 
 /// A memory in disk space.
-#[derive(Clone)]
 pub enum DiskFile {
     /// Space for what leaves memory.
     Spill(Arc<SpillFile>),
@@ -16,8 +18,7 @@ pub enum DiskFile {
 }
 
 impl DiskFile {
-    /// Its size.
-    pub fn size_bytes(&self) -> u64 {
+    fn size_bytes(&self) -> u64 {
         match self {
             DiskFile::Spill(file) => file.size_bytes(),
             DiskFile::ReadOnly(bytes) => bytes.size_bytes(),
@@ -25,49 +26,107 @@ impl DiskFile {
     }
 
     /// Bytes that it takes of a disk.
-    pub fn taken_bytes(&self) -> u64 {
+    fn taken_bytes(&self) -> u64 {
         match self {
             DiskFile::Spill(file) => file.size_bytes(),
             DiskFile::ReadOnly(_) => 0,
         }
     }
+}
 
-    /// Reads whole blocks. What would be behind the end of bytes that are only read is left as it is.
-    ///
-    /// # Errors
-    /// [`DeviceError::Spill`], [`DeviceError::Read`].
-    pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        match self {
-            DiskFile::Spill(file) => file.read(offset_bytes, into),
-            DiskFile::ReadOnly(bytes) => {
-                let count = bytes.size_bytes().saturating_sub(offset_bytes).min(into.len() as u64);
-                read(&**bytes, offset_bytes, &mut into[..count as usize])
-            }
-        }
-    }
+/// A copy between memory and a disk.
+pub struct DiskCopy {
+    /// Which way it goes.
+    pub way: DiskWay,
+    /// The end on the disk.
+    pub on_disk: Region,
+    /// The other end.
+    pub in_memory: Region,
+}
 
-    /// Writes whole blocks.
-    ///
-    /// # Errors
-    /// [`DeviceError::Spill`]; [`DeviceError::Lost`] where nothing may be written.
-    pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        match self {
-            DiskFile::Spill(file) => file.write(offset_bytes, bytes),
-            DiskFile::ReadOnly(_) => Err(nothing_to_write()),
-        }
-    }
+/// Which way a copy goes, and the file.
+#[derive(Clone)]
+pub enum DiskWay {
+    /// From a spill file.
+    FromSpill(Arc<SpillFile>),
+    /// To a spill file.
+    ToSpill(Arc<SpillFile>),
+    /// From what is only read.
+    FromReadOnly(Arc<dyn Readable>),
+}
 
-    /// What a full disk would answer to a write.
-    pub fn full(&self, size_bytes: u64) -> DeviceError {
+impl DiskWay {
+    /// Whether the disk is where bytes go.
+    pub fn is_to_disk(&self) -> bool {
         match self {
-            DiskFile::Spill(file) => file.full(size_bytes),
-            DiskFile::ReadOnly(_) => nothing_to_write(),
+            DiskWay::ToSpill(_) => true,
+            DiskWay::FromSpill(_) | DiskWay::FromReadOnly(_) => false,
         }
     }
 }
 
-fn nothing_to_write() -> DeviceError {
-    DeviceError::Lost { reason: "a memory is written that is only read".to_string() }
+/// The memories in disk space of a device.
+#[derive(Default)]
+pub struct DiskFiles {
+    files: BTreeMap<MemoryId, DiskFile>,
+}
+
+impl DiskFiles {
+    /// Adds one, and counts what it takes.
+    pub fn add(&mut self, id: MemoryId, file: DiskFile, usage: &mut DeviceUsage) {
+        usage.disk_bytes += file.taken_bytes();
+        usage.disk_peak_bytes = usage.disk_peak_bytes.max(usage.disk_bytes);
+        self.files.insert(id, file);
+    }
+
+    /// Gives one back, if the memory is one of them.
+    pub fn remove(&mut self, id: MemoryId, usage: &mut DeviceUsage) {
+        if let Some(file) = self.files.remove(&id) {
+            usage.disk_bytes -= file.taken_bytes();
+        }
+    }
+
+    /// What a copy moves if one of its ends is on a disk.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] for a region outside of its file, for a copy from disk to disk, and for one to what is only read.
+    pub fn copy(&self, from: Region, to: Region) -> Result<Option<DiskCopy>, DeviceError> {
+        let lost = |what: &str| Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} {what}") });
+        match (self.find(from)?, self.find(to)?) {
+            (None, None) => Ok(None),
+            (Some(file), None) => {
+                let way = match file {
+                    DiskFile::Spill(file) => DiskWay::FromSpill(file.clone()),
+                    DiskFile::ReadOnly(bytes) => DiskWay::FromReadOnly(bytes.clone()),
+                };
+                Ok(Some(DiskCopy { way, on_disk: from, in_memory: to }))
+            }
+            (None, Some(DiskFile::Spill(file))) => {
+                Ok(Some(DiskCopy { way: DiskWay::ToSpill(file.clone()), on_disk: to, in_memory: from }))
+            }
+            (None, Some(DiskFile::ReadOnly(_))) => lost("writes what is only read"),
+            (Some(_), Some(_)) => lost("goes from disk to disk"),
+        }
+    }
+
+    fn find(&self, region: Region) -> Result<Option<&DiskFile>, DeviceError> {
+        let file = self.files.get(&region.memory);
+        match file.map(DiskFile::size_bytes).filter(|&size_bytes| region.range.end > size_bytes) {
+            Some(size_bytes) => {
+                Err(DeviceError::Lost { reason: format!("{region} leaves its file of {size_bytes} bytes") })
+            }
+            None => Ok(file),
+        }
+    }
+
+    /// Why a memory that is none of the others has no address.
+    pub fn why_no_address(&self, id: MemoryId) -> DeviceError {
+        let what = match self.files.contains_key(&id) {
+            true => "is on a disk, which only copies reach",
+            false => "does not exist",
+        };
+        DeviceError::Lost { reason: format!("{id} {what}") }
+    }
 }
 
 /// Reads bytes that are only read.

@@ -7,7 +7,7 @@ use forebay_base::{HeapId, MemoryId, Region};
 pub use forebay_limits::Use;
 
 pub(super) use super::address::Address;
-use super::disk_file::DiskFile;
+use super::disk_file::{DiskFile, DiskFiles};
 use super::loans::Loans;
 use super::sys::{AddressRange, MemoryFile};
 use crate::device::{DeviceError, DeviceUsage};
@@ -40,7 +40,7 @@ pub(super) struct Memories {
     tile_bytes: u64,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
-    disk_files: BTreeMap<MemoryId, DiskFile>,
+    pub disk_files: DiskFiles,
     /// Memories behind which is what the process lends.
     pub loans: Loans,
     next_id: u32,
@@ -190,26 +190,13 @@ impl Memories {
     }
 
     pub fn add_disk_file(&mut self, file: DiskFile) -> MemoryId {
-        self.usage.disk_bytes += file.taken_bytes();
-        self.usage.disk_peak_bytes = self.usage.disk_peak_bytes.max(self.usage.disk_bytes);
         let id = MemoryId(self.id());
-        self.disk_files.insert(id, file);
+        self.disk_files.add(id, file, &mut self.usage);
         id
     }
 
-    /// The file that a region lies in, if it lies in one.
-    pub fn disk_file(&self, region: Region) -> Result<Option<DiskFile>, DeviceError> {
-        let Some(file) = self.disk_files.get(&region.memory) else { return Ok(None) };
-        if region.range.end > file.size_bytes() {
-            return Err(misuse(format!("{region} leaves its file of {} bytes", file.size_bytes())));
-        }
-        Ok(Some(file.clone()))
-    }
-
     pub fn destroy_memory(&mut self, memory: MemoryId) {
-        if let Some(file) = self.disk_files.remove(&memory) {
-            self.usage.disk_bytes -= file.taken_bytes();
-        }
+        self.disk_files.remove(memory, &mut self.usage);
         self.loans.remove(memory);
         let Some(memory) = self.memories.remove(&memory) else { return };
         match memory.kind {
@@ -267,11 +254,7 @@ impl Memories {
 
     fn resolve_own(&self, region: Region) -> Result<Address, DeviceError> {
         let memory = self.memories.get(&region.memory);
-        let memory = memory.ok_or_else(|| {
-            let on_disk = self.disk_files.contains_key(&region.memory);
-            let what = if on_disk { "is on a disk, which only copies reach" } else { "does not exist" };
-            misuse(format!("{} {what}", region.memory))
-        })?;
+        let memory = memory.ok_or_else(|| self.disk_files.why_no_address(region.memory))?;
         let range = region.range;
         if range.end > memory.size_bytes {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));

@@ -42,7 +42,7 @@ use crate::readable::Readable;
 use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
 pub use backend::HostBackend;
 use disk::{Disk, Transfer, DISK_BYTES};
-use disk_file::DiskFile;
+use disk_file::{DiskCopy, DiskFile};
 pub use kernels::peak;
 use link::Link;
 use lock::lock;
@@ -223,9 +223,13 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
             if from.range.len() != to.range.len() || from.overlaps(*to) {
                 return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} cannot be") });
             }
-            let (source, target) = (memories.disk_file(*from)?, memories.disk_file(*to)?);
-            if let Some(transfer) = transfer(memories, *from, *to, source, target)? {
-                return Ok(Some(Work::Transfer(transfer)));
+            if let Some(DiskCopy { way, on_disk, in_memory }) = memories.disk_files.copy(*from, *to)? {
+                let address = match way.is_to_disk() {
+                    true => memories.resolve(in_memory)?,
+                    false => memories.resolve_to_write(in_memory)?,
+                };
+                let (offset_bytes, bytes) = (on_disk.range.start, on_disk.range.len());
+                return Ok(Some(Work::Transfer(Transfer { way, offset_bytes, address, bytes })));
             }
             let direction = match (memories.is_host(from.memory), memories.is_host(to.memory)) {
                 (true, false) => CopyDirection::ToDevice,
@@ -242,30 +246,6 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
         }
         _ => return Ok(None),
     }))
-}
-
-/// A copy that one end of is on a disk, if so.
-fn transfer(
-    memories: &Memories,
-    from: Region,
-    to: Region,
-    source: Option<DiskFile>,
-    target: Option<DiskFile>,
-) -> Result<Option<Transfer>, DeviceError> {
-    let (file, on_disk, in_memory, to_disk) = match (source, target) {
-        (None, None) => return Ok(None),
-        (Some(file), None) => (file, from, to, false),
-        (None, Some(file)) => (file, to, from, true),
-        (Some(_), Some(_)) => {
-            return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} goes from disk to disk") })
-        }
-    };
-    if to_disk && matches!(file, DiskFile::ReadOnly(_)) {
-        return Err(DeviceError::Lost { reason: format!("a copy from {from} to {to} writes what is only read") });
-    }
-    let address = if to_disk { memories.resolve(in_memory)? } else { memories.resolve_to_write(in_memory)? };
-    let bytes = in_memory.range.len();
-    Ok(Some(Transfer { file, offset_bytes: on_disk.range.start, address, bytes, to_disk }))
 }
 
 /// The addresses of bindings, each long enough and aligned for its tensor.
