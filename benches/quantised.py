@@ -133,7 +133,7 @@ def run_forebay(arguments, path, feeds, folder):
     return np.load(os.path.join(folder, "outputs", "y.npy")), json.loads(done.stdout)["seconds_median"]
 
 
-def run_peer(session, feeds, repeat):
+def time_peer(session, feeds, repeat):
     """The median of the seconds of a run of ONNX Runtime."""
     seconds = []
     for _ in range(repeat + 1):
@@ -163,13 +163,14 @@ def main():
             options.intra_op_num_threads = arguments.threads
             options.log_severity_level = 3
             session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            exact = onnxruntime.InferenceSession(path, rounding.exact_integers(options), providers=["CPUExecutionProvider"])
+            rounding.make_integer_sums_exact(options)
+            exact = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             expected, = exact.run(["y"], feeds)
             own, peers = [], []
             for _ in range(arguments.rounds):
                 found, seconds = run_forebay(arguments, path, feeds, folder)
                 own.append(seconds)
-                peers.append(run_peer(session, feeds, arguments.repeat))
+                peers.append(time_peer(session, feeds, arguments.repeat))
         wrong = int(np.sum(found != expected)) if found.dtype.kind in "iu" else None
         far = 0.0 if wrong is not None else float(np.max(np.abs(found - expected)) / np.max(np.abs(expected)))
         seconds, peer = statistics.median(own), statistics.median(peers)

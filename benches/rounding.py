@@ -1,5 +1,5 @@
-"""How much of a difference between two runtimes rounding explains: what a runtime gives with weights that are a little others, and
-how ONNX Runtime is kept from more than rounding."""
+"""How outputs are compared with ONNX Runtime's: its integer sums are made exact, and what rounding explains of a difference is measured
+with weights that are slightly different."""
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -10,11 +10,10 @@ STEP = 1e-6
 FACTOR = 4
 
 
-def exact_integers(options):
-    """Makes ONNX Runtime's sums of products of 8-bit integers exact: on processors without VNNI, sums of two saturate otherwise. It takes
-    more time, so sessions that are timed go without it."""
+def make_integer_sums_exact(options):
+    """Sets the session option of ONNX Runtime with which sums of products of 8-bit integers do not saturate on x86 processors without
+    VNNI. Sessions that are timed keep the default, which is what people run."""
     options.add_session_config_entry("session.x64quantprecision", "1")
-    return options
 
 
 def moved(path, seed):

@@ -267,7 +267,8 @@ def peer_outputs(model, feeds):
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
-    peer = onnxruntime.InferenceSession(model, rounding.exact_integers(options), providers=["CPUExecutionProvider"])
+    rounding.make_integer_sums_exact(options)
+    peer = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return dict(zip([output.name for output in peer.get_outputs()], peer.run(None, feeds)))
 
 
