@@ -1,5 +1,7 @@
 //! `cargo xtask test`: everything that has to pass.
 
+use std::time::{Duration, Instant};
+
 use crate::command::{cargo, run, run_and_keep, succeeds};
 use crate::{kernels, parts, python, swiftshader, tidy};
 
@@ -10,57 +12,68 @@ use crate::{kernels, parts, python, swiftshader, tidy};
 pub fn test() -> Result<(), String> {
     let missing = parts::missing()?;
     let present = |name: &str| missing.iter().all(|part| part.name != name);
-    let mut failures = Vec::new();
-    let mut check = |result: Result<(), String>| failures.extend(result.err());
+    let mut checks = Checks::default();
     if present("rustfmt") {
-        check(run(&mut cargo(&["fmt", "--all", "--check"])));
+        checks.run("format", || run(&mut cargo(&["fmt", "--all", "--check"])));
     }
-    check(tidy::tidy());
+    checks.run("tidy", tidy::tidy);
     if present("slang") {
-        check(kernels::kernels(&["--check".to_owned()]));
+        checks.run("kernels", || kernels::kernels(&["--check".to_owned()]));
     }
     if present("clippy") {
-        check(run(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])));
+        let clippy = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+        checks.run("clippy", || run(&mut cargo(&clippy)));
     }
     // Cargo's own runner does the same, one crate after the other.
-    let mut runner = if has_nextest() {
-        cargo(&[
-            "nextest",
-            "run",
-            "--workspace",
-            "--no-fail-fast",
-            "--status-level",
-            "slow",
-            "--final-status-level",
-            "slow",
-        ])
+    let (mut building, mut runner) = if has_nextest() {
+        let status = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
+        let mut runner = cargo(&["nextest", "run", "--workspace"]);
+        runner.args(status);
+        (cargo(&["nextest", "run", "--workspace", "--no-run"]), runner)
     } else {
-        cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins", "--tests", "--", "--quiet"])
+        let tests = ["--lib", "--bins", "--tests"];
+        let mut building = cargo(&["test", "--workspace", "--no-run"]);
+        building.args(tests);
+        let mut runner = cargo(&["test", "--workspace", "--no-fail-fast"]);
+        runner.args(tests).args(["--", "--quiet"]);
+        (building, runner)
     };
-    let (closing, result) = run_and_keep(&mut runner, is_closing_line);
-    check(result);
+    checks.run("building tests", || run(&mut building));
+    let mut closing = Vec::new();
+    checks.run("tests", || {
+        let (lines, result) = run_and_keep(&mut runner, is_closing_line);
+        closing = lines;
+        result
+    });
     if present("swiftshader") {
-        check(swiftshader::sample());
+        checks.run("SwiftShader", swiftshader::sample);
     }
-    check(run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
+    checks.run("documentation", || run(&mut cargo(&["test", "--quiet", "--workspace", "--doc"])));
     if present("python") {
-        check(python::test());
+        checks.run("Python", python::test);
     }
     // What Vulkan's feature leaves out has to build, and to say so.
-    let without = ["--no-default-features", "--config", QUICK_DEVICE];
-    check(run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without)));
-    check(run(cargo(&["test", "--quiet", "--package", "forebay", "--lib"]).args(without).arg("machine")));
+    checks.run("without Vulkan", || {
+        let without = ["--no-default-features", "--config", QUICK_DEVICE];
+        run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without))?;
+        run(cargo(&["test", "--quiet", "--package", "forebay", "--lib"]).args(without).arg("machine"))
+    });
     for (package, target) in
         [("forebay-queue", "--test=model"), ("forebay-runtime", "--test=model"), ("forebay-mpi", "--lib")]
     {
         // Threads and locks are the model checker's there, so nothing else can be in the same build; nor do kernels run.
         let model = ["--package", package, "--features", "shuttle", target, "--config", QUICK_DEVICE];
-        if present("clippy") {
-            check(run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"])));
-        }
-        check(run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"])));
+        checks.run(&format!("model checker of {package}"), || {
+            if present("clippy") {
+                run(cargo(&["clippy", "--quiet"]).args(model).args(["--", "--deny", "warnings"]))?;
+            }
+            run(cargo(&["test", "--quiet"]).args(model).args(["--", "--nocapture"]))
+        });
     }
     println!();
+    for (name, took) in &checks.took {
+        println!("{:3}:{:02} {name}", took.as_secs() / 60, took.as_secs() % 60);
+    }
     for part in &missing {
         println!("SKIPPED {}: {}", part.name, part.reason);
     }
@@ -70,9 +83,24 @@ pub fn test() -> Result<(), String> {
     } else if let Some(line) = closing.first() {
         println!("{}", line.trim());
     }
-    match failures.as_slice() {
+    match checks.failures.as_slice() {
         [] => Ok(()),
         failures => Err(format!("failed:\n  {}", failures.join("\n  "))),
+    }
+}
+
+/// What ran: how long each check took, and what failed.
+#[derive(Default)]
+struct Checks {
+    took: Vec<(String, Duration)>,
+    failures: Vec<String>,
+}
+
+impl Checks {
+    fn run(&mut self, name: &str, check: impl FnOnce() -> Result<(), String>) {
+        let start = Instant::now();
+        self.failures.extend(check().err());
+        self.took.push((name.to_owned(), start.elapsed()));
     }
 }
 
