@@ -45,11 +45,10 @@ pub fn links(line: &str) -> Vec<String> {
         targets.extend(first_word(&rest[..end]));
         rest = &rest[end..];
     }
-    if let Some((name, target)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) {
-        if !name.contains(']') {
+    if let Some((name, target)) = line.strip_prefix('[').and_then(|line| line.split_once("]: "))
+        && !name.contains(']') {
             targets.extend(first_word(target));
         }
-    }
     targets
 }
 

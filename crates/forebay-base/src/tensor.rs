@@ -222,7 +222,7 @@ impl TensorDesc {
             .sizes
             .iter()
             .zip(strides)
-            .filter(|(&size, _)| size > 1)
+            .filter(|&(&size, _)| size > 1)
             .map(|(&size, &stride)| (stride, size))
             .collect();
         dimensions.sort_unstable();
@@ -324,11 +324,10 @@ pub fn implied_size_bytes(data_type: DataType, sizes: &[u64], strides: Option<&[
     if let Some(dimension) = sizes.iter().position(|&size| size == 0) {
         return Err(TensorError::ZeroSize { dimension });
     }
-    if let Some(strides) = strides {
-        if strides.len() != sizes.len() {
+    if let Some(strides) = strides
+        && strides.len() != sizes.len() {
             return Err(TensorError::StrideCount { strides: strides.len(), sizes: sizes.len() });
         }
-    }
     let overflow = || TensorError::Overflow { sizes: sizes.to_vec(), data_type };
     let count = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size)).ok_or_else(overflow)?;
     let elements = match strides {

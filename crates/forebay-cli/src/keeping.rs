@@ -39,11 +39,10 @@ impl Keeper {
             None => None,
         };
         let elsewhere = elsewhere(asked, save);
-        if asked.is_none() {
-            if let Some(words) = next_uses(&elsewhere) {
+        if asked.is_none()
+            && let Some(words) = next_uses(&elsewhere) {
                 output::complain(&words);
             }
-        }
         Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None, last: None })
     }
 

@@ -36,11 +36,10 @@ pub fn say(line: &str) {
 
 /// Remembers the first failure of standard output.
 fn remember(result: io::Result<()>) {
-    if let Err(error) = result {
-        if error.kind() != io::ErrorKind::BrokenPipe {
+    if let Err(error) = result
+        && error.kind() != io::ErrorKind::BrokenPipe {
             REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
         }
-    }
 }
 
 /// Whether everything that was said has arrived.

@@ -49,12 +49,11 @@ fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
         let path = entry.map_err(|error| DataError::io(folder, error))?.path();
-        if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.')) {
-            if let Some(twin) = found.insert(stem.to_owned(), path.clone()) {
+        if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.'))
+            && let Some(twin) = found.insert(stem.to_owned(), path.clone()) {
                 let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
                 return Err(DataError::layout(folder, reason));
             }
-        }
     }
     Ok(found)
 }

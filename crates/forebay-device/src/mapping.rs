@@ -30,7 +30,7 @@ impl Mapping {
             .parts
             .range(..range.end)
             .rev()
-            .take_while(|(&offset, &(length, _))| range.start < offset + length)
+            .take_while(|&(&offset, &(length, _))| range.start < offset + length)
             .map(|(&offset, &part)| (offset, part))
             .collect();
         for (offset, (length, heap)) in met {
@@ -49,7 +49,7 @@ impl Mapping {
         let mut reached = range.start;
         while reached < range.end {
             let part = self.parts.range(..=reached).next_back();
-            match part.filter(|(&offset, &(length, _))| offset + length > reached) {
+            match part.filter(|&(&offset, &(length, _))| offset + length > reached) {
                 Some((&offset, &(length, _))) => reached = offset + length,
                 None => return Some(reached),
             }

@@ -57,7 +57,7 @@ impl Spatial {
     }
 
     /// The words in which shaders read the strides.
-    pub fn stride_words(&self) -> impl Iterator<Item = u32> {
+    pub fn stride_words(&self) -> impl Iterator<Item = u32> + use<> {
         self.strides.into_iter()
     }
 }

@@ -219,11 +219,10 @@ impl Allocator {
     /// The pool of that name, made where there is none yet.
     fn index_of(&mut self, id: PoolId) -> PoolIndex {
         let recent = id.0 as usize % RECENT_POOLS;
-        if let Some((recent, index)) = self.recent_pools[recent] {
-            if recent == id {
+        if let Some((recent, index)) = self.recent_pools[recent]
+            && recent == id {
                 return index;
             }
-        }
         let index = self.known(id).unwrap_or_else(|| {
             let index = PoolIndex(self.pools.len() as u32);
             self.pools.push(Pool { id, free: FreeBlocks::new() });

@@ -105,7 +105,7 @@ impl Picture {
             add(text(x(time), TOP + HEIGHT + 18.0, "middle", &time.to_string()));
         }
         add(text(LEFT + width / 2.0, TOP + HEIGHT + 36.0, "middle", &self.time_name));
-        for (owner, &rank) in ranks.iter().filter(|(_, &rank)| rank < LEGEND_COUNT) {
+        for (owner, &rank) in ranks.iter().filter(|&(_, &rank)| rank < LEGEND_COUNT) {
             let at = TOP + 22.0 * rank as f64;
             let left = LEFT + width + 16.0;
             add(format!(

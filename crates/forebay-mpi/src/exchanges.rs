@@ -87,7 +87,7 @@ impl<Request> Exchange<Request> {
 }
 
 /// A message in pieces that MPI can count.
-fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> {
+fn pieces(message: &MessageBytes) -> impl Iterator<Item = (usize, *mut u8, i32)> + use<> {
     let MessageBytes { peer, address, size_bytes } = *message;
     (0..size_bytes).step_by(MESSAGE_BYTES_MAX).map(move |start| {
         let bytes = MESSAGE_BYTES_MAX.min(size_bytes - start);

@@ -94,11 +94,11 @@ fn calls(path: &Path) -> Result<Vec<Call>, Box<dyn Error>> {
         *life = (life.0 + chunk.range.len(), life.1.min(first.launch), life.2.max(last.launch));
     }
     let lasts = |buffer: usize| program.buffers[buffer].role.is_persistent();
-    let kept = lives.iter().filter(|(&buffer, _)| lasts(buffer));
+    let kept = lives.iter().filter(|&(&buffer, _)| lasts(buffer));
     calls.extend(kept.map(|(&buffer, &(size_bytes, ..))| Call::Allocate { buffer, size_bytes }));
     for _ in 0..STEPS {
         for launch in 0..program.launches.len() {
-            let temporary = || lives.iter().filter(|(&buffer, _)| !lasts(buffer));
+            let temporary = || lives.iter().filter(|&(&buffer, _)| !lasts(buffer));
             let born = temporary().filter(|(_, life)| life.1 == launch);
             calls.extend(born.map(|(&buffer, &(size_bytes, ..))| Call::Allocate { buffer, size_bytes }));
             let dead = temporary().filter(|(_, life)| life.2 == launch);

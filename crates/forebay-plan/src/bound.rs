@@ -75,7 +75,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         outputs.entry(Owner::Buffer(operand.buffer)).or_default().push(operand.range());
     }
     let sum = |is_counted: &dyn Fn(&Chunk, Kind) -> bool| {
-        let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, &kind)| is_counted(chunk, kind));
+        let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, kind)| is_counted(chunk, **kind));
         counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
     // What is lent crosses no link.

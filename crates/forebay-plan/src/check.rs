@@ -410,11 +410,10 @@ impl<'a> Contents<'a> {
             relative
         };
         for command in &self.plan.warm_up {
-            if let Command::Copy { from, to, .. } = command {
-                if held(from) != held(to) {
+            if let Command::Copy { from, to, .. } = command
+                && held(from) != held(to) {
                     return Err(broken(format!("{to} does not hold at the end what {from} does")));
                 }
-            }
         }
         Ok(())
     }

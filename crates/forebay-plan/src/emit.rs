@@ -334,7 +334,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
 fn warm_up(decisions: &Decisions, places: &Places) -> Vec<Command> {
     let mut commands: Vec<Command> = Vec::new();
     let across_steps =
-        decisions.residency.across_steps.iter().zip(&places.intervals).filter(|(&across_steps, _)| across_steps);
+        decisions.residency.across_steps.iter().zip(&places.intervals).filter(|&(&across_steps, _)| across_steps);
     for first_interval in across_steps.filter_map(|(_, intervals)| intervals.first()) {
         let command = copy(decisions, *first_interval, true);
         if !commands.last_mut().is_some_and(|last| extend(last, &command)) {

@@ -217,15 +217,14 @@ fn add_part(
     // What comes back after the chunk's last use comes back for the next step.
     let back = absence(count.wrapping_sub(1)).map(|absence| absence.back);
     let last = segments.last().map(|interval| interval.end);
-    if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, across_steps, back, last) {
-        if segments[0].swap_in && back > accesses[count - 1].launch {
+    if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, across_steps, back, last)
+        && segments[0].swap_in && back > accesses[count - 1].launch {
             let from = back.max(last + 1).max(chunk.host_writes_end(usize::MAX));
             if from < launch_count {
                 swap_in_during_step_before(&mut segments, from, launch_count);
                 residency.across_steps[index] = true;
             }
         }
-    }
     residency.segments.extend(segments);
 }
 
@@ -239,8 +238,8 @@ fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Abse
             segment.start = segment.start.min(absence.back.max(chunk.earliest_swap_in(start)));
         }
     }
-    if segment.swap_out {
-        if let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
+    if segment.swap_out
+        && let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
             segment.end = segment.end.max(absence.last);
             if kind.output || !chunk.host_accesses.is_empty() {
                 return;
@@ -250,5 +249,4 @@ fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Abse
             let swapped_out_after = absence.swapped_out_after.unwrap_or(segment.swap_out_after);
             segment.swap_out_after = swapped_out_after.clamp(earliest, segment.end.max(earliest));
         }
-    }
 }

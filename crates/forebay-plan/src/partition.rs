@@ -143,11 +143,10 @@ fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunc
     let mut next = Some(launch.clone());
     while let Some(launch) = next.filter(|_| best.as_ref().is_none_or(|(bytes, ..)| *bytes > limit_bytes)) {
         let found = cuts(&launch).into_iter().map(|cut| (finest_bytes(&launch, &cut), cut));
-        if let Some((bytes, cut)) = found.min_by_key(|(bytes, _)| *bytes) {
-            if best.as_ref().is_none_or(|(least, ..)| bytes < *least) {
+        if let Some((bytes, cut)) = found.min_by_key(|(bytes, _)| *bytes)
+            && best.as_ref().is_none_or(|(least, ..)| bytes < *least) {
                 best = Some((bytes, launch.clone(), cut));
             }
-        }
         next = merge::merged(&launch);
     }
     best.map(|(_, launch, cut)| (launch, cut))

@@ -311,7 +311,7 @@ fn keep_gaps(
         }
     };
     try_all(&always_resident, &mut kept, usage);
-    for (launch, &lost) in lost_bytes.iter().enumerate().filter(|(_, &lost)| lost > 0) {
+    for (launch, &lost) in lost_bytes.iter().enumerate().filter(|&(_, &lost)| lost > 0) {
         usage.add(launch, launch + 1, bytes_of_profile(lost));
     }
     try_all(&gaps, &mut kept, usage);

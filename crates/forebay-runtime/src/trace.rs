@@ -124,7 +124,7 @@ impl Workers {
     /// The thread id for a record, and its row's number where the row is new. Records come in the order of their starts.
     fn place(&mut self, stream: usize, record: &TraceRecord) -> (u64, Option<usize>) {
         let rows = self.free_at.range((stream, 0)..(stream + 1, 0));
-        let free = rows.clone().find(|(_, &free_at)| free_at <= record.start).map(|(&(_, worker), _)| worker);
+        let free = rows.clone().find(|&(_, &free_at)| free_at <= record.start).map(|(&(_, worker), _)| worker);
         let worker = free.unwrap_or(rows.count());
         let new = self.free_at.insert((stream, worker), record.end).is_none();
         (stream as u64 * 1000 + worker as u64 + 1, new.then_some(worker))

@@ -106,12 +106,11 @@ impl TileMap {
                 (start, first_byte) = (before, extent.heap_offset_bytes);
             }
         }
-        if let Some(&extent) = extents.get(&end) {
-            if extent.heap == heap && first_byte + (end - start) == extent.heap_offset_bytes {
+        if let Some(&extent) = extents.get(&end)
+            && extent.heap == heap && first_byte + (end - start) == extent.heap_offset_bytes {
                 extents.remove(&end);
                 end = extent.end;
             }
-        }
         extents.insert(start, Extent { end, heap, heap_offset_bytes: first_byte });
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use ash::{vk, Entry};
@@ -49,7 +49,8 @@ pub struct VulkanOptions {
     /// The largest heap behind a reservation, rounded down to whole tiles.
     pub heap_bytes_max: u64,
     /// Whether the Khronos validation layer, synchronization validation included, judges everything. Any message is then a
-    /// failure of the device.
+    /// failure of the device. The layer is set up through the environment when the first such device opens: no other thread may then be
+    /// in C code that reads the environment.
     pub validate: bool,
     /// Bytes of an operand that one binding of a shader holds at most, for tests and experiments: what is larger runs in parts
     /// or is reached by its address. None, and whatever is more, for what the device offers.
@@ -96,6 +97,25 @@ fn lost(reason: String) -> DeviceError {
     DeviceError::Lost { reason }
 }
 
+/// Tells the validation layer, through the environment, what it can be told nowhere else.
+fn set_up_validation() {
+    static DONE: Once = Once::new();
+    DONE.call_once(|| {
+        let settings = [
+            // Hazards between submissions are looked for.
+            ("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT"),
+            // Newer layers look at what shaders do, and go on to report what they reported ten times.
+            ("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1"),
+            ("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0"),
+        ];
+        for (name, value) in settings {
+            // SAFETY: Rust's own readers take turns with this. `VulkanOptions::validate` asks its callers to have no other thread in C code
+            // that reads the environment.
+            unsafe { std::env::set_var(name, value) };
+        }
+    });
+}
+
 impl VulkanDevice {
     /// Opens a device.
     ///
@@ -112,11 +132,7 @@ impl VulkanDevice {
     pub fn open_through(entry: Entry, options: &VulkanOptions) -> Result<VulkanDevice, DeviceError> {
         let birth = Instant::now();
         if options.validate {
-            // Hazards between submissions are looked for only where the layer is told so by its environment.
-            std::env::set_var("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT");
-            // Newer layers look at what shaders do, and go on to report what they reported ten times, only where they are told so.
-            std::env::set_var("VK_LAYER_SYNCVAL_SHADER_ACCESSES_HEURISTIC", "1");
-            std::env::set_var("VK_LAYER_ENABLE_MESSAGE_LIMIT", "0");
+            set_up_validation();
         }
         let VulkanOptions { validate, binding_bytes_max, binding_alignment_bytes, portable, .. } = *options;
         let device = options.device.as_deref();
@@ -462,11 +478,10 @@ impl VulkanDevice {
     fn launches_on_host(&self, commands: &[Command]) -> Result<bool, DeviceError> {
         let state = self.shared.lock();
         for command in commands {
-            if let Command::Launch { launch, .. } = command {
-                if runs_on_host(&state.memories, launch)? {
+            if let Command::Launch { launch, .. } = command
+                && runs_on_host(&state.memories, launch)? {
                     return Ok(true);
                 }
-            }
         }
         Ok(false)
     }

@@ -132,14 +132,13 @@ pub(crate) fn compile(
             (shards, shared_work) = (distributed.shards, Some(distributed.work));
         }
     }
-    if parts > 1 {
-        if let Some(accumulated) = accumulate(&program, &samples, parts) {
+    if parts > 1
+        && let Some(accumulated) = accumulate(&program, &samples, parts) {
             if cfg!(debug_assertions) || machine.options.planning.check {
                 check_parts(&program, &accumulated)?;
             }
             program = accumulated.program;
         }
-    }
     if program.update_start < program.launches.len() && machine.updates_on_host()? {
         update_on_host(&mut program);
     }
@@ -448,8 +447,8 @@ fn step_within(
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
         let least_bytes = paging.unit_bytes.saturating_add(reserved_bytes);
-        if let (Some(budget_bytes), Some(_)) = (host_bytes, &options.spill_dir) {
-            if budget_bytes < least_bytes {
+        if let (Some(budget_bytes), Some(_)) = (host_bytes, &options.spill_dir)
+            && budget_bytes < least_bytes {
                 return Err(Error::Option {
                     reason: format!(
                         "a host budget of {budget_bytes} bytes is too small for managed memory: units of {} bytes pass \
@@ -460,7 +459,6 @@ fn step_within(
                     ),
                 });
             }
-        }
         process_memory::count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         let host_bytes = plan_options.host_budget_bytes;
@@ -484,11 +482,10 @@ fn index_limits(program: &Program) -> BTreeMap<String, u64> {
         program.inputs.iter().map(|info| (info.operand.buffer, info.name.clone())).collect();
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
-        if let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) {
-            if let Some(name) = sources.get(&from.buffer).cloned() {
+        if let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice())
+            && let Some(name) = sources.get(&from.buffer).cloned() {
                 sources.insert(to.buffer, name);
             }
-        }
         let Some((indices, limit)) = launch.index_limit() else { continue };
         let Some(name) = launch.reads.get(indices).and_then(|indices| sources.get(&indices.buffer)) else { continue };
         limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);

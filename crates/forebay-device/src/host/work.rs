@@ -94,12 +94,11 @@ impl Pool for Shared {
                 drop(finish);
             }),
             Work::Launch { launch, reads, writes, workspace } => self.run(origin.priority, at_once, move || {
-                if let Kernel::Exchange(own) = &launch.kernel {
-                    if own.sends.len() > 1 {
+                if let Kernel::Exchange(own) = &launch.kernel
+                    && own.sends.len() > 1 {
                         let operands = [&views(&launch.reads, &reads)[..], &views(&launch.writes, &writes)];
                         return exchange::start(&shared, origin, (&launch, own), operands, finish);
                     }
-                }
                 let start = Instant::now();
                 // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
                 // contract of commands gives this launch its operands for its duration.

@@ -111,7 +111,7 @@ impl FreeBlocks {
     }
 
     /// The blocks of a bin, the latest first.
-    fn bin<'a>(&self, blocks: &'a Blocks, bin: usize) -> impl Iterator<Item = u32> + 'a {
+    fn bin<'a>(&self, blocks: &'a Blocks, bin: usize) -> impl Iterator<Item = u32> + use<'a> {
         let some = |block: u32| (block != NONE).then_some(block);
         std::iter::successors(some(self.bins[bin]), move |block| some(blocks.at(*block).bin_next))
     }

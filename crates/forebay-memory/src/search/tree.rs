@@ -80,7 +80,7 @@ impl<'a> Tree<'a> {
         }
         let mut cuts = Vec::new();
         let mut first = 0;
-        for (section, _) in self.links.iter().enumerate().filter(|(_, &link)| link == 0) {
+        for (section, _) in self.links.iter().enumerate().filter(|&(_, &link)| link == 0) {
             cuts.push(first..section + 1);
             first = section + 1;
         }

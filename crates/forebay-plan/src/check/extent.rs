@@ -103,7 +103,7 @@ impl Lines {
 
 /// The index at which a part begins by where its operands begin, and how far each of them is moved then.
 fn start_of(side: &Side, distances: &[i64]) -> Result<(u64, Vec<i64>), String> {
-    let first = side.strides.iter().zip(distances).find(|(&stride, _)| stride != 0);
+    let first = side.strides.iter().zip(distances).find(|&(&stride, _)| stride != 0);
     let (&stride, &distance) = first.ok_or("an axis is cut that no operand has")?;
     let start = distance / stride;
     if start < 0 || start * stride != distance {

@@ -374,11 +374,10 @@ fn covered(dimensions: &[Dimension], work: &Work) -> Vec<u64> {
 fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tree> {
     let goes_through =
         |inner: &Leaves, outer: &Leaves| inner.block == outer.block && outer.of_index == inner.of_index * size;
-    if let ([first, ..], [above, ..]) = (inner, outer) {
-        if goes_through(&first.leaves, &above.leaves) {
+    if let ([first, ..], [above, ..]) = (inner, outer)
+        && goes_through(&first.leaves, &above.leaves) {
             return vec![Tree { leaves: first.leaves, indices: size * outer_size }];
         }
-    }
     // A leaf that is all of the inner line is one of the outer.
     let is_cut = |tree: &&Tree| tree.leaves.block < size * tree.leaves.of_index;
     let outer = outer.iter().map(|tree| {

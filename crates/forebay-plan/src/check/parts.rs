@@ -53,11 +53,10 @@ fn step(program: &Program, partition: &Partition) -> Result<(), String> {
         let is_same = |part: &ProgramLaunch| {
             (&part.kernel, &part.reads, &part.writes) == (&launch.kernel, &launch.reads, &launch.writes)
         };
-        if let [(_, part)] = own[..] {
-            if relaid.is_empty() && is_same(part) {
+        if let [(_, part)] = own[..]
+            && relaid.is_empty() && is_same(part) {
                 continue;
             }
-        }
         let whole = Work {
             kernel: launch.kernel.clone(),
             reads: launch.reads.iter().map(|operand| relaid.operand(operand)).collect(),

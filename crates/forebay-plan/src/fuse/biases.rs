@@ -61,7 +61,7 @@ fn joined(program: &Program, uses: &Uses, removed: &[bool], index: usize) -> Opt
 /// Whether what is added is the same for all rows; of one row, whether nothing computes it.
 fn is_bias(program: &Program, summand: &Operand) -> bool {
     let (sizes, strides) = (summand.desc.sizes(), summand.desc.effective_strides());
-    let mut rows = sizes.iter().zip(strides).rev().skip(1).filter(|(&size, _)| size > 1).peekable();
+    let mut rows = sizes.iter().zip(strides).rev().skip(1).filter(|&(&size, _)| size > 1).peekable();
     match rows.peek() {
         Some(_) => rows.all(|(_, stride)| stride == 0),
         None => !program.buffer(summand.buffer).role.is_temporary(),

@@ -95,12 +95,11 @@ impl Device {
         let mut said = Vec::new();
         for unit in units {
             self.left.retain(|&left| left != unit);
-            if self.resident.len() as u64 >= self.capacity && !self.resident.contains(&unit) {
-                if let Some(victim) = self.left.pop_front() {
+            if self.resident.len() as u64 >= self.capacity && !self.resident.contains(&unit)
+                && let Some(victim) = self.left.pop_front() {
                     self.resident.remove(&victim);
                     said.push(Move::ToHost(victim));
                 }
-            }
             self.resident.insert(unit);
             said.push(Move::ToDevice(unit));
         }

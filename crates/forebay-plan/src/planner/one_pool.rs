@@ -178,11 +178,10 @@ impl Planner<'_> {
         let (least_bytes, tightest) = loop {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             let least_bytes = found.peak_bytes.max(minimum_budget(&recomputing, self.limits).0);
-            if least_bytes <= capacity_bytes {
-                if let Some(plan) = within(&recomputing, capacity_bytes)? {
+            if least_bytes <= capacity_bytes
+                && let Some(plan) = within(&recomputing, capacity_bytes)? {
                     return Ok(Ok((plan, recomputing)));
                 }
-            }
             attempts += 1;
             if least_bytes > capacity_bytes || limit_bytes == 0 || attempts == MODEL_FILES_ATTEMPTS {
                 break (least_bytes, recomputing);

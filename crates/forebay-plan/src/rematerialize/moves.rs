@@ -75,7 +75,7 @@ impl Moves {
     }
 
     /// All that may be dropped.
-    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> {
+    pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> + use<> {
         (0..self.drops.len()).map(Move::Drop)
     }
 

@@ -266,7 +266,7 @@ fn accesses(trace: &[TraceEntry], uses: &[Uses], precedence: &Precedence, cells:
         if reads.is_empty() && writes.is_empty() {
             continue;
         }
-        let ordered = entries.iter().enumerate().filter(|(_, &earlier)| precedence.orders(earlier, index));
+        let ordered = entries.iter().enumerate().filter(|&(_, &earlier)| precedence.orders(earlier, index));
         accesses.push(Access {
             before: ordered.fold(0, |before, (place, _)| before | 1 << place),
             reads: reads.iter().flat_map(|bytes| cells.of_bytes(bytes)).collect(),

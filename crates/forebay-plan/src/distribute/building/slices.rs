@@ -33,12 +33,11 @@ impl Building<'_> {
     /// A buffer with all elements of one of which each process has a slice.
     pub(super) fn gathered_slices(&mut self, buffer: BufferId, sliced: Sliced) -> Option<BufferId> {
         let now = self.number;
-        if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer)) {
-            if now - *used < KEPT_LAUNCHES {
+        if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer))
+            && now - *used < KEPT_LAUNCHES {
                 *used = now;
                 return Some(whole);
             }
-        }
         let sizes = self.sizes_of(&sliced)?;
         let name = self.buffers[buffer.0 as usize].name.clone();
         let whole = self.buffer(format!("all of {name}"), sizes.iter().sum::<u64>().next_multiple_of(4))?;

@@ -196,7 +196,7 @@ impl ManagedBuffer {
     }
 
     /// Its units, if it is in that memory.
-    pub(super) fn units(&self, memory: &ManagedMemory) -> impl Iterator<Item = UnitId> {
+    pub(super) fn units(&self, memory: &ManagedMemory) -> impl Iterator<Item = UnitId> + use<> {
         let count = if self.memory().is(memory) { self.buffer.unit_count } else { 0 };
         self.buffer.units().take(count as usize)
     }

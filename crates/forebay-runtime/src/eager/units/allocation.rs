@@ -124,7 +124,7 @@ impl Buffer {
     }
 
     /// Its units.
-    pub fn units(&self) -> impl Iterator<Item = UnitId> {
+    pub fn units(&self) -> impl Iterator<Item = UnitId> + use<> {
         (self.first_unit..self.first_unit + self.unit_count).map(UnitId)
     }
 }

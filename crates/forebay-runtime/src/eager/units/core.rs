@@ -467,11 +467,10 @@ impl Core {
         let mut order = shared.lock();
         uses.iter().all(|&(queue, position)| {
             let known = |order: &crate::eager::shared::State| order.timelines.known(Agent::Host, queue) >= position;
-            if !known(&order) {
-                if let Some(generation) = order.timelines.mark_behind(queue, position) {
+            if !known(&order)
+                && let Some(generation) = order.timelines.mark_behind(queue, position) {
                     shared.query(&mut order, queue, generation);
                 }
-            }
             known(&order)
         })
     }

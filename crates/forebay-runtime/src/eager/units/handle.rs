@@ -75,11 +75,10 @@ fn carry_out(core: &Core) {
             core.lock().queue.cancel_prefetches();
         }
         under_way.extend(prefetched.ok().flatten());
-        if under_way.len() >= PREFETCHES_UNDER_WAY {
-            if let Some(position) = under_way.pop_front() {
+        if under_way.len() >= PREFETCHES_UNDER_WAY
+            && let Some(position) = under_way.pop_front() {
                 let _ = core.wait_for(core.copies.queue(), position);
             }
-        }
         core.lock().prefetching = false;
         core.changed.notify_all();
     }

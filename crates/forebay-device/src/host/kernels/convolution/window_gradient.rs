@@ -94,7 +94,7 @@ impl WindowGradient {
     }
 
     /// Boxes of positions whose x is packed together, of a chunk of rows.
-    fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> {
+    fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> + use<> {
         let mut limits = geometry.target.map(|count| Span { start: 0, len: count });
         limits[geometry.first] = rows;
         let parts = move |d: usize, size: usize| {

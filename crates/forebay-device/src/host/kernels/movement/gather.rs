@@ -153,7 +153,7 @@ unsafe fn sum_slices<T: Float>(
                 // SAFETY: in bounds, and these columns are this task's alone.
                 unsafe { ddata.slice_mut((row * size + position) * inner + first, count) }.fill(T::ZERO);
             }
-            for (place, &position) in positions.iter().enumerate().filter(|(_, &position)| position != NOWHERE) {
+            for (place, &position) in positions.iter().enumerate().filter(|&(_, &position)| position != NOWHERE) {
                 // SAFETY: as above; dy is only read.
                 let (sums, values) = unsafe {
                     (
