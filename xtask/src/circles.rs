@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::imports::{imports, Imports};
+use crate::imports::{Imports, imports};
 use crate::source::SourceFile;
 
 /// The files of one circle.

@@ -241,7 +241,10 @@ mod tests {
     fn relative_paths_and_re_exports_lead_to_the_file_that_defines() {
         let found = imports_of(&[
             ("lib.rs", "mod a;\nmod b;\npub use a::deep::Thing;"),
-            ("a.rs", "mod deep;\nmod near;\npub use deep::Thing;\npub(crate) use near::Other as Renamed;\nfn x() { deep::f() }"),
+            (
+                "a.rs",
+                "mod deep;\nmod near;\npub use deep::Thing;\npub(crate) use near::Other as Renamed;\nfn x() { deep::f() }",
+            ),
             ("a/deep.rs", "use super::near;\nuse super::super::b::C;\nfn x() { near::f(); self::g() }"),
             ("a/near/mod.rs", "use super::Front;"),
             ("b.rs", "use crate::Thing;\nuse crate::a::{self, Renamed};\nuse std::collections::BTreeMap;"),

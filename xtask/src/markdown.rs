@@ -46,9 +46,10 @@ pub fn links(line: &str) -> Vec<String> {
         rest = &rest[end..];
     }
     if let Some((name, target)) = line.strip_prefix('[').and_then(|line| line.split_once("]: "))
-        && !name.contains(']') {
-            targets.extend(first_word(target));
-        }
+        && !name.contains(']')
+    {
+        targets.extend(first_word(target));
+    }
     targets
 }
 

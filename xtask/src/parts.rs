@@ -51,8 +51,7 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "swiftshader",
-        reason:
-            "the Vulkan tests do not run a second time, on a driver without float64 (no target/swiftshader: .ci/run \
+        reason: "the Vulkan tests do not run a second time, on a driver without float64 (no target/swiftshader: .ci/run \
                  fetches it)",
         present: || swiftshader_driver().is_file(),
     },
@@ -80,8 +79,7 @@ pub const PARTS: [Part; 11] = [
     },
     Part {
         name: "slang",
-        reason:
-            "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
+        reason: "committed shaders are not compared with their sources (no FOREBAY_SLANGC, and python3 has no pip to fetch \
                  the compiler with)",
         present: || {
             std::env::var_os("FOREBAY_SLANGC").is_some()

@@ -17,7 +17,7 @@ mod tests;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use forebay_bench_record::{repository, results_folder, Record};
+use forebay_bench_record::{Record, repository, results_folder};
 
 use self::collection::Collection;
 

@@ -9,8 +9,7 @@ use crate::test::has_nextest;
 /// All kernels, and whole networks.
 const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
 /// Of these, what `cargo xtask test` leaves out: what takes minutes there, where a shorter test remains or lavapipe runs the same.
-const LONG: &str =
-    "test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20|unet3d)::(training|the_same_bits)|digits_cnn::training|steps_in_parts|^matrices_larger/)";
+const LONG: &str = "test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20|unet3d)::(training|the_same_bits)|digits_cnn::training|steps_in_parts|^matrices_larger/)";
 
 /// Every Vulkan test on SwiftShader, half an hour on two cores.
 ///

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde_json::ser::Formatter;
 use serde_json::Serializer;
+use serde_json::ser::Formatter;
 
 use crate::record::Record;
 

@@ -24,7 +24,7 @@ pub mod machine;
 pub mod record;
 pub mod table;
 
-pub use file::{arguments, repository, results_folder, Arguments};
+pub use file::{Arguments, arguments, repository, results_folder};
 pub use machine::Machine;
 pub use record::Record;
 pub use table::{Cell, Column, Quantity, Table};

@@ -115,11 +115,7 @@ impl Record {
         let mut json = serde_json::Deserializer::from_str(text);
         let record: Record = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let (path, inner) = (error.path().to_string(), error.inner());
-            if path == "." {
-                inner.to_string()
-            } else {
-                format!("{path}: {inner}")
-            }
+            if path == "." { inner.to_string() } else { format!("{path}: {inner}") }
         })?;
         json.end().map_err(|error| format!("there is more behind the record: {error}"))?;
         record.check()?;

@@ -14,8 +14,8 @@
 
 use std::fmt;
 
-use crate::kernel::facts::OperandRef;
 use crate::kernel::Kernel;
+use crate::kernel::facts::OperandRef;
 use crate::region::{HeapId, MemoryId, Region};
 use crate::tensor::TensorDesc;
 

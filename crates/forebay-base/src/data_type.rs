@@ -202,11 +202,7 @@ impl DataType {
     /// assert_eq!(DataType::Float64.computed_in(), DataType::Float64);
     /// ```
     pub const fn computed_in(self) -> DataType {
-        if self.is_sixteen_bit() {
-            DataType::Float32
-        } else {
-            self
-        }
+        if self.is_sixteen_bit() { DataType::Float32 } else { self }
     }
 
     /// What elements are.

@@ -391,11 +391,7 @@ fn float16(bits: u16) -> f64 {
         31 => f64::NAN,
         _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
     };
-    if bits >> 15 == 1 {
-        -size
-    } else {
-        size
-    }
+    if bits >> 15 == 1 { -size } else { size }
 }
 
 #[cfg(test)]

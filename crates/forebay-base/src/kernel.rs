@@ -115,16 +115,16 @@ use std::fmt;
 
 use crate::narrow::Narrowing;
 
-pub use attention::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
-pub use exchange::{Exchange, EXCHANGES_MAX};
+pub use attention::{ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX, AttentionOptions};
+pub use exchange::{EXCHANGES_MAX, Exchange};
 pub use facts::{Indices, KernelFacts};
 pub use functions::{BinaryOp, UnaryOp};
 pub use hyperparameters::{AdamHyperparameters, SgdHyperparameters};
 pub use kinds::KernelKind;
-pub use recurrence::{state_steps, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
+pub use recurrence::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection, state_steps};
 pub use summing::{
-    add_statistics, check_group_size, reduction_block, reduction_block_of_channels, reduction_block_of_losses,
-    reduction_block_rows, reduction_block_rows_of_image, sums_rows, ReductionBlock, Summing,
+    ReductionBlock, Summing, add_statistics, check_group_size, reduction_block, reduction_block_of_channels,
+    reduction_block_of_losses, reduction_block_rows, reduction_block_rows_of_image, sums_rows,
 };
 
 /// How a reduction combines elements.

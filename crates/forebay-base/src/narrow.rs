@@ -123,11 +123,7 @@ impl Format {
         // Without an exponent there is no leading one.
         let (significand, exponent) = if exponent == 0 { (fraction, 1) } else { (fraction + one, exponent) };
         let number = significand / one * 2f64.powi(exponent - self.bias);
-        if is_negative {
-            -number
-        } else {
-            number
-        }
+        if is_negative { -number } else { number }
     }
 
     /// The nearest number; of two, the even one.

@@ -35,11 +35,7 @@ fn levels(leaves: u64) -> u32 {
 
 /// How often two nodes become one when a leaf is added to those before it.
 fn merges(leaf: u64, leaves: u64) -> u32 {
-    if leaf + 1 == leaves {
-        leaf.count_ones()
-    } else {
-        leaf.trailing_ones()
-    }
+    if leaf + 1 == leaves { leaf.count_ones() } else { leaf.trailing_ones() }
 }
 
 impl SumTree {
@@ -79,11 +75,7 @@ impl SumTree {
     pub fn merges_after(self, leaf: u64) -> u32 {
         let (group, own) = (leaf / self.group_leaves, leaf % self.group_leaves);
         let within = merges(own, self.group_leaves);
-        if own + 1 == self.group_leaves {
-            within + merges(group, self.groups)
-        } else {
-            within
-        }
+        if own + 1 == self.group_leaves { within + merges(group, self.groups) } else { within }
     }
 
     /// The sum of all leaves, which come in their order; none of none.
@@ -125,11 +117,7 @@ impl Subtrees {
     /// Leaves of a group, or groups, of a whole subtree; and whether it is groups.
     pub fn own(self) -> (u64, bool) {
         let of_group = levels(self.tree.group_leaves);
-        if self.height < of_group {
-            (1 << self.height, false)
-        } else {
-            (1 << (self.height - of_group), true)
-        }
+        if self.height < of_group { (1 << self.height, false) } else { (1 << (self.height - of_group), true) }
     }
 
     /// The tree that the subtrees are the leaves of.

@@ -325,9 +325,10 @@ pub fn implied_size_bytes(data_type: DataType, sizes: &[u64], strides: Option<&[
         return Err(TensorError::ZeroSize { dimension });
     }
     if let Some(strides) = strides
-        && strides.len() != sizes.len() {
-            return Err(TensorError::StrideCount { strides: strides.len(), sizes: sizes.len() });
-        }
+        && strides.len() != sizes.len()
+    {
+        return Err(TensorError::StrideCount { strides: strides.len(), sizes: sizes.len() });
+    }
     let overflow = || TensorError::Overflow { sizes: sizes.to_vec(), data_type };
     let count = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size)).ok_or_else(overflow)?;
     let elements = match strides {

@@ -8,11 +8,11 @@ use forebay::{DeviceName, MemorySize, Network};
 
 use crate::data_arguments::{DataArguments, LookArguments};
 use crate::device_arguments::positive_count;
-pub use crate::device_arguments::{thread_count, DeviceArguments, MemoryKind, PolicyKind, UpdatesArguments};
+pub use crate::device_arguments::{DeviceArguments, MemoryKind, PolicyKind, UpdatesArguments, thread_count};
 use crate::export_arguments::ExportArguments;
 use crate::gradient_arguments::GradientArguments;
 use crate::head_arguments::HeadArguments;
-use crate::heap_arguments::{byte_count, HeapArguments};
+use crate::heap_arguments::{HeapArguments, byte_count};
 use crate::lora_arguments::LoraArguments;
 use crate::loss_arguments::{LossArguments, LossKind};
 use crate::numbers::{below_one, not_negative};

@@ -1,6 +1,6 @@
 //! The lowest loss of validations so far, and for how long it has been the lowest.
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 /// What validations found so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

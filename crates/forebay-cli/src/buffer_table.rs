@@ -118,7 +118,7 @@ impl Columns {
                 _ => {
                     return Err(format!(
                         "'{name}' is no column; id, lower, upper, size are needed, alignment, offset, hint, gaps may follow"
-                    ))
+                    ));
                 }
             };
             if column.replace(index).is_some() {

@@ -1,6 +1,6 @@
 //! `forebay data`: what a data set holds, and how its samples look.
 
-use forebay::data::{guess_with, open_with, sheet, DataSet, Reading, Sampler};
+use forebay::data::{DataSet, Reading, Sampler, guess_with, open_with, sheet};
 use forebay::format_bytes;
 use serde_json::json;
 

@@ -160,11 +160,7 @@ fn split(text: &str) -> Result<f64, String> {
     let wrong = || "write two shares that are 100 together, such as 90/10".to_owned();
     let (first, rest) = text.split_once('/').ok_or_else(wrong)?;
     let (first, rest): (f64, f64) = (first.parse().map_err(|_| wrong())?, rest.parse().map_err(|_| wrong())?);
-    if first > 0.0 && rest > 0.0 && (first + rest - 100.0).abs() < 1e-9 {
-        Ok(first)
-    } else {
-        Err(wrong())
-    }
+    if first > 0.0 && rest > 0.0 && (first + rest - 100.0).abs() < 1e-9 { Ok(first) } else { Err(wrong()) }
 }
 
 /// Sizes of axes.

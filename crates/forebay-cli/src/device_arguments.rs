@@ -9,7 +9,7 @@ use forebay::{
 };
 use forebay_device::host::threads_of;
 
-use crate::heap_arguments::{byte_rate, HeapArguments};
+use crate::heap_arguments::{HeapArguments, byte_rate};
 use crate::output;
 
 /// In which order kernels are planned.

@@ -1,7 +1,7 @@
 //! `forebay devices`: what there is, and what it can do.
 
-use forebay::format_bytes;
 use forebay::DeviceDescription;
+use forebay::format_bytes;
 use serde_json::json;
 
 use crate::arguments::DevicesArguments;
@@ -53,7 +53,7 @@ fn object(device: &DeviceDescription) -> serde_json::Value {
     let limits = match &device.limits {
         Ok(limits) => limits,
         Err(reason) => {
-            return json!({ "name": device.name, "description": device.description, "usable": false, "reason": reason })
+            return json!({ "name": device.name, "description": device.description, "usable": false, "reason": reason });
         }
     };
     json!({

@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::{files, format_bytes, Trainer};
-use serde_json::{json, Value};
+use forebay::{Trainer, files, format_bytes};
+use serde_json::{Value, json};
 
 use crate::arguments::{MemoryKind, TrainArguments};
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::opening::{self, Opened};
 use crate::output;
 use crate::processes::Processes;
-use crate::report::{say_json, Report};
+use crate::report::{Report, say_json};
 use crate::train::check_outputs;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 

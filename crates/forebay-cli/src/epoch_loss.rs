@@ -1,6 +1,6 @@
 //! The mean loss of an epoch of training, also where a checkpoint lies in the middle of it.
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 /// Losses of an epoch that is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use forebay::data::DataError;
 use forebay::Error;
+use forebay::data::DataError;
 
 /// Why the program ends early.
 #[derive(Debug)]

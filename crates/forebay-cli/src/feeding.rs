@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use forebay::data::{
-    self, convert, npy, npz, Augmentation, DataSet, HeldBytes, Loader, Part, Patches, Reading, Sampler, Transform,
+    self, Augmentation, DataSet, HeldBytes, Loader, Part, Patches, Reading, Sampler, Transform, convert, npy, npz,
 };
-use forebay::{format_bytes, Dimension, Model, Tensor, TensorType, Trainer};
+use forebay::{Dimension, Model, Tensor, TensorType, Trainer, format_bytes};
 
 use crate::arguments::TrainArguments;
 use crate::data_arguments::{Balance, Sizes};

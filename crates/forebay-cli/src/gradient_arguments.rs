@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, Parser};
-use forebay::training::{Clipping, Curve, ParameterGroup, Schedule, TrainingOptions};
 use forebay::Model;
+use forebay::training::{Clipping, Curve, ParameterGroup, Schedule, TrainingOptions};
 
 use crate::device_arguments::positive_count;
 use crate::failure::Failure;
@@ -146,7 +146,7 @@ fn group(text: &str) -> Result<Group, String> {
             _ => {
                 return Err(format!(
                     "there is no setting '{setting}'; there are lr=X, decay=X, freeze and schedule=CURVE"
-                ))
+                ));
             }
         }
     }

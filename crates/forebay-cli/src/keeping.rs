@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use forebay::{files, Checkpoint, CheckpointFolder, Error};
+use forebay::{Checkpoint, CheckpointFolder, Error, files};
 
 use crate::failure::Failure;
 use crate::output;
@@ -40,9 +40,10 @@ impl Keeper {
         };
         let elsewhere = elsewhere(asked, save);
         if asked.is_none()
-            && let Some(words) = next_uses(&elsewhere) {
-                output::complain(&words);
-            }
+            && let Some(words) = next_uses(&elsewhere)
+        {
+            output::complain(&words);
+        }
         Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None, last: None })
     }
 

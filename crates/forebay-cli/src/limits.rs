@@ -1,7 +1,7 @@
 //! The limit on the process that a run keeps to, in words.
 
 use forebay::data::DataSet;
-use forebay::{format_bytes, ProcessLimit, Trainer};
+use forebay::{ProcessLimit, Trainer, format_bytes};
 
 use crate::arguments::TrainArguments;
 use crate::data_arguments::ValidateBy;

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use forebay::StepReport;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output;

@@ -1,8 +1,8 @@
 //! The flags of low-rank adapters.
 
 use clap::Args;
-use forebay::training::LoraOptions;
 use forebay::Model;
+use forebay::training::LoraOptions;
 
 use crate::device_arguments::positive_count;
 use crate::failure::Failure;

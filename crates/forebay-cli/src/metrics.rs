@@ -2,7 +2,7 @@
 
 use forebay::metrics::{Metric, Metrics};
 use forebay::training::Loss;
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 

@@ -2,7 +2,7 @@
 
 use forebay::data::{DataSet, Sampler, Transform};
 use forebay::training::Loss;
-use forebay::{documents, format_bytes, Checkpoint, Model, OnNan, PartsApart, PlanSearch, Trainer, TrainerOptions};
+use forebay::{Checkpoint, Model, OnNan, PartsApart, PlanSearch, Trainer, TrainerOptions, documents, format_bytes};
 use serde_json::Value;
 
 use crate::arguments::{OnNanKind, TrainArguments};
@@ -52,8 +52,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     arguments.schedule.schedule(1)?;
     let shard = arguments.shard;
     if shard == Some(ShardKind::Parameters) && arguments.records.histogram_steps(Shown::Parameters).is_some() {
-        let reason =
-            "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole, and \
+        let reason = "no process has all of a parameter for --histograms-every; --shard gradients leaves them whole, and \
                       --histograms gradients shows gradients alone";
         return Err(Failure::Usage(format!("--shard parameters: {reason}")));
     }

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay::files;
 
@@ -37,9 +37,10 @@ pub fn say(line: &str) {
 /// Remembers the first failure of standard output.
 fn remember(result: io::Result<()>) {
     if let Err(error) = result
-        && error.kind() != io::ErrorKind::BrokenPipe {
-            REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-        }
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+    }
 }
 
 /// Whether everything that was said has arrived.

@@ -7,7 +7,7 @@ use std::path::Path;
 use forebay::{DeviceDescription, DeviceName};
 use serde_json::Value;
 
-use crate::curves::{curves, STYLE as CURVES_STYLE};
+use crate::curves::{STYLE as CURVES_STYLE, curves};
 use crate::escape::html;
 
 /// Nothing is loaded from anywhere, and nothing runs.

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use forebay::format_bytes;
 use forebay::MemorySize;
+use forebay::format_bytes;
 use forebay_limits::read_text;
-use forebay_memory::{load_bound_bytes, place as find_placement, verify, Effort, Placement, PlacementError};
-use serde_json::{json, Value};
+use forebay_memory::{Effort, Placement, PlacementError, load_bound_bytes, place as find_placement, verify};
+use serde_json::{Value, json};
 
 use crate::arguments::PlaceArguments;
 use crate::buffer_table::BufferTable;
@@ -24,7 +24,7 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let capacity_bytes = match arguments.capacity {
         Some(MemorySize::Bytes(bytes)) => Some(bytes),
         Some(MemorySize::Percent(_)) => {
-            return Err(Failure::Usage("--capacity takes bytes or a size such as 1MiB, not a share".to_owned()))
+            return Err(Failure::Usage("--capacity takes bytes or a size such as 1MiB, not a share".to_owned()));
         }
         None => None,
     };

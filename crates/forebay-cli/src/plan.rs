@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use forebay::documents::{self, Unknown};
 use forebay::format_bytes;
 use forebay::{
-    check_plans, command_lines, memory_picture, DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit,
-    Model, Network, Plan, PlanSearch, ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer,
-    TrainerOptions,
+    DeviceOptions, Dimension, Explanation, MachineDescription, MemoryLimit, Model, Network, Plan, PlanSearch,
+    ProcessGroup, SavedCosts, Session, SessionOptions, Statistics, Trainer, TrainerOptions, check_plans, command_lines,
+    memory_picture,
 };
 use serde_json::{self, Value};
 
@@ -17,7 +17,7 @@ use crate::limits::tell_of_budget;
 use crate::output;
 use crate::processes::ShardKind;
 use crate::progress::Waiting;
-use crate::report::{say_json, Report};
+use crate::report::{Report, say_json};
 use crate::scaling::Scaling;
 use crate::training_options::training_options;
 
@@ -27,8 +27,7 @@ use crate::training_options::training_options;
 /// A model that cannot run as asked, or budgets that are too small.
 pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if arguments.device.memory != MemoryKind::Planned {
-        let reason =
-            "only --memory planned has a plan; in the other modes what moves is decided while steps run, and `train` \
+        let reason = "only --memory planned has a plan; in the other modes what moves is decided while steps run, and `train` \
                       and `run` report it";
         return Err(Failure::Usage(reason.to_owned()));
     }
@@ -120,8 +119,7 @@ fn no_plan(session: &Session) -> Failure {
     });
     let open: BTreeSet<String> = open.collect();
     if open.is_empty() {
-        let reason =
-            "what the model computes depends on values of its inputs, or there is nothing to compute: plans are made \
+        let reason = "what the model computes depends on values of its inputs, or there is nothing to compute: plans are made \
                       when it runs";
         return Failure::Failed(reason.to_string());
     }
@@ -150,7 +148,9 @@ fn verdict(machine: &MachineDescription, statistics: &Statistics) -> [String; 2]
             "what fits         everything at once".to_owned()
         } else {
             let percent = 100.0 * share;
-            format!("what fits         {percent:.0} % at once; moving the rest takes {slower:.2} times as long as if all did")
+            format!(
+                "what fits         {percent:.0} % at once; moving the rest takes {slower:.2} times as long as if all did"
+            )
         },
     ]
 }

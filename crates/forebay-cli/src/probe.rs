@@ -2,9 +2,9 @@
 
 use forebay::format_bytes;
 use forebay::{Finding, ProbeOptions};
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::arguments::{thread_count, PolicyKind, ProbeArguments};
+use crate::arguments::{PolicyKind, ProbeArguments, thread_count};
 use crate::chart;
 use crate::failure::Failure;
 use crate::output;

@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use forebay::{communicator, DeviceOptions, ProcessGroup, Shard};
-use serde_json::{json, Value};
+use forebay::{DeviceOptions, ProcessGroup, Shard, communicator};
+use serde_json::{Value, json};
 
 use crate::device_arguments::positive_count;
 use crate::failure::Failure;

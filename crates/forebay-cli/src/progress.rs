@@ -1,12 +1,12 @@
 //! Progress of training: a bar on a terminal, else plain lines. And a sign of life of what takes long.
 
 use std::io::IsTerminal;
-use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use forebay::format_bytes;
 use forebay::StepReport;
+use forebay::format_bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::escape::escaped;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use forebay::data::{convert, sheet, Batch};
+use forebay::data::{Batch, convert, sheet};
 use forebay::{Error, StepReport, Tensor, Trainer};
 use serde_json::Value;
 

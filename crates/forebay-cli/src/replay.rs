@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use forebay::format_bytes;
-use forebay::replay::{read_trace, replay as plan_and_judge, Account, Machine, Policy, Progress, Replay, Workload};
-use forebay::{documents, MachineDescription, MemorySize};
-use serde_json::{self, json, Value};
+use forebay::replay::{Account, Machine, Policy, Progress, Replay, Workload, read_trace, replay as plan_and_judge};
+use forebay::{MachineDescription, MemorySize, documents};
+use serde_json::{self, Value, json};
 
 use crate::arguments::{PolicyOfReplay, ReplayArguments};
 use crate::failure::Failure;

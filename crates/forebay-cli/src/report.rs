@@ -6,7 +6,7 @@ use forebay::format_bytes;
 use forebay::{
     DeviceName, Explanation, HostOperatorExplanation, ProcessLimit, RunTimes, Statistics, StepMoves, StepReport,
 };
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::output;
@@ -307,11 +307,7 @@ fn numbers(moves: &StepMoves) -> [(&'static str, f64); 9] {
 
 /// A number that has no fraction is written without one.
 fn number_of(number: f64) -> Value {
-    if number.fract() == 0.0 {
-        json!(number as u64)
-    } else {
-        json!(number)
-    }
+    if number.fract() == 0.0 { json!(number as u64) } else { json!(number) }
 }
 
 /// Prints the JSON object on standard output.

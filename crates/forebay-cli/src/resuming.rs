@@ -1,7 +1,7 @@
 //! Whether a run can go on from a checkpoint: its data and its batches are those of the checkpoint.
 
 use forebay::data::DataSet;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::arguments::{DataChangedKind, TrainArguments};
 use crate::failure::Failure;

@@ -15,8 +15,8 @@ use crate::failure::Failure;
 use crate::feeding::{self, Tensors};
 use crate::limits::{tell_of_budget, tell_of_limit};
 use crate::output;
-use crate::processes::{facts_of, Processes};
-use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::processes::{Processes, facts_of};
+use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json};
 use crate::run_arguments::RunArguments;
 use crate::shared_steps::SharedSteps;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::device_arguments::{positive_count, DeviceArguments};
+use crate::device_arguments::{DeviceArguments, positive_count};
 use crate::processes::ProcessArguments;
 use crate::report_arguments::{ReportArguments, TraceArguments};
 

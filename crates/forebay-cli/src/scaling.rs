@@ -1,6 +1,6 @@
 //! What several processes make of a step, as planned: what each exchanges, and how much faster it is.
 
-use forebay::{format_bytes, Network, SharedWork, Statistics};
+use forebay::{Network, SharedWork, Statistics, format_bytes};
 use serde_json::Value;
 
 use crate::shared_steps::{sharded, work_json};

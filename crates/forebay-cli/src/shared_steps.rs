@@ -1,11 +1,11 @@
 //! What several processes did in the steps of a run: what they exchanged, for how long each was at work, and what each took.
 
-use forebay::{format_bytes, Exchanged, SharedWork};
-use serde_json::{json, Value};
+use forebay::{Exchanged, SharedWork, format_bytes};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::processes::Processes;
-use crate::report::{median, resident_peak_bytes, StepNumbers};
+use crate::report::{StepNumbers, median, resident_peak_bytes};
 
 /// A process that is at work this many times as long as the fastest one is named.
 const UNEVEN_RATIO: f64 = 1.1;

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use forebay::data::{Batch, DataSet, Loaded, Loader, Normalization};
 use forebay::metrics::ClassCounts;
 use forebay::{
-    documents, memory_picture, CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions,
+    CheckpointFolder, Model, Replan, ReplanReason, StepReport, Trainer, TrainerOptions, documents, memory_picture,
 };
 use forebay_device::process::give_back;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::arguments::{MemoryKind, TrainArguments};
 use crate::best_loss::BestLoss;
 use crate::budget_file::BudgetFile;
-use crate::compare::{compare, Comparison};
+use crate::compare::{Comparison, compare};
 use crate::config_file;
 use crate::data_arguments::Normalize;
 use crate::epoch_loss::EpochLoss;
@@ -25,14 +25,14 @@ use crate::keeping::Keeper;
 use crate::limits::{tell_of_budget, tell_of_limit, tell_of_validation};
 use crate::log_file::{step_line, validation_line};
 use crate::metrics;
-use crate::opening::{self, found, Opened};
+use crate::opening::{self, Opened, found};
 use crate::output;
 use crate::page::Page;
-use crate::processes::{facts_of, Processes};
+use crate::processes::{Processes, facts_of};
 use crate::progress::Progress;
 use crate::record_arguments::Shown;
 use crate::records::Records;
-use crate::report::{of_run, resident_peak_bytes, say_json, Report, StepNumbers};
+use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json};
 use crate::resuming::batches;
 use crate::shared_steps::SharedSteps;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};

@@ -4,7 +4,7 @@ use forebay::training::{DecayRule, Precision, TrainingOptions};
 
 use crate::arguments::{DecayKind, PrecisionKind, TrainingArguments};
 use crate::failure::Failure;
-use crate::loss_options::{loss, term, LossFlags};
+use crate::loss_options::{LossFlags, loss, term};
 use crate::optimizer_options::optimizer;
 
 /// The training options that the flags name.

@@ -1,7 +1,7 @@
 //! What validation found, as text and as JSON.
 
 use forebay::metrics::{ClassCounts, Metrics};
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::metrics;
 

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{assert_says, failure, message, number, success, Folder};
-use forebay::data::npy;
+use common::{Folder, assert_says, failure, message, number, success};
 use forebay::Tensor;
+use forebay::data::npy;
 
 /// A node's attribute: a list of integers, or a text.
 enum Attribute {

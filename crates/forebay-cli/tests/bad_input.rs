@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, forebay, one_node_model, success, zeros, Folder};
-use forebay::data::npy;
+use common::{Folder, assert_says, digits_data, digits_model, failure, forebay, one_node_model, success, zeros};
 use forebay::Tensor;
+use forebay::data::npy;
 
 /// Flags that train the digits network for some steps.
 const QUICK: [&str; 4] = ["--batch-size", "50", "--input-scale", "0.0625"];

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use common::{digits_data, digits_model, success, Folder};
+use common::{Folder, digits_data, digits_model, success};
 use forebay_testing::parts::skipped;
 use image::RgbImage;
 use serde_json::Value;

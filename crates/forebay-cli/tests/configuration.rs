@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
 
 /// A file of flags for the digits network.
 fn configuration(folder: &Folder, more: &str) -> String {

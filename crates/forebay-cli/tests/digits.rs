@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{digits_data, digits_model, example, forebay, json, success, zeros, Folder};
+use common::{Folder, digits_data, digits_model, example, forebay, json, success, zeros};
 use forebay::data::{npy, npz};
 
 /// Keys that `--json` promises.

@@ -5,9 +5,9 @@ mod common;
 use std::fs::File;
 use std::process::{Command, Output};
 
-use common::group::{after, Group};
+use common::group::{Group, after};
 use common::{
-    assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, texts, Folder,
+    Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, one_node_model, success, texts,
 };
 use common::{message, number};
 

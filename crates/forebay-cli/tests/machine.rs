@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, example, failure, forebay, json, success, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, example, failure, forebay, json, success};
 
 /// A description with these lines in the place of others.
 fn described(folder: &Folder, name: &str, changes: &[(&str, &str)]) -> String {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::group::Group;
-use common::{assert_says, example, failure, forebay, json, Folder};
+use common::{Folder, assert_says, example, failure, forebay, json};
 use serde_json::Value;
 
 /// Two training steps of the brain's U-Net.

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{digits_data, digits_model, texts, Folder};
+use common::{Folder, digits_data, digits_model, texts};
 use forebay::Tensor;
-use forebay_testing::parts::skipped;
 use forebay_testing::Random;
+use forebay_testing::parts::skipped;
 
 /// The launchers that are there, each with the flags that let more processes run than there are processors.
 fn launchers() -> Vec<(&'static str, &'static [&'static str])> {

@@ -6,9 +6,9 @@ mod common;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{assert_says, forebay, Folder};
-use forebay::data::npy;
+use common::{Folder, assert_says, forebay};
 use forebay::Tensor;
+use forebay::data::npy;
 use forebay_testing::onnx;
 use forebay_testing::onnx::protobuf::{message, number};
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, failure, json, success, Folder};
+use common::{Folder, assert_says, failure, json, success};
 
 /// The example of MiniMalloc's README, which fits into 12 bytes.
 const EXAMPLE: &str = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n";

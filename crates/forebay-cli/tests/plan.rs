@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{digits_model, forebay, json, success, Folder};
+use common::{Folder, digits_model, forebay, json, success};
 
 #[test]
 fn variables_of_the_environment_stand_for_flags_that_are_not_given() {

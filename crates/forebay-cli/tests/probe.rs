@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, failure, json, success, Folder};
+use common::{Folder, assert_says, failure, json, success};
 
 const SMALL: [&str; 7] = ["probe", "--chunk-size", "128KiB", "--chunks", "6", "--threads", "2"];
 

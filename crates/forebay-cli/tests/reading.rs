@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, example, failure, json, success, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, example, failure, json, success};
 use forebay::data::{npy, npz};
 use forebay_testing::onnx;
 use forebay_testing::onnx::builder::GraphBuilder;

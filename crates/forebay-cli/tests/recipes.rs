@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
-use forebay::data::npz;
+use common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
 use forebay::Tensor;
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay::data::npz;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 fn losses(report: &serde_json::Value) -> Vec<f64> {
     report["steps"].as_array().unwrap().iter().map(|step| step["loss"].as_f64().unwrap()).collect()

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{assert_says, failure, json, success, Folder};
+use common::{Folder, assert_says, failure, json, success};
 use forebay::data::npy;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT64};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
 use forebay::Tensor;
 

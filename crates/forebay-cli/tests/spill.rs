@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::{assert_says, digits_data, digits_model, failure, forebay, json, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, failure, forebay, json};
 
 const TRAIN: [&str; 7] = ["train", "--batch-size", "50", "--input-scale", "0.0625", "--threads", "2"];
 

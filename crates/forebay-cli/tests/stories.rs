@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{example, texts, Folder};
+use common::{Folder, example, texts};
 use forebay_testing::parts::skipped;
 
 /// Runs a story where Python has what it needs.

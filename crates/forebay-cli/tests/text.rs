@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{assert_says, example, failure, json, success, Folder};
+use common::{Folder, assert_says, example, failure, json, success};
 
 fn testdata(path: &str) -> String {
     example(&format!("../testdata/{path}"))

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, json, success, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, failure, json, success};
 use serde_json::Value;
 
 /// Trains on few samples: three steps are an epoch.

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{assert_says, failure, success, Folder};
+use common::{Folder, assert_says, failure, success};
 use forebay::data::npy;
 use forebay::{DataType, Tensor};
-use forebay_testing::onnx::builder::{Around, GraphBuilder, Value, FLOAT};
+use forebay_testing::onnx::builder::{Around, FLOAT, GraphBuilder, Value};
 
 /// ONNX's number of int4.
 const INT4: i64 = 22;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{assert_says, digits_data, digits_model, failure, forebay, json, success, texts, Folder};
+use common::{Folder, assert_says, digits_data, digits_model, failure, forebay, json, success, texts};
 use serde_json::Value;
 
 fn train<'a>(model: &'a str, data: &'a str, saved: &'a str, more: &[&'a str]) -> Vec<&'a str> {

@@ -5,9 +5,9 @@ mod common;
 use std::fs::File;
 use std::process::{Command, Output};
 
-use common::{assert_says, failure, forebay, json, message, number, Folder};
-use forebay::data::npy;
+use common::{Folder, assert_says, failure, forebay, json, message, number};
 use forebay::Tensor;
+use forebay::data::npy;
 
 /// The memory of the process that is neither device memory nor host memory of a plan: what weights must not be in, in KiB.
 const OWN_KIB: u64 = 100_000;

@@ -4,14 +4,14 @@ mod common;
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{symlink, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{assert_says, digits_data, digits_model, example, failure, forebay, success, Folder};
-use forebay::data::{npy, npz};
+use common::{Folder, assert_says, digits_data, digits_model, example, failure, forebay, success};
 use forebay::Checkpoint;
 use forebay::Tensor;
+use forebay::data::{npy, npz};
 
 /// Trains the digits network; also in other folders, for all paths are absolute.
 fn train<'a>(model: &'a str, data: &'a str, flags: &[&'a str]) -> Vec<&'a str> {

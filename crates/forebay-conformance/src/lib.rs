@@ -18,6 +18,6 @@ pub mod scope;
 pub mod suite;
 pub mod values;
 
-pub use run::{run, Outcome};
+pub use run::{Outcome, run};
 pub use scope::out_of_scope;
 pub use suite::{Case, Suite};

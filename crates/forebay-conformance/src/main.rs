@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use forebay::{DeviceName, EngineOptions, SessionOptions};
-use forebay_conformance::{out_of_scope, run, Outcome, Suite};
+use forebay_conformance::{Outcome, Suite, out_of_scope, run};
 
 /// Run ONNX's own test cases through Forebay, and list those that fail, by their cause. Cases of strings, ai.onnx.ml and sparse tensors are
 /// out of scope: they are counted, and run where they can.

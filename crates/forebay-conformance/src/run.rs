@@ -1,7 +1,7 @@
 //! One case, from its bytes to its outcome.
 
 use std::collections::BTreeMap;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use forebay::{Device, Model, Session, SessionOptions, Value, ValueInfo};

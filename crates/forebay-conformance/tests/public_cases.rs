@@ -2,7 +2,7 @@
 //! `cargo xtask conformance --names > testdata/onnx/passing.txt` writes the list again.
 
 use forebay::{DeviceOptions, SessionOptions};
-use forebay_conformance::{run, Outcome, Suite};
+use forebay_conformance::{Outcome, Suite, run};
 
 #[test]
 fn cases_that_passed_still_pass() {

@@ -13,7 +13,7 @@ use forebay_base::DataType;
 use crate::array_rows::Rows;
 use crate::arrays::{Arrays, HeldBytes};
 use crate::convert::convert;
-use crate::dataset::{described, size_of_files, Batch, Description, LabelKind, Requirements, Source};
+use crate::dataset::{Batch, Description, LabelKind, Requirements, Source, described, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_set::one_each;
@@ -74,11 +74,7 @@ pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result
 /// `y` where there is one that is not an input, else `labels`.
 pub(crate) fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
-    if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) {
-        "y"
-    } else {
-        "labels"
-    }
+    if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) { "y" } else { "labels" }
 }
 
 pub(crate) fn label_type(requirements: &Requirements) -> DataType {
@@ -96,11 +92,7 @@ pub(crate) fn check_conversion(given: DataType, wanted: DataType, scale: f64, or
 
 /// The scale is for floating-point inputs; indices stay as they are.
 pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
-    if wanted.is_float() {
-        scale
-    } else {
-        1.0
-    }
+    if wanted.is_float() { scale } else { 1.0 }
 }
 
 impl Source for ArchiveSet {

@@ -93,21 +93,22 @@ impl Arrays {
         match rows {
             // The first axis of an array in Fortran order is not the slowest one.
             Some(Rows::Stored(stored)) if stored.has_whole_rows() => Ok(Rows::Stored(stored)),
-            other => {
-                match held_bytes_max {
-                    HeldBytes::Usual => self.whole(name),
-                    HeldBytes::AtMost(bytes) => {
-                        let how = match other {
-                        Some(_) => "it is in Fortran order (numpy.ascontiguousarray makes it one that can be read row by row)",
-                        None => "it is packed (numpy.savez, without _compressed, writes arrays that can be read row by row)",
+            other => match held_bytes_max {
+                HeldBytes::Usual => self.whole(name),
+                HeldBytes::AtMost(bytes) => {
+                    let how = match other {
+                        Some(_) => {
+                            "it is in Fortran order (numpy.ascontiguousarray makes it one that can be read row by row)"
+                        }
+                        None => {
+                            "it is packed (numpy.savez, without _compressed, writes arrays that can be read row by row)"
+                        }
                     };
-                        let reason = format!(
-                            "it takes {size_bytes} bytes, and has to be read whole: {how}; {bytes} are allowed"
-                        );
-                        Err(DataError::unsupported(origin, reason))
-                    }
+                    let reason =
+                        format!("it takes {size_bytes} bytes, and has to be read whole: {how}; {bytes} are allowed");
+                    Err(DataError::unsupported(origin, reason))
                 }
-            }
+            },
         }
     }
 

@@ -6,8 +6,8 @@ use crate::arrow_layout::{columns, places};
 use crate::arrow_messages::ArrowFile;
 use crate::arrow_values::Opened;
 use crate::error::DataError;
-use crate::table::{in_order, listed, Column, Files, Run, Table, TakeRow};
-use crate::table_files::{files, Format};
+use crate::table::{Column, Files, Run, Table, TakeRow, in_order, listed};
+use crate::table_files::{Format, files};
 
 /// Arrow files of one schema, one behind the other.
 struct ArrowFiles {

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use arrow_ipc::{root_as_footer, root_as_message, Block, Message, MessageHeader};
+use arrow_ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message};
 
-use crate::arrow_layout::{batch, check, fields, Batch, Field};
+use crate::arrow_layout::{Batch, Field, batch, check, fields};
 use crate::error::DataError;
 
 /// What a file begins and ends with; a stream does not.

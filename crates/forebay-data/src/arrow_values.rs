@@ -2,15 +2,15 @@
 //! needed is unpacked whole.
 
 use std::cell::RefCell;
-use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::Read;
 use std::ops::Range;
 use std::rc::Rc;
 
 use forebay_base::DataType;
 
-use crate::arrow_layout::{self, places, Batch, Codec, Field, Storage};
+use crate::arrow_layout::{self, Batch, Codec, Field, Storage, places};
 use crate::arrow_messages::{ArrowFile, Place};
 use crate::error::DataError;
 
@@ -110,11 +110,7 @@ impl<'a> Opened<'a> {
             let number = i64::from_le_bytes(wide);
             let shift = 64 - 8 * size as u32;
             let is_signed = matches!(data_type, DataType::Int8 | DataType::Int16 | DataType::Int32);
-            if is_signed {
-                number << shift >> shift
-            } else {
-                number
-            }
+            if is_signed { number << shift >> shift } else { number }
         };
         Ok(bytes.chunks_exact(size as usize).map(number).collect())
     }

@@ -1,7 +1,7 @@
 //! Conversions between element types.
 
 use forebay_base::narrow::{self, Narrowing};
-use forebay_base::{rounded_to_odd, DataType, Tensor};
+use forebay_base::{DataType, Tensor, rounded_to_odd};
 
 use crate::error::DataError;
 

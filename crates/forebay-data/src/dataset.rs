@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::error::DataError;
 use crate::mixing::Mixing;
 use crate::normalization::{Normalization, Sums};
-use crate::sampler::{permutation, Sampler};
+use crate::sampler::{Sampler, permutation};
 
 /// One input that a model wants.
 ///

@@ -122,9 +122,5 @@ impl DataError {
 }
 
 fn listed(names: &[String]) -> String {
-    if names.is_empty() {
-        "no arrays".to_owned()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "no arrays".to_owned() } else { names.join(", ") }
 }

@@ -7,7 +7,7 @@ use forebay_base::DataType;
 use crate::arrays::Arrays;
 use crate::dataset::{InputDescription, LabelKind, Requirements};
 use crate::error::DataError;
-use crate::open::{kind, Kind};
+use crate::open::{Kind, kind};
 use crate::reading::Reading;
 use crate::{pairing, sound_set, volume_file};
 

@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use forebay_base::Tensor;
-use forebay_images::image::imageops::FilterType;
 use forebay_images::DECODED_BYTES_MAX;
+use forebay_images::image::imageops::FilterType;
 
 use crate::convert::convert;
-use crate::dataset::{image_input, InputDescription, Requirements};
+use crate::dataset::{InputDescription, Requirements, image_input};
 use crate::error::DataError;
 
 /// Whether a name is that of an image.

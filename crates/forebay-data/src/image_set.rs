@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
-use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::image_file::{self, is_image, Images};
+use crate::image_file::{self, Images, is_image};
 
 /// Files with their labels.
 pub(crate) struct ImageSet {
@@ -45,8 +45,7 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
         labels.resize(files.len(), class as i64);
     }
     if files.is_empty() {
-        let reason =
-            "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
+        let reason = "no data in this folder: expected sub-folders, one per class, of PNG, JPEG, WebP or TIFF images; or \
                       NIfTI pairs, .npy files, tar shards, or Parquet or Arrow files";
         return Err(DataError::layout(folder, reason));
     }

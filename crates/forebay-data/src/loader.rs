@@ -3,7 +3,7 @@
 //! What a step sees is a function of its number alone: how far is read ahead, and whether at all, changes no batch.
 
 use std::ops::Range;
-use std::sync::mpsc::{sync_channel, Receiver};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -232,7 +232,7 @@ impl Drop for Loader {
 mod tests {
     use super::*;
     use crate::dataset::{InputDescription, LabelKind, Requirements};
-    use crate::{npz, open_free, Augmentation, FreeSizes, HeldBytes};
+    use crate::{Augmentation, FreeSizes, HeldBytes, npz, open_free};
     use forebay_base::DataType;
 
     /// Ten samples in a file, of which this many bytes may be in memory.

@@ -110,8 +110,10 @@ fn added(tensor: &Tensor, other: &Tensor, shares: &[f64], origin: &str) -> Resul
     let data_type = tensor.data_type();
     if !data_type.is_float() {
         let way_out = match origin {
-            LABELS => "classes cannot be mixed: this needs a loss of soft labels, or one that takes numbers (kl, bce, mse) and labels that are a row \
-                       of numbers for each sample, such as 0,0,1,0",
+            LABELS => {
+                "classes cannot be mixed: this needs a loss of soft labels, or one that takes numbers (kl, bce, mse) and labels that are a row \
+                       of numbers for each sample, such as 0,0,1,0"
+            }
             _ => "whole numbers cannot be mixed",
         };
         return Err(DataError::unsupported(origin, format!("they are {data_type}; {way_out}")));

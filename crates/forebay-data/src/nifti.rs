@@ -13,7 +13,7 @@ use forebay_base::DataType;
 use crate::convert::to_f64;
 use crate::error::DataError;
 use crate::npy::row_major;
-use forebay_base::host_tensor::{packed_size_bytes, Tensor};
+use forebay_base::host_tensor::{Tensor, packed_size_bytes};
 
 const HEADER_BYTES: usize = 348;
 /// Gzip cannot shrink data by more than this factor; a header that promises more is corrupt or hostile.
@@ -279,11 +279,7 @@ impl Header {
         }
         let short = |at: usize| {
             let bytes = [bytes[at], bytes[at + 1]];
-            if big_endian {
-                i16::from_be_bytes(bytes)
-            } else {
-                i16::from_le_bytes(bytes)
-            }
+            if big_endian { i16::from_be_bytes(bytes) } else { i16::from_le_bytes(bytes) }
         };
         let float = |at: usize| {
             let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];

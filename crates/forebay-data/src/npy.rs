@@ -11,7 +11,7 @@ use forebay_base::DataType;
 use forebay_files::Pending;
 
 use crate::error::DataError;
-use forebay_base::host_tensor::{packed_size_bytes, Tensor, TensorType};
+use forebay_base::host_tensor::{Tensor, TensorType, packed_size_bytes};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements start at a multiple of this.

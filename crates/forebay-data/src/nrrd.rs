@@ -106,7 +106,7 @@ impl Fields {
             let text = text.trim_end();
             match (number, text) {
                 (1, _) if !text.starts_with("NRRD000") => {
-                    return Err("not an NRRD file: it does not begin with NRRD000".to_owned())
+                    return Err("not an NRRD file: it does not begin with NRRD000".to_owned());
                 }
                 (1, _) => {}
                 (_, "") if is_end && fields.data_file.is_none() => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::arrays::{npy_names, Arrays, HeldBytes};
+use crate::arrays::{Arrays, HeldBytes, npy_names};
 use crate::dataset::{DataSet, Requirements, RowSelection, Source};
 use crate::error::DataError;
 use crate::ragged_set::{self, FreeSizes};
@@ -232,11 +232,9 @@ mod tests {
             assert_eq!(open(path, &requirements()).unwrap().sample_count(), 5);
             let mut rows = open(&format!("{path}#2..4"), &requirements()).unwrap();
             assert_eq!(rows.batch(&[0, 1]).unwrap().labels, Tensor::from_i64(&[2], &[2, 3]));
-            assert!(open(&format!("{path}#2-4"), &requirements())
-                .err()
-                .unwrap()
-                .to_string()
-                .contains("selects no rows"));
+            assert!(
+                open(&format!("{path}#2-4"), &requirements()).err().unwrap().to_string().contains("selects no rows")
+            );
         }
     }
 

@@ -37,11 +37,7 @@ pub fn is_volume_folder(folder: &Path) -> Result<bool, DataError> {
 /// # Errors
 /// [`DataError::Layout`] naming a file without a partner, or with several.
 pub fn pairs(folder: &Path) -> Result<Vec<Pair>, DataError> {
-    if folder.join("imagesTr").is_dir() {
-        pairs_in_two_folders(folder)
-    } else {
-        pairs_in_one_folder(folder)
-    }
+    if folder.join("imagesTr").is_dir() { pairs_in_two_folders(folder) } else { pairs_in_one_folder(folder) }
 }
 
 /// Files of volumes by their names without extension. Hidden files are left out: some systems leave copies of metadata there.
@@ -50,10 +46,11 @@ fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
         let path = entry.map_err(|error| DataError::io(folder, error))?.path();
         if let Some(stem) = volume_file::stem(&path).filter(|stem| !stem.starts_with('.'))
-            && let Some(twin) = found.insert(stem.to_owned(), path.clone()) {
-                let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
-                return Err(DataError::layout(folder, reason));
-            }
+            && let Some(twin) = found.insert(stem.to_owned(), path.clone())
+        {
+            let reason = format!("both {} and {} are there", file_name(&twin), file_name(&path));
+            return Err(DataError::layout(folder, reason));
+        }
     }
     Ok(found)
 }

@@ -13,8 +13,8 @@ use parquet::data_type::DataType as Values;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::error::DataError;
-use crate::table::{in_order, listed, Column, Files, Kind, Run, Table, TakeRow};
-use crate::table_files::{files, Format};
+use crate::table::{Column, Files, Kind, Run, Table, TakeRow, in_order, listed};
+use crate::table_files::{Format, files};
 
 /// Parquet files of one schema, one behind the other.
 struct ParquetFiles {

@@ -15,7 +15,7 @@ use forebay_base::{DataType, Tensor};
 use crate::boxes::cut_box;
 use crate::convert::convert;
 use crate::dataset::{
-    described, image_input, size_of_files, Batch, Description, InputDescription, Requirements, RowSelection, Source,
+    Batch, Description, InputDescription, Requirements, RowSelection, Source, described, image_input, size_of_files,
 };
 use crate::digest::Digest;
 use crate::error::DataError;
@@ -337,10 +337,12 @@ mod tests {
                 }
             }
         }
-        assert!(set(folder.path(), &[2, 2, 3], Some(1), "1..3")
-            .err()
-            .unwrap()
-            .contains("volumes 1..3 were asked for, there are 2"));
+        assert!(
+            set(folder.path(), &[2, 2, 3], Some(1), "1..3")
+                .err()
+                .unwrap()
+                .contains("volumes 1..3 were asked for, there are 2")
+        );
         assert_eq!(set(folder.path(), &[2, 2, 3], Some(4), "1..2").unwrap().sample_count(), 4);
     }
 }

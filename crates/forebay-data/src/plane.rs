@@ -137,11 +137,7 @@ impl Grid {
             let (down, right) = (from_y - top, from_x - left);
             let at = |y: f64, x: f64| {
                 let is_inside = y >= 0.0 && x >= 0.0 && y < self.sizes[1] as f64 && x < self.sizes[2] as f64;
-                if is_inside {
-                    old[self.place([depth, y as usize, x as usize])]
-                } else {
-                    T::default()
-                }
+                if is_inside { old[self.place([depth, y as usize, x as usize])] } else { T::default() }
             };
             T::between(&[
                 (at(top, left), (1.0 - down) * (1.0 - right)),

@@ -15,7 +15,7 @@ use crate::archive_set::{check_conversion, label_name, label_type, scale_for};
 use crate::array_rows::Rows;
 use crate::arrays::{Arrays, HeldBytes};
 use crate::convert::convert;
-use crate::dataset::{described, size_of_files, Batch, Description, Requirements, Source};
+use crate::dataset::{Batch, Description, Requirements, Source, described, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::npz::Archive;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_base::random::{mixed, SplitMix64};
+use forebay_base::random::{SplitMix64, mixed};
 
 /// What tells random numbers of weights from others of the same seed.
 const DRAWN: u64 = 0x7765_6967_6874;

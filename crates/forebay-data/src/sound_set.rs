@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::Tensor;
 
-use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_set::{listed, one_each};
-use crate::sound_file::{format, is_sound, Format, Sounds};
+use crate::sound_file::{Format, Sounds, format, is_sound};
 
 /// Files with their classes.
 struct SoundSet {

@@ -13,7 +13,7 @@ use forebay_base::{DataType, Tensor};
 use crate::archive_set::{check_conversion, label_type, scale_for};
 use crate::arrays::HeldBytes;
 use crate::convert::convert;
-use crate::dataset::{size_of_files, Batch, Description, InputDescription, LabelKind, Requirements, Source};
+use crate::dataset::{Batch, Description, InputDescription, LabelKind, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::image_file::Images;

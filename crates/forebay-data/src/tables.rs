@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::DataError;
 use crate::table::Table;
-use crate::table_files::{format, Format};
+use crate::table_files::{Format, format};
 
 /// Opens the tables that a path names.
 ///

@@ -14,10 +14,10 @@ use forebay_base::Tensor;
 
 use crate::archive_set::{label_type, scale_for};
 use crate::convert::convert;
-use crate::dataset::{size_of_files, Batch, Description, Requirements, Source};
+use crate::dataset::{Batch, Description, Requirements, Source, size_of_files};
 use crate::digest::Digest;
 use crate::error::DataError;
-use crate::image_file::{is_image, Images};
+use crate::image_file::{Images, is_image};
 use crate::npy;
 
 /// No member is larger.

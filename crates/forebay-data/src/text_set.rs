@@ -14,7 +14,7 @@ use forebay_base::{DataType, Tensor};
 use crate::archive_set::label_type;
 use crate::arrays::HeldBytes;
 use crate::convert::convert;
-use crate::dataset::{described, size_of_files, Batch, Description, Requirements, Source};
+use crate::dataset::{Batch, Description, Requirements, Source, described, size_of_files};
 use crate::digest::Digest;
 use crate::documents::{Documents, Piece, Place};
 use crate::error::DataError;

@@ -17,11 +17,7 @@ const AXES: usize = 3;
 
 /// Where a row of `n` lands in a row of `m`: (first source index, first target index, count).
 fn fitted_axis(n: usize, m: usize) -> (usize, usize, usize) {
-    if n >= m {
-        ((n - m) / 2, 0, m)
-    } else {
-        (0, (m - n) / 2, n)
-    }
+    if n >= m { ((n - m) / 2, 0, m) } else { (0, (m - n) / 2, n) }
 }
 
 /// What a model's box holds of a volume. Where a size n of the volume is at least the box's m, it begins at (n - m) div 2; where n

@@ -14,11 +14,7 @@ pub(crate) fn stem(path: &Path) -> Option<&str> {
 
 /// What kind of file it is, in a word.
 pub(crate) fn format(path: &Path) -> &'static str {
-    if nrrd::stem(path).is_some() {
-        "NRRD"
-    } else {
-        "NIfTI"
-    }
+    if nrrd::stem(path).is_some() { "NRRD" } else { "NIfTI" }
 }
 
 /// Opens a volume and reads its header; the voxels come when they are asked for.

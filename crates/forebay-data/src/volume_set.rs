@@ -10,7 +10,7 @@ use forebay_base::DataType;
 
 use crate::convert::convert;
 use crate::dataset::{
-    described, image_input, size_of_files, Batch, Description, InputDescription, Requirements, Source,
+    Batch, Description, InputDescription, Requirements, Source, described, image_input, size_of_files,
 };
 use crate::digest::Digest;
 use crate::error::DataError;

@@ -1,7 +1,7 @@
 //! Sounds as libsndfile writes and reads them (`testdata/data`).
 
 use forebay_base::{DataType, Tensor};
-use forebay_data::{guess, open, InputDescription, LabelKind, Requirements};
+use forebay_data::{InputDescription, LabelKind, Requirements, guess, open};
 use serde_json::Value;
 
 const FOLDER: &str = "../../testdata/data/sounds";
@@ -46,11 +46,12 @@ fn sounds_of_all_kinds_are_those_of_the_reference() {
     let mut set = open(FOLDER, &requirements(&[2, 200])).unwrap();
     let both: Vec<f32> = [&expected()[4][0][..], &expected()[4][1]].concat();
     assert_eq!(set.batch(&[4]).unwrap().inputs["x"], Tensor::from_f32(&[1, 2, 200], &both));
-    assert!(set
-        .batch(&[0])
-        .unwrap_err()
-        .to_string()
-        .contains("a.wav: the shape is [1], expected 2 channels, as input x has"));
+    assert!(
+        set.batch(&[0])
+            .unwrap_err()
+            .to_string()
+            .contains("a.wav: the shape is [1], expected 2 channels, as input x has")
+    );
 }
 
 #[test]

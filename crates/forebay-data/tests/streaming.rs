@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use forebay_base::{DataType, Tensor};
-use forebay_data::{open_free, FreeSizes, HeldBytes, InputDescription, LabelKind, Loader, Requirements, Sampler};
+use forebay_data::{FreeSizes, HeldBytes, InputDescription, LabelKind, Loader, Requirements, Sampler, open_free};
 
 /// The most bytes that this process ever had in memory.
 fn peak_bytes() -> u64 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::{
-    open_with, DataSet, HeldBytes, InputDescription, LabelKind, Loader, Reading, Requirements, Sampler,
+    DataSet, HeldBytes, InputDescription, LabelKind, Loader, Reading, Requirements, Sampler, open_with,
 };
 use serde_json::Value;
 
@@ -137,15 +137,21 @@ fn what_cannot_be_read_as_tokens_is_refused_with_a_way_out() {
     let fits = requirements(&["tokens"], 8);
     assert!(error(&fits, &Reading::default()).contains("--tokenizer names a tokenizer.json"));
     assert!(error(&fits, &reading("text.txt", None)).contains("text.txt: not a readable tokenizer"));
-    assert!(error(&fits, &reading("bpe.json", Some("</s>")))
-        .contains("no token '</s>' to end documents; it has <|endoftext|>"));
-    assert!(error(&requirements(&["a", "b"], 8), &reading("bpe.json", None))
-        .contains("this one takes a: int64[8], b: int64[8]"));
+    assert!(
+        error(&fits, &reading("bpe.json", Some("</s>")))
+            .contains("no token '</s>' to end documents; it has <|endoftext|>")
+    );
+    assert!(
+        error(&requirements(&["a", "b"], 8), &reading("bpe.json", None))
+            .contains("this one takes a: int64[8], b: int64[8]")
+    );
     let float = Requirements { labels: LabelKind::Values(DataType::Float32), ..fits.clone() };
     assert!(error(&float, &reading("bpe.json", None)).contains("the next tokens, 8 for each sequence"));
     assert!(
         error(&Requirements { label_shape: vec![], ..fits }, &reading("bpe.json", None)).contains("--class-axis -1")
     );
-    assert!(error(&requirements(&["tokens"], 100_000), &reading("bpe.json", None))
-        .contains("less than one sequence of 100000"));
+    assert!(
+        error(&requirements(&["tokens"], 100_000), &reading("bpe.json", None))
+            .contains("less than one sequence of 100000")
+    );
 }

@@ -1,7 +1,7 @@
 //! Volumes in NRRD files as pynrrd writes them (`testdata/data`).
 
 use forebay_base::{DataType, Tensor};
-use forebay_data::{guess, open, InputDescription, LabelKind, Requirements};
+use forebay_data::{InputDescription, LabelKind, Requirements, guess, open};
 use serde_json::Value;
 
 const FOLDER: &str = "../../testdata/data/volumes";

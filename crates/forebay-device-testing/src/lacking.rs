@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay_base::{Command, Kernel, Launch, MemoryId, TensorDesc};
-use forebay_device::{forward, Device, DeviceError};
+use forebay_device::{Device, DeviceError, forward};
 
 /// A device that runs some kernels nowhere but in host blocks. Others run where they are asked to, since parts of a launch run where it
 /// does: but not in both at once.

@@ -1,7 +1,7 @@
 //! Bytes for a device to read, and what it must do with them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_base::{Command, Region};
 use forebay_device::{Device, DeviceError, Readable};

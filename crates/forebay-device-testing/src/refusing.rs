@@ -1,11 +1,11 @@
 //! A device that refuses calls, to see that nothing leaks then and that the error says which call it was.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, StreamId};
-use forebay_device::{forward, Device, DeviceError, Readable};
+use forebay_device::{Device, DeviceError, Readable, forward};
 
 /// A device that refuses the n-th call that obtains, maps or unmaps something, and all later ones.
 pub struct Refusing {

@@ -8,11 +8,11 @@ mod layers;
 
 use std::error::Error;
 
-use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::Kernel;
+use forebay_base::kernel::{PoolOp, Window};
 use forebay_bench_record::{Column, Record, Table};
 
-use launching::{float, Machine, Run};
+use launching::{Machine, Run, float};
 use layers::Layer;
 
 /// A convolution of images of equal padding: name, sizes of x and w, stride, padding. There are as many groups as the sizes ask for.

@@ -10,7 +10,7 @@ use std::error::Error;
 use forebay_base::Kernel;
 use forebay_bench_record::{Column, Record, Table};
 
-use launching::{float, Machine, Run};
+use launching::{Machine, Run, float};
 
 /// Linear layers: name, inputs, outputs, and numbers of rows.
 const LAYERS: &[(&str, u64, u64, &[u64])] = &[

@@ -160,7 +160,7 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.
     fn workspace_bytes(&self, kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc])
-        -> Result<u64, DeviceError>;
+    -> Result<u64, DeviceError>;
 
     /// Temporary bytes that a launch of `kernel` needs whose operands are in host blocks: such launches, and their workspace with
     /// them, run on the host with the host device's kernels, for what the device itself cannot run.

@@ -41,14 +41,14 @@ use forebay_queue::Events;
 use forebay_sync::states::Aliasing;
 
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
-use crate::host::{check_available, kernels, Use};
+use crate::host::{Use, check_available, kernels};
 use crate::readable::Readable;
-use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+use crate::tile_size::{TILE_SIZE_BYTES, whole_tiles};
 
 mod backend;
 mod lowering;
 
-pub use backend::{described, NullBackend};
+pub use backend::{NullBackend, described};
 pub use lowering::{Lowered, LoweredCounts};
 
 /// What it says that pages have, in bytes.
@@ -193,11 +193,7 @@ impl Device for NullDevice {
         reads: &[TensorDesc],
         writes: &[TensorDesc],
     ) -> Result<u64, DeviceError> {
-        if self.workspace {
-            kernels::workspace_bytes(kernel, reads, writes)
-        } else {
-            Ok(0)
-        }
+        if self.workspace { kernels::workspace_bytes(kernel, reads, writes) } else { Ok(0) }
     }
 
     fn host_workspace_bytes(

@@ -9,7 +9,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_device::tile_size::TILE_SIZE_BYTES;
 use forebay_device::{Device, DeviceError};
-use forebay_device_testing::contract::{contract, doubled, Bench, MIB};
+use forebay_device_testing::contract::{Bench, MIB, contract, doubled};
 
 /// The usual tile.
 const TILE: u64 = TILE_SIZE_BYTES;

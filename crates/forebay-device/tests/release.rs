@@ -2,8 +2,8 @@
 #![cfg(target_os = "linux")]
 
 use forebay_base::{Command, Region};
-use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
+use forebay_device::host::{HostDevice, HostOptions};
 
 const MIB: u64 = 1 << 20;
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use forebay_base::{Command, EventId, MemoryId, Region, StreamId};
+use forebay_device::Device;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
 
 const SEEDS: u64 = 20;
 

@@ -10,11 +10,7 @@ use forebay_testing::Random;
 
 fn device(aliases: bool) -> NullDevice {
     let device = NullDevice::new(NullProfile::Direct3D12Like);
-    if aliases {
-        device
-    } else {
-        device.without_aliases()
-    }
+    if aliases { device } else { device.without_aliases() }
 }
 
 fn part(memory: MemoryId, index: u64) -> Region {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{accessat, Access, AtFlags, CWD};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::temporary::Temporary;
 

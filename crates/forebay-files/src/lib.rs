@@ -34,6 +34,6 @@ pub mod unnamed;
 
 pub use destination::{check_folder, check_writable, free_bytes};
 pub use lock::{FolderLock, LockError};
-pub use pending::{explained, write, Content, Pending};
+pub use pending::{Content, Pending, explained, write};
 pub use temporary::exit;
 pub use unnamed::Unnamed;

@@ -3,10 +3,10 @@
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Cursor, Seek, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{fchown, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use crate::destination::{folder_of, Destination, Stream};
+use crate::destination::{Destination, Stream, folder_of};
 use crate::temporary::Temporary;
 
 /// What content is written to.

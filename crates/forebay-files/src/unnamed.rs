@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use crate::pending::{explained, sync_folder, Content};
+use crate::pending::{Content, explained, sync_folder};
 use crate::temporary::Temporary;
 
 /// Content that is complete and safe on its file system, but has no name yet. Dropped, it is gone.

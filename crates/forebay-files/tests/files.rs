@@ -2,11 +2,11 @@
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use forebay_files::{check_folder, check_writable, free_bytes, write, Pending};
-use rustix::fs::{mknodat, FileType, Mode, CWD};
+use forebay_files::{Pending, check_folder, check_writable, free_bytes, write};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 /// What a folder holds, by name.
 fn names(folder: &Path) -> Vec<String> {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, Precision, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Tensor, Trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 use forebay_testing::Random;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
 use crate::trainer_options;
 

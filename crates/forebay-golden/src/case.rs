@@ -77,11 +77,7 @@ impl Case {
 
     fn judge(&self) -> &'static str {
         let flipped = self.log.pointer("/tolerances/with_a_flipped_relu").is_some();
-        if flipped {
-            "with_a_flipped_relu"
-        } else {
-            "expected"
-        }
+        if flipped { "with_a_flipped_relu" } else { "expected" }
     }
 
     /// Compares the loss of a step, from 0.

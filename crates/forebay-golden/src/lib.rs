@@ -25,7 +25,7 @@ use forebay::{Device, EngineOptions, Model, Tensor, Trainer, TrainerOptions};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 
-pub use case::{to_f64, Case};
+pub use case::{Case, to_f64};
 pub use forebay_testing::onnx;
 
 /// The host device with this number of threads.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Ctc, Loss, Optimizer, Region, Shares, TrainingOptions};
 use forebay::{EngineOptions, Model, Tensor};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 use serde_json::Value;
 
 /// A case of the table.

@@ -7,7 +7,7 @@ use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, EngineOptions, Error, MemorySize, Model, Tensor, Trainer};
 use serde_json::Value;
 
-use crate::{assert_same, onnx, trainer, Run};
+use crate::{Run, assert_same, onnx, trainer};
 
 const ROWS: usize = 48;
 const FEATURES: usize = 640;

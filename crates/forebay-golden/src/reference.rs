@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::{EngineOptions, Session, Tensor};
 
-use crate::case::{to_f64, Case};
+use crate::case::{Case, to_f64};
 use crate::{recipe, trainer, with_learning_rate};
 
 /// A learning rate so large that the gradient can be read off one step of plain gradient descent: a power of two, so that

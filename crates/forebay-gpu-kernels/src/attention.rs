@@ -1,14 +1,15 @@
 //! Attention, and its gradients: `kernels/attention.slang`, `kernels/attention_gradient.slang`.
 
-use forebay_base::kernel::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
+use forebay_base::kernel::{ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX, AttentionOptions};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::operands::{bindings, require_packed};
 use super::shaders::{
-    Shader, ATTENTION_128, ATTENTION_256, ATTENTION_64, ATTENTION_KEY_GRADIENT_128, ATTENTION_KEY_GRADIENT_256,
-    ATTENTION_KEY_GRADIENT_64, ATTENTION_QUERY_GRADIENT_128, ATTENTION_QUERY_GRADIENT_256, ATTENTION_QUERY_GRADIENT_64,
+    ATTENTION_64, ATTENTION_128, ATTENTION_256, ATTENTION_KEY_GRADIENT_64, ATTENTION_KEY_GRADIENT_128,
+    ATTENTION_KEY_GRADIENT_256, ATTENTION_QUERY_GRADIENT_64, ATTENTION_QUERY_GRADIENT_128,
+    ATTENTION_QUERY_GRADIENT_256, Shader,
 };
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// Rows, or keys, of a workgroup (`TILE` of the shaders). Parts begin at multiples of it.
 const TILE: u64 = 32;

@@ -6,7 +6,7 @@ use forebay_base::{DataType, TensorDesc};
 use super::operands::{bindings, exactly, for_type, require_packed};
 use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
-use super::{groups, Dispatch, Lowered, Operand, Target};
+use super::{Dispatch, Lowered, Operand, Target, groups};
 
 /// Channels from which on each has one workgroup, and chunks up to which one does with one.
 const CHANNELS_APART: u64 = 128;

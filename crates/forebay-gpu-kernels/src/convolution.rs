@@ -9,8 +9,8 @@ use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 
 use super::operand_type::OperandType;
-use super::spatial::{by_images, check_packed, Sliding, Spatial, SPAN_MAX};
-use super::{unsupported, Lowered, Operand, Target, Unsupported};
+use super::spatial::{SPAN_MAX, Sliding, Spatial, by_images, check_packed};
+use super::{Lowered, Operand, Target, Unsupported, unsupported};
 use correlation::Direction;
 
 /// A convolution's sizes.

@@ -48,7 +48,7 @@ mod tests {
     use forebay_base::kernel::ReduceOp;
     use forebay_base::{DataType, Kernel};
 
-    use super::super::{lower, Lowered};
+    use super::super::{Lowered, lower};
     use super::*;
 
     fn packed(sizes: &[u64]) -> TensorDesc {

@@ -6,11 +6,11 @@
 
 pub(super) use forebay_base::kernel::opcodes::ElementKind as Kind;
 use forebay_base::narrow::{self, Narrowing};
-use forebay_base::{rounded_to_odd, DataType, TensorDesc};
+use forebay_base::{DataType, TensorDesc, rounded_to_odd};
 use half::{bf16, f16};
 
 use super::operands::broadcast_strides;
-use super::{groups, Bound, Dispatch, Operand, Shader, Target};
+use super::{Bound, Dispatch, Operand, Shader, Target, groups};
 
 /// Elements, or words of smaller elements, that a workgroup makes.
 const ITEMS_PER_GROUP: u64 = 256 * 4;

@@ -3,9 +3,9 @@
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::elements::{bits_of, Elements, Kind, Layout, Task};
+use super::elements::{Elements, Kind, Layout, Task, bits_of};
 use super::operands::{format_of, require_computed_in_single};
-use super::{shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, shaders, unsupported};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(

@@ -6,7 +6,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use super::elements::{Elements, Layout, Task};
 use super::shaders::{INTEGER_CONVOLUTION, INTEGER_PRODUCT};
 use super::spatial::{Sliding, Spatial};
-use super::{unsupported, Lowered, Operand, Target, Unsupported};
+use super::{Lowered, Operand, Target, Unsupported, unsupported};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -139,11 +139,7 @@ fn convolved(convolution: &Convolution, reads: &[TensorDesc], y: &TensorDesc) ->
         let shape: Vec<u64> = [desc.element_count()].into_iter().chain(vec![1; spatial]).collect();
         let one = desc.element_count() == 1 || desc.element_count() == sizes[1];
         let shaped = TensorDesc::packed(desc.data_type(), &shape).map_err(|error| error.to_string());
-        if one && desc.is_packed() {
-            shaped
-        } else {
-            Err(format!("{desc} does not belong to the filters of {w}"))
-        }
+        if one && desc.is_packed() { shaped } else { Err(format!("{desc} does not belong to the filters of {w}")) }
     };
     let mut shaped = reads[..2].to_vec();
     shaped.extend(reads[2..].iter().map(by_filters).collect::<Result<Vec<_>, _>>()?);

@@ -64,8 +64,8 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 use device_address::device_address;
 pub use error::Unsupported;
 use operands::require_countable;
-pub use shaders::{Shader, ALL};
-pub use target::{Cooperative, Target, BINDINGS, SUBGROUP_SIZE, WORKGROUP_INVOCATIONS};
+pub use shaders::{ALL, Shader};
+pub use target::{BINDINGS, Cooperative, SUBGROUP_SIZE, Target, WORKGROUP_INVOCATIONS};
 
 /// Bytes that a shader reaches through one of its bindings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

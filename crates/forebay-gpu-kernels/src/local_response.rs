@@ -4,7 +4,7 @@ use forebay_base::{Kernel, TensorDesc};
 
 use super::shaders::LOCAL_RESPONSE;
 use super::spatial::{by_images, check_packed, require_float32};
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// Elements that a workgroup computes.
 const GROUP_ELEMENTS: u64 = 256;

@@ -7,11 +7,11 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::mean_squares;
 use super::operands::{bindings, exactly, require_packed, require_type};
-use super::parts::{parts, Beginning, Rows};
+use super::parts::{Beginning, Rows, parts};
 use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
-use super::teams::{team_of, team_words, WORKGROUP_SIZE};
-use super::{groups, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::teams::{WORKGROUP_SIZE, team_of, team_words};
+use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// Bytes of a loss and a count: two float64.
 const LOSS_BYTES: u64 = 16;

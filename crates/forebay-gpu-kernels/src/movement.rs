@@ -4,9 +4,9 @@
 use forebay_base::kernel::{PadMode, ScatterOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::elements::{bits_of, divisor, Elements, Kind, Layout, Task};
+use super::elements::{Elements, Kind, Layout, Task, bits_of, divisor};
 use super::operands::exactly;
-use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
 /// Dimensions in the table of `movement_pad.slang`: a tensor's, and one more for elements of two words.
 const PAD_DIMENSIONS: usize = 9;

@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{check_group_size, Activation, Summing};
+use forebay_base::kernel::{Activation, Summing, check_group_size};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::{are_shared, is_relu};
 use super::operands::{bindings, exactly, for_type, format_of, require_packed};
-use super::parts::{parts, Beginning, Rows};
+use super::parts::{Beginning, Rows, parts};
 use super::rows::RowGroups;
 use super::shaders::{self, Shader};
-use super::strided_layout::{strided_layouts, StridedLayout};
-use super::teams::{team_of, team_words, WORKGROUP_SIZE};
-use super::{groups, lower_by_family, unsupported, Bound, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::strided_layout::{StridedLayout, strided_layouts};
+use super::teams::{WORKGROUP_SIZE, team_of, team_words};
+use super::{Bound, Dispatch, Lowered, Operand, Target, Unsupported, groups, lower_by_family, unsupported};
 
 /// Elements of x that a workgroup normalises, where workgroups share channels.
 const GROUP_ELEMENTS: u64 = WORKGROUP_SIZE * 8;

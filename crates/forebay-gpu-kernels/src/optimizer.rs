@@ -1,10 +1,10 @@
 //! Optimizers, which update parameters and their state in place.
 
-use forebay_base::kernel::quantization::{QuantizationMap, QUANTIZATION_BLOCK, SIGNED, UNSIGNED};
+use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QuantizationMap, SIGNED, UNSIGNED};
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{groups, shaders, unsupported, Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported};
+use super::{Bound, Dispatch, Lowered, Operand, Shader, Target, Unsupported, groups, shaders, unsupported};
 
 /// Elements that a workgroup updates.
 const ELEMENTS_PER_GROUP: u64 = 256 * 4;

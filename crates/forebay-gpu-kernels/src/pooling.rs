@@ -5,9 +5,9 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::operand_type::{Builds, OperandType};
 use super::operands::{format_of, require_computed_in_single, require_type};
-use super::shaders::{Shader, POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16};
-use super::spatial::{by_images, Sliding, Spatial};
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::shaders::{POOLING, POOLING_INDICES, POOLING_TO_BF16, POOLING_TO_F16, Shader};
+use super::spatial::{Sliding, Spatial, by_images};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// By the type of the result.
 const BY_RESULT: Builds = [&POOLING, &POOLING_TO_F16, &POOLING_TO_BF16];

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::operands::{bindings, require_packed};
 use super::shaders::{RECURRENT, RECURRENT_GRADIENT};
-use super::{groups, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, unsupported};
 
 /// Storage buffers that these shaders bind at most.
 pub(super) const RECURRENT_BINDINGS: u32 = 18;

@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{sums_rows, ReduceOp};
+use forebay_base::kernel::{ReduceOp, sums_rows};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::channels::whole_channels;
 use super::operands::{bindings, exactly, require_packed};
-use super::parts::{parts, Beginning, Rows};
+use super::parts::{Beginning, Rows, parts};
 use super::shaders::{self, Shader};
 use super::strided_layout::StridedLayout;
-use super::teams::{team_of, team_words, INVOCATION_ELEMENTS, SMALL_TEAM, WORKGROUP_SIZE};
-use super::{groups, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::teams::{INVOCATION_ELEMENTS, SMALL_TEAM, WORKGROUP_SIZE, team_of, team_words};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, rows, unsupported};
 
 /// Elements of a chunk of a reduction, and how many chunks there are at most.
 const CHUNK_ELEMENTS: u64 = 2048;

@@ -5,7 +5,7 @@ use forebay_base::{DataType, TensorDesc};
 
 use super::operands::{bindings, exactly, require_packed};
 use super::shaders::{self, Shader};
-use super::{groups, Dispatch, Lowered, Operand, Target};
+use super::{Dispatch, Lowered, Operand, Target, groups};
 
 /// Bytes of a chunk's sum for a place in a row.
 const SUM_BYTES: u64 = 8;

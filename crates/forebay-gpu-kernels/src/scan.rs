@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::elements::Kind;
 use super::operands::{bindings, exactly, require_packed};
-use super::{groups, shaders, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, shaders, unsupported};
 
 /// Invocations of a workgroup.
 const GROUP: u64 = 256;

@@ -6,7 +6,7 @@ use forebay_base::kernel::Window;
 use forebay_base::{DataType, TensorDesc};
 
 use super::operands::require_type;
-use super::parts::{parts, Beginning, Rows};
+use super::parts::{Beginning, Rows, parts};
 use super::{Dispatch, Lowered, Operand, Target};
 
 /// Taps of a dimension that a mask has bits for (`MASK_TAPS` of `kernels/spatial.slang`).
@@ -165,9 +165,5 @@ pub(super) fn require_float32(reads: &[TensorDesc], writes: &[TensorDesc]) -> Re
 /// # Errors
 /// Where it is not.
 pub(super) fn check_packed(desc: &TensorDesc) -> Result<(), String> {
-    if desc.is_packed() {
-        Ok(())
-    } else {
-        Err(format!("{desc} must be packed"))
-    }
+    if desc.is_packed() { Ok(()) } else { Err(format!("{desc} must be packed")) }
 }

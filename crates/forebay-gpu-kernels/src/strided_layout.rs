@@ -1,8 +1,8 @@
 //! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
 //! one row together or all rows of one channel. Within a row, places lie together.
 
-use forebay_base::kernel::{reduction_block_of_channels, ReductionBlock};
 use forebay_base::TensorDesc;
+use forebay_base::kernel::{ReductionBlock, reduction_block_of_channels};
 
 /// Sizes and strides of a tensor, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +50,12 @@ impl StridedLayout {
 
     /// What a tensor may be cut between: images, or the rows of a single one.
     pub fn slabs(&self) -> u64 {
-        if self.images > 1 {
-            self.images
-        } else {
-            self.rows
-        }
+        if self.images > 1 { self.images } else { self.rows }
     }
 
     /// Elements from one of them to the next.
     pub fn slab_stride(&self) -> u64 {
-        if self.images > 1 {
-            self.image_stride
-        } else {
-            self.row_stride
-        }
+        if self.images > 1 { self.image_stride } else { self.row_stride }
     }
 
     /// Whether all of each lies before the next.
@@ -75,11 +67,7 @@ impl StridedLayout {
 
     /// How many of them there are.
     pub fn with_slabs(self, count: u64) -> StridedLayout {
-        if self.images > 1 {
-            StridedLayout { images: count, ..self }
-        } else {
-            StridedLayout { rows: count, ..self }
-        }
+        if self.images > 1 { StridedLayout { images: count, ..self } } else { StridedLayout { rows: count, ..self } }
     }
 
     /// Whether the rows of a channel follow each other.

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{lower, Dispatch, Operand, Target, Unsupported};
+use super::{Dispatch, Operand, Target, Unsupported, lower};
 
 fn packed(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     TensorDesc::packed(data_type, sizes).unwrap()

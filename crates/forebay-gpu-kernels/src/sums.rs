@@ -1,14 +1,14 @@
 //! Sums over positions in parts, and what becomes of them.
 
-use forebay_base::kernel::{check_group_size, Summing};
+use forebay_base::kernel::{Summing, check_group_size};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::channels::{is_relu, squares, sum_channels, Settings};
+use super::channels::{Settings, is_relu, squares, sum_channels};
 use super::operands::{bindings, exactly, for_type, format_of, require_packed};
 use super::shaders;
 use super::strided_layout::strided_layouts;
 use super::teams::WORKGROUP_SIZE;
-use super::{groups, loss, normalization, rows, unsupported, Dispatch, Lowered, Operand, Target, Unsupported};
+use super::{Dispatch, Lowered, Operand, Target, Unsupported, groups, loss, normalization, rows, unsupported};
 
 /// How a kernel of this family runs.
 pub(super) fn lower(
@@ -122,7 +122,7 @@ pub(super) fn finish(
         }
         Summing::Rows { .. } if data_type == DataType::Float32 => ([&shaders::FROM_SUMS_ROWS_F32; 2], (1, 1), 0.0),
         Summing::CrossEntropy { .. } | Summing::SquaredError | Summing::LayerGradient { .. } | Summing::Rows { .. } => {
-            return Err(format!("data type {data_type} is not supported; cast to float32 first"))
+            return Err(format!("data type {data_type} is not supported; cast to float32 first"));
         }
         Summing::Channels => ([&shaders::FROM_SUMS_CHANNELS_F32, &shaders::FROM_SUMS_CHANNELS_F64], (1, 1), 0.0),
     };

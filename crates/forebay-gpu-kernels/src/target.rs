@@ -1,8 +1,8 @@
 //! What lowering has to know of a GPU: a description that any API can fill in.
 
+use super::Shader;
 #[cfg(test)]
 use super::recurrent::RECURRENT_BINDINGS;
-use super::Shader;
 
 /// What of a device decides how kernels run on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

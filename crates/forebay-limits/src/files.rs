@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::memory::{check, size, Use};
+use crate::memory::{Use, check, size};
 
 /// Bytes that are read before anything larger is reserved, so that a false size in a file costs at most this much memory.
 const FIRST_BYTES: u64 = 1 << 20;

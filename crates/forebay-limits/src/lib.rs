@@ -16,6 +16,6 @@ pub mod groups;
 pub mod memory;
 pub mod process;
 
-pub use files::{buffer, open_direct, open_regular, read, read_text, read_up_to, DIRECT_BLOCK_BYTES};
-pub use memory::{available_bytes, check, keep_own_limit, total, Available, Shortage, Total, Use};
-pub use process::{resident, Resident};
+pub use files::{DIRECT_BLOCK_BYTES, buffer, open_direct, open_regular, read, read_text, read_up_to};
+pub use memory::{Available, Shortage, Total, Use, available_bytes, check, keep_own_limit, total};
+pub use process::{Resident, resident};

@@ -5,10 +5,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::groups::{groups, Group, Version};
+use crate::groups::{Group, Version, groups};
 
 /// What a request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use forebay_base::ByteRange;
 use forebay_bench_record::{Cell, Column, Record, Table};
-use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece};
+use forebay_memory::{Effort, Item, Piece, load_bound_bytes, place, verify};
 
 fn main() -> Result<(), String> {
     let given = forebay_bench_record::arguments()?;

@@ -21,7 +21,7 @@ mod statistics;
 pub use assembly::{Assembly, TileMove, TileRange};
 pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, SegmentSnapshot, Snapshot};
 
-use blocks::{Blocks, Entry, PoolIndex, State, NONE, SHARED};
+use blocks::{Blocks, Entry, NONE, PoolIndex, SHARED, State};
 use free_blocks::FreeBlocks;
 
 /// What the caller obtained from the device in one piece of addresses. Never used for another segment.
@@ -220,9 +220,10 @@ impl Allocator {
     fn index_of(&mut self, id: PoolId) -> PoolIndex {
         let recent = id.0 as usize % RECENT_POOLS;
         if let Some((recent, index)) = self.recent_pools[recent]
-            && recent == id {
-                return index;
-            }
+            && recent == id
+        {
+            return index;
+        }
         let index = self.known(id).unwrap_or_else(|| {
             let index = PoolIndex(self.pools.len() as u32);
             self.pools.push(Pool { id, free: FreeBlocks::new() });

@@ -28,8 +28,8 @@ mod tests;
 mod unit;
 mod words;
 
-use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use next_uses::NextUseOracle;
 use unit::Unit;

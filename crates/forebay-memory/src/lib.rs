@@ -55,5 +55,5 @@ pub use history::History;
 pub use load::load_bound_bytes;
 pub use picture::Picture;
 pub use placement::{Fault, Item, Piece, Placement, PlacementError};
-pub use search::{place, Effort, FIRST_ORDERS};
+pub use search::{Effort, FIRST_ORDERS, place};
 pub use verify::verify;

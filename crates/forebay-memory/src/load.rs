@@ -31,11 +31,7 @@ pub(crate) fn grain_bytes(items: &[Item]) -> u64 {
 
 /// The greatest common divisor.
 pub(crate) fn divisor(first: u64, second: u64) -> u64 {
-    if second == 0 {
-        first
-    } else {
-        divisor(second, first % second)
-    }
+    if second == 0 { first } else { divisor(second, first % second) }
 }
 
 /// What an item takes during a time.

@@ -13,12 +13,12 @@ mod portfolio;
 mod stack;
 mod tree;
 
-use greedy::Greedy;
 pub use greedy::FIRST_ORDERS;
+use greedy::Greedy;
 use instance::Instance;
 
 use crate::load::{aligned_load_bound_bytes, load_bound_bytes};
-use crate::placement::{Fault, Item, Placement, PlacementError, ADDRESSES_MAX_BYTES};
+use crate::placement::{ADDRESSES_MAX_BYTES, Fault, Item, Placement, PlacementError};
 use crate::verify::verify;
 
 /// The most items that the tree search takes: it recurses once for each.
@@ -67,14 +67,16 @@ pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Res
     let enough_bytes = capacity_bytes.unwrap_or(load_bytes).max(aligned_load_bound_bytes(items));
     let affordable = (PASSES_ITEMS_MAX / items.len().max(1)).max(2);
     let mut placement = greedy(items, enough_bytes, effort.passes.min(u32::try_from(affordable).unwrap_or(u32::MAX)));
-    if placement.height_bytes > enough_bytes && effort.nodes > 0
-        && let Some(instance) = Instance::new(items).filter(|instance| instance.blocks.len() <= TREE_ITEMS_MAX) {
-            let lower = match capacity_bytes {
-                Some(capacity_bytes) => portfolio::within(&instance, capacity_bytes, effort.nodes),
-                None => portfolio::lowest(&instance, load_bytes, placement.height_bytes, effort.nodes),
-            };
-            placement = lower.map_or(placement, |bases| instance.placement(items.len(), &bases));
-        }
+    if placement.height_bytes > enough_bytes
+        && effort.nodes > 0
+        && let Some(instance) = Instance::new(items).filter(|instance| instance.blocks.len() <= TREE_ITEMS_MAX)
+    {
+        let lower = match capacity_bytes {
+            Some(capacity_bytes) => portfolio::within(&instance, capacity_bytes, effort.nodes),
+            None => portfolio::lowest(&instance, load_bytes, placement.height_bytes, effort.nodes),
+        };
+        placement = lower.map_or(placement, |bases| instance.placement(items.len(), &bases));
+    }
     match capacity_bytes {
         Some(capacity_bytes) if placement.height_bytes > capacity_bytes => {
             Err(PlacementError::Search { lowest: placement, capacity_bytes })

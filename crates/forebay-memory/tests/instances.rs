@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use forebay_base::ByteRange;
-use forebay_memory::{load_bound_bytes, place, verify, Effort, Item, Piece, Placement};
+use forebay_memory::{Effort, Item, Piece, Placement, load_bound_bytes, place, verify};
 use forebay_testing::Random;
 
 fn plain(time: Range<u32>, size_bytes: u64, alignment_bytes: u64) -> Item {

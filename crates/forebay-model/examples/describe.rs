@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use forebay_model::{infer, lower, onnx, ModelError};
+use forebay_model::{ModelError, infer, lower, onnx};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -49,10 +49,11 @@ pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<O
         let start = builder.graph.nodes.len();
         for (input, d) in node.inputs.iter().zip(node_gradients(&mut builder, &node, &d_outputs)?) {
             if let (Some(input), Some(d)) = (*input, d)
-                && wanted[input.0 as usize] {
-                    let slot = &mut d_values[input.0 as usize];
-                    *slot = Some(builder.accumulate(*slot, d));
-                }
+                && wanted[input.0 as usize]
+            {
+                let slot = &mut d_values[input.0 as usize];
+                *slot = Some(builder.accumulate(*slot, d));
+            }
         }
         let name = format!("{}.gradient", node.label(builder.graph));
         for appended in &mut builder.graph.nodes[start..] {

@@ -7,10 +7,10 @@ mod attention;
 mod recurrence;
 mod scatter;
 
+use forebay_base::Kernel;
 use forebay_base::kernel::{
     Activation, BinaryOp, Convolution, PadMode, PoolOp, ProductPart, ReduceOp, ScanOp, UnaryOp,
 };
-use forebay_base::Kernel;
 
 use crate::action::Action;
 use crate::context::GradientBuilder;

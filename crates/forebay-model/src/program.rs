@@ -143,11 +143,7 @@ impl ProgramLaunch {
 
     /// Temporary bytes that it needs in device memory.
     pub fn device_workspace_bytes(&self) -> u64 {
-        if self.on_host {
-            0
-        } else {
-            self.workspace_bytes
-        }
+        if self.on_host { 0 } else { self.workspace_bytes }
     }
 
     /// The descriptor of an operand.

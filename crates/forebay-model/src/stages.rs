@@ -12,7 +12,7 @@ use forebay_base::Tensor;
 use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, TensorType, ValueId};
-use crate::infer::{self, expand, Sizes, Waiting};
+use crate::infer::{self, Sizes, Waiting, expand};
 use crate::operators::row;
 use crate::tensor::Contents;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use forebay_model::program::Role;
-use forebay_model::{infer, lower, onnx, Graph, ModelError, Program};
+use forebay_model::{Graph, ModelError, Program, infer, lower, onnx};
 use forebay_testing::Random;
 
 fn light(name: &str) -> PathBuf {

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_device::communicator::{Communicator, Done, Messages};
-use forebay_queue::shim::sync::mpsc::{channel, Receiver, RecvTimeoutError, SendError, Sender};
 use forebay_queue::shim::sync::Mutex;
+use forebay_queue::shim::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use forebay_queue::shim::thread::{self, JoinHandle};
 use forebay_queue::shim::{self, lock, receive_within};
 
+use crate::MpiError;
 use crate::calls::Calls;
 use crate::environment::started_by;
 use crate::exchanges::Exchange;
 use crate::library::Mpi;
 use crate::options::Options;
-use crate::MpiError;
 
 /// How long the thread waits before it looks again whether messages have come. It looks in turns that grow from the first to the last, so
 /// that short exchanges end soon, and long ones leave the processor to kernels.

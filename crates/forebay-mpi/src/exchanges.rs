@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use forebay_device::communicator::{Done, MessageBytes, Messages};
 
-use crate::calls::Calls;
 use crate::MpiError;
+use crate::calls::Calls;
 
 /// MPI counts bytes of a message in 32 bits.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;

@@ -24,7 +24,7 @@ mod options;
 use std::fmt;
 
 pub use connection::{connect, connect_through};
-pub use environment::{started_by, Launched, Launcher};
+pub use environment::{Launched, Launcher, started_by};
 pub use options::Options;
 
 /// Why there is no connection to other processes.

@@ -3,12 +3,12 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use libloading::os::unix::{Library, Symbol, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 
+use crate::MpiError;
 use crate::calls::Calls;
 use crate::environment::Launcher;
 use crate::options::Options;
-use crate::MpiError;
 
 /// Names of the libraries that belong to a launcher, in the order in which they are tried.
 const fn names(launcher: Option<Launcher>) -> &'static [&'static str] {
@@ -70,11 +70,7 @@ pub(crate) struct Mpi {
 }
 
 fn refused(function: &'static str, code: c_int) -> Result<(), MpiError> {
-    if code == 0 {
-        Ok(())
-    } else {
-        Err(MpiError::Refused { function, code })
-    }
+    if code == 0 { Ok(()) } else { Err(MpiError::Refused { function, code }) }
 }
 
 impl Mpi {

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use forebay_device::communicator::{self, Communicator, MessageBytes, Messages};
 use forebay_queue::bounded::BoundedScheduler;
-use forebay_queue::shim::sync::mpsc::{channel, Receiver};
+use forebay_queue::shim::sync::mpsc::{Receiver, channel};
 use forebay_queue::shim::sync::{Condvar, Mutex};
 use forebay_queue::shim::{lock, wait};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{thread, Config, Runner};
+use shuttle::{Config, Runner, thread};
 
+use crate::MpiError;
 use crate::calls::Calls;
 use crate::connection::MpiCommunicator;
-use crate::MpiError;
 
 /// When a message counts as sent.
 #[derive(Clone, Copy, Debug)]

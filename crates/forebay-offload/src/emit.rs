@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::layout::{transfer_quantum_bytes, Layout};
+use crate::layout::{Layout, transfer_quantum_bytes};
 use crate::reuse_gaps::Needs;
 use crate::schedule::{Direction, Drop, Launch, MemorySpace, Piece, Resident, Schedule, Transfer};
 use crate::timeline::Timeline;

@@ -2,7 +2,7 @@
 //! each launch is one slot.
 
 use crate::layout::sweep::Strategy;
-use crate::planner::{in_order, launches_in_whole_slots, pressed, LaunchCandidate, Launches, Search};
+use crate::planner::{LaunchCandidate, Launches, Search, in_order, launches_in_whole_slots, pressed};
 use crate::recompute::Recomputation;
 use crate::schedule::{MemorySpace, Schedule};
 use crate::tuning::{PLANNED_CHAIN, PLANNED_SIXTEENTHS, WAITS_GIVEN_TO_LAUNCHES};

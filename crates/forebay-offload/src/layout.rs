@@ -21,7 +21,7 @@ use crate::schedule::MemorySpace;
 use crate::timeline::Timeline;
 use crate::tuning::{LEAST_DWELL_LIMIT, NEARLY};
 use crate::workload::Workload;
-use extremes::{greatest_of_blocks, BLOCK_SLOTS};
+use extremes::{BLOCK_SLOTS, greatest_of_blocks};
 use proposal::{Proposal, Proposer, Source};
 
 /// A copy of a version's bytes in another memory.

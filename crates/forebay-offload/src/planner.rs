@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 
 use crate::emit::emit;
-use crate::layout::sweep::{Price, Strategy};
 use crate::layout::Layout;
+use crate::layout::sweep::{Price, Strategy};
 use crate::lru::demand_lru;
 use crate::recompute::{Candidate, Recomputation};
 use crate::reuse_gaps::Needs;

@@ -21,10 +21,10 @@ use forebay_base::ByteRange;
 use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_memory::allocator::{Allocator, BlockId, PoolId};
 use forebay_model::program::Program;
-use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{Loss, Optimizer, TrainingOptions, training_graph};
 use forebay_model::{infer, lower, onnx};
 use forebay_plan::fuse::fuse;
-use forebay_plan::liveness::{liveness, Owner};
+use forebay_plan::liveness::{Owner, liveness};
 
 const MIB: u64 = 1 << 20;
 const TILE_BYTES: u64 = 64 << 10;

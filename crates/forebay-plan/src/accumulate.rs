@@ -15,9 +15,9 @@ mod positions;
 
 use std::collections::BTreeSet;
 
-use forebay_base::kernel::facts::{AxisRole, SumsInParts};
 use forebay_base::kernel::Activation;
-use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::kernel::facts::{AxisRole, SumsInParts};
+use forebay_base::sum_tree::{PartialSums, nodes_of};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 

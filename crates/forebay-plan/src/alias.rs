@@ -143,8 +143,8 @@ pub(crate) fn may_take_over(
 mod tests {
     use super::*;
     use crate::testing::ProgramBuilder;
-    use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
 
     /// With each launch a group of its own.
     fn apart(program: Program) -> Program {

@@ -34,8 +34,8 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::liveness::liveness;
-    use crate::residency::{residency, Leaving, OccupancyLimit};
-    use crate::testing::{limits, ProgramBuilder};
+    use crate::residency::{Leaving, OccupancyLimit, residency};
+    use crate::testing::{ProgramBuilder, limits};
 
     #[test]
     fn small_chunks_stay_whatever_is_lost_and_others_do_not() {

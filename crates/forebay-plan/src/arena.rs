@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::liveness::{Liveness, Owner, DEVICE_ALIGNMENT_BYTES};
-use crate::residency::{root, Residency, Segment};
+use crate::liveness::{DEVICE_ALIGNMENT_BYTES, Liveness, Owner};
+use crate::residency::{Residency, Segment, root};
 use crate::tuning::{CLOSE, MANY_ITEMS, PASSES_AT_LENGTH, PASSES_MIN, QUICK};
 use forebay_base::ByteRange;
-use forebay_memory::{place, Effort, Item, Piece, Placement, PlacementError, FIRST_ORDERS};
+use forebay_memory::{Effort, FIRST_ORDERS, Item, Piece, Placement, PlacementError, place};
 use forebay_model::program::BufferId;
 
 /// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.

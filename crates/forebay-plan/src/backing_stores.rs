@@ -14,15 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use forebay_base::{ByteRange, MemoryId};
-use forebay_memory::{place, Effort, Item};
+use forebay_memory::{Effort, Item, place};
 use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::tensor::Contents;
 
-use crate::arena::{item, PiecesByTime};
+use crate::arena::{PiecesByTime, item};
 use crate::cost::Costs;
-use crate::host_launches::{host_launch_bytes, HOST_LAUNCH_ALIGNMENT_BYTES};
+use crate::host_launches::{HOST_LAUNCH_ALIGNMENT_BYTES, host_launch_bytes};
 use crate::liveness::{Chunk, Liveness, Owner};
-use crate::residency::{launch_starts, Residency};
+use crate::residency::{Residency, launch_starts};
 use crate::tuning::HELD_PERCENT;
 
 /// Alignment in bytes of buffers on the host; a plan's host block is never smaller.
@@ -465,7 +465,7 @@ mod tests {
     use crate::cost::estimate;
     use crate::error::PlanError;
     use crate::plan::{MemoryKind, Plan};
-    use crate::planner::{plan, PlanOptions};
+    use crate::planner::{PlanOptions, plan};
     use crate::testing::{limits, training_program, with_constants_in_file};
 
     fn planned(program: &Program, device_bytes: Option<u64>, host_bytes: Option<u64>) -> Result<Plan, PlanError> {

@@ -28,12 +28,12 @@ use std::collections::BTreeMap;
 
 use forebay_base::{ByteRange, Command};
 
-use crate::cost::{workers_for_launches, Costs};
+use crate::cost::{Costs, workers_for_launches};
 use crate::emit::COMPUTE;
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::order::Ordered;
 use crate::plan::Plan;
-use crate::residency::{kinds, Kind};
+use crate::residency::{Kind, kinds};
 use crate::ways::LinkDirection;
 use forebay_offload::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
 

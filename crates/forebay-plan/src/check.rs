@@ -411,9 +411,10 @@ impl<'a> Contents<'a> {
         };
         for command in &self.plan.warm_up {
             if let Command::Copy { from, to, .. } = command
-                && held(from) != held(to) {
-                    return Err(broken(format!("{to} does not hold at the end what {from} does")));
-                }
+                && held(from) != held(to)
+            {
+                return Err(broken(format!("{to} does not hold at the end what {from} does")));
+            }
         }
         Ok(())
     }
@@ -541,8 +542,8 @@ mod tests {
     use crate::cost::estimate;
     use crate::partition::partition;
     use crate::plan::Movement;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{Random, limits, random_training_program};
 
     /// Plans that would lose parameters when a disk fails are found out.
     #[test]

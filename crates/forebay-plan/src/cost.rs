@@ -4,7 +4,7 @@
 use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
 
-use crate::machine::{HostProcessor, MachineDescription, HOST_LAUNCH_NS};
+use crate::machine::{HOST_LAUNCH_NS, HostProcessor, MachineDescription};
 use crate::ways::{Disk, Link, LinkDirection};
 
 /// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
@@ -47,11 +47,7 @@ impl Costs {
 
     /// At what part of their speed copies move that want `copying` workers together.
     pub fn copy_speed(&self, copying: f64) -> f64 {
-        if copying > self.workers {
-            self.workers / copying
-        } else {
-            1.0
-        }
+        if copying > self.workers { self.workers / copying } else { 1.0 }
     }
 
     /// Nanoseconds to copy `bytes` from the disk.

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use forebay_model::program::Program;
 
-use crate::liveness::{liveness, Access, Liveness};
+use crate::liveness::{Access, Liveness, liveness};
 
 /// Which launches must come before which. Edges lead from lower to higher places of the program's own order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,8 +104,8 @@ pub fn fewest_barriers(program: &Program) -> usize {
 mod tests {
     use super::*;
     use crate::testing::ProgramBuilder;
-    use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
 
     #[test]
     fn reads_and_overwrites_are_told_apart() {

@@ -113,7 +113,7 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{random_training_program, Random};
+    use crate::testing::{Random, random_training_program};
 
     #[test]
     fn updates_come_early_after_what_they_need_and_after_the_outputs() {

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Binding, ByteRange, Command, HeapId, Launch, Limits, MemoryId, Region, Space, StreamId};
 use forebay_model::program::{NamedOperand, Operand, Program, ProgramLaunch};
-use forebay_sync::{insert_barriers, StepBoundary};
+use forebay_sync::{StepBoundary, insert_barriers};
 
 use crate::arena::Arena;
-use crate::backing_stores::{BackingStores, Store, DISK_ALIGNMENT_BYTES, HOST, HOST_ALIGNMENT_BYTES};
+use crate::backing_stores::{BackingStores, DISK_ALIGNMENT_BYTES, HOST, HOST_ALIGNMENT_BYTES, Store};
 use crate::error::PlanError;
-use crate::host_launches::{host_launch_bytes, HostLaunches};
-use crate::host_updates::{updates_on_host, HostUpdates};
+use crate::host_launches::{HostLaunches, host_launch_bytes};
+use crate::host_updates::{HostUpdates, updates_on_host};
 use crate::liveness::{Liveness, Owner};
 use crate::loans::Loans;
 use crate::plan::{
-    BackingLocation, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics, HOST_STREAM,
+    BackingLocation, HOST_STREAM, MemoryKind, Movement, Plan, PlanMemory, PlanStream, ResidencyInterval, Statistics,
 };
 use crate::residency::Residency;
 use crate::schedule::Work;

@@ -16,7 +16,7 @@ use forebay_model::program::Program;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness};
 use crate::order::Ordered;
-use crate::residency::{kinds, swap_in_during_step_before, Kind, Residency, Segment};
+use crate::residency::{Kind, Residency, Segment, kinds, swap_in_during_step_before};
 use forebay_offload::launches::{plan_launches, recomputations};
 use forebay_offload::schedule::{Direction, MemorySpace, Piece, Schedule};
 use forebay_offload::workload::Workload;
@@ -218,13 +218,15 @@ fn add_part(
     let back = absence(count.wrapping_sub(1)).map(|absence| absence.back);
     let last = segments.last().map(|interval| interval.end);
     if let (true, false, Some(back), Some(last)) = (kind.persistent && !away, across_steps, back, last)
-        && segments[0].swap_in && back > accesses[count - 1].launch {
-            let from = back.max(last + 1).max(chunk.host_writes_end(usize::MAX));
-            if from < launch_count {
-                swap_in_during_step_before(&mut segments, from, launch_count);
-                residency.across_steps[index] = true;
-            }
+        && segments[0].swap_in
+        && back > accesses[count - 1].launch
+    {
+        let from = back.max(last + 1).max(chunk.host_writes_end(usize::MAX));
+        if from < launch_count {
+            swap_in_during_step_before(&mut segments, from, launch_count);
+            residency.across_steps[index] = true;
         }
+    }
     residency.segments.extend(segments);
 }
 
@@ -239,14 +241,15 @@ fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Abse
         }
     }
     if segment.swap_out
-        && let Some(absence) = absences.iter().find(|absence| absence.after == end - 1) {
-            segment.end = segment.end.max(absence.last);
-            if kind.output || !chunk.host_accesses.is_empty() {
-                return;
-            }
-            let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);
-            let earliest = written.map_or(segment.swap_out_after, |access| access.launch);
-            let swapped_out_after = absence.swapped_out_after.unwrap_or(segment.swap_out_after);
-            segment.swap_out_after = swapped_out_after.clamp(earliest, segment.end.max(earliest));
+        && let Some(absence) = absences.iter().find(|absence| absence.after == end - 1)
+    {
+        segment.end = segment.end.max(absence.last);
+        if kind.output || !chunk.host_accesses.is_empty() {
+            return;
         }
+        let written = chunk.accesses[start..end].iter().rev().find(|access| access.writes);
+        let earliest = written.map_or(segment.swap_out_after, |access| access.launch);
+        let swapped_out_after = absence.swapped_out_after.unwrap_or(segment.swap_out_after);
+        segment.swap_out_after = swapped_out_after.clamp(earliest, segment.end.max(earliest));
+    }
 }

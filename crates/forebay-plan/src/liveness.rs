@@ -228,8 +228,8 @@ fn cut_points(program: &Program, split: bool) -> BTreeMap<BufferId, BTreeSet<u64
 mod tests {
     use super::*;
     use crate::testing::ProgramBuilder;
-    use forebay_base::kernel::UnaryOp;
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
 
     #[test]
     fn large_buffers_are_cut_and_small_ones_are_not() {

@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
     use crate::cost::estimate;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{Random, limits, random_training_program};
 
     #[test]
     fn what_is_lent_is_neither_copied_nor_on_the_device() {

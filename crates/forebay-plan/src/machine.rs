@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::error::PlanError;
 use crate::network::Network;
-use crate::ways::{check_ways, not_negative, positive, Disk, Link, LinkDirection};
+use crate::ways::{Disk, Link, LinkDirection, check_ways, not_negative, positive};
 
 /// Machines that come with the crate: the name, and the description.
 const BUILT_IN: [(&str, &str); 3] = [

@@ -332,13 +332,13 @@ impl<'a> GroupBuilder<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::holdings::{kind, Kind};
+    use super::holdings::{Kind, kind};
     use super::*;
     use crate::alias::alias_in_any_order;
     use crate::liveness::liveness;
-    use crate::testing::{random_training_program, ProgramBuilder, Random};
-    use forebay_base::kernel::UnaryOp;
+    use crate::testing::{ProgramBuilder, Random, random_training_program};
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
 
     fn choice(limit_bytes: u64) -> Choice {
         Choice { limit_bytes, window: usize::MAX, lazy: false }

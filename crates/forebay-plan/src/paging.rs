@@ -15,15 +15,15 @@ use forebay_base::Limits;
 use forebay_model::program::Program;
 
 use crate::alias::alias;
-use crate::arena::{arena, Arena};
+use crate::arena::{Arena, arena};
 use crate::backing_stores::BackingStores;
 use crate::cost::Costs;
-use crate::emit::{emit, Decisions};
+use crate::emit::{Decisions, emit};
 use crate::error::PlanError;
-use crate::liveness::{liveness, Access, Chunk, Liveness, Owner};
+use crate::liveness::{Access, Chunk, Liveness, Owner, liveness};
 use crate::loans::Loans;
 use crate::plan::Plan;
-use crate::residency::{kinds, Kind, Residency, Segment};
+use crate::residency::{Kind, Residency, Segment, kinds};
 use crate::schedule::Work;
 
 pub use moves::{Move, Moves};

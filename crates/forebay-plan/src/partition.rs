@@ -27,8 +27,8 @@ use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, 
 
 pub use crate::divided::Partition;
 
-use cut::{cut, cuts, descs, Cutting};
-use interleave::{interleave, Placed};
+use cut::{Cutting, cut, cuts, descs};
+use interleave::{Placed, interleave};
 use rows::{Cut, Rows};
 
 /// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
@@ -144,9 +144,10 @@ fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunc
     while let Some(launch) = next.filter(|_| best.as_ref().is_none_or(|(bytes, ..)| *bytes > limit_bytes)) {
         let found = cuts(&launch).into_iter().map(|cut| (finest_bytes(&launch, &cut), cut));
         if let Some((bytes, cut)) = found.min_by_key(|(bytes, _)| *bytes)
-            && best.as_ref().is_none_or(|(least, ..)| bytes < *least) {
-                best = Some((bytes, launch.clone(), cut));
-            }
+            && best.as_ref().is_none_or(|(least, ..)| bytes < *least)
+        {
+            best = Some((bytes, launch.clone(), cut));
+        }
         next = merge::merged(&launch);
     }
     best.map(|(_, launch, cut)| (launch, cut))

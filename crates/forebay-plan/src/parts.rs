@@ -3,8 +3,8 @@
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
-use crate::cost::{estimate, Costs};
-use crate::partition::{partition, Partition};
+use crate::cost::{Costs, estimate};
+use crate::partition::{Partition, partition};
 use crate::plan::{Plan, Share};
 
 /// A program with launches in parts.

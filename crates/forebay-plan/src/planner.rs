@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicBool;
 use forebay_base::Limits;
 use forebay_model::program::Program;
 
-use crate::arena::{arena, arena_behind, Arena, SharedLayout};
-use crate::backing_stores::{backing_stores, is_in_model_files, BackingStores, HostLimit, OnDisk};
+use crate::arena::{Arena, SharedLayout, arena, arena_behind};
+use crate::backing_stores::{BackingStores, HostLimit, OnDisk, backing_stores, is_in_model_files};
 use crate::bound::lower_bound_ns;
 use crate::check::check;
 use crate::cost::Costs;
 use crate::dependences::fewest_barriers;
-use crate::emit::{emit, Decisions, COMPUTE};
+use crate::emit::{COMPUTE, Decisions, emit};
 use crate::error::PlanError;
 use crate::host_updates::updates_on_host;
 use crate::liveness::Liveness;
@@ -31,13 +31,13 @@ use crate::loans::Loans;
 use crate::order::{LaunchOrder, Ordered};
 use crate::partition::{least_limit_bytes, partition};
 use crate::plan::Plan;
-use crate::residency::{kinds, residency, Leaving, OccupancyLimit, Residency};
+use crate::residency::{Leaving, OccupancyLimit, Residency, kinds, residency};
 use crate::schedule::schedule;
 use crate::shared::separate;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
-use crate::widen::{widen, Route};
-use candidate::{check_sizes, minimum_budget, Candidate};
+use crate::widen::{Route, widen};
+use candidate::{Candidate, check_sizes, minimum_budget};
 use cutting::Cutting;
 use work::Work;
 
@@ -238,11 +238,7 @@ fn recomputed_ns(candidate: &Candidate) -> u64 {
 }
 
 fn least(a: (u64, String), b: (u64, String)) -> (u64, String) {
-    if b.0 < a.0 {
-        b
-    } else {
-        a
-    }
+    if b.0 < a.0 { b } else { a }
 }
 
 /// A plan within a capacity.
@@ -387,11 +383,7 @@ impl Planner<'_> {
 
     /// What the caller lends of a program.
     fn loans(&self, program: &Program) -> Loans {
-        if self.lends {
-            Loans::of(program)
-        } else {
-            Loans::default()
-        }
+        if self.lends { Loans::of(program) } else { Loans::default() }
     }
 
     /// The plan of a residency; `None` where it has no placement.
@@ -436,7 +428,7 @@ impl Planner<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::testing::{limits, random_training_program, training_program, Random};
+    use crate::testing::{Random, limits, random_training_program, training_program};
     use forebay_model::program::Role;
 
     fn options(budget: Option<u64>) -> PlanOptions {

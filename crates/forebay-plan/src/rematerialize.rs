@@ -32,7 +32,7 @@ use crate::tuning::{
     RECOMPUTED_GAIN_PARTS, RECOMPUTED_LIMITS, RECOMPUTED_LOOKS_MAX, RECOMPUTED_LOOKS_OF_OTHERS, RECOMPUTED_WINDOWS,
 };
 use moves::{Move, Moves};
-use sequence::{sequence, Choice};
+use sequence::{Choice, sequence};
 use step::Step;
 
 /// A step in which some launches run more than once.
@@ -192,11 +192,7 @@ impl<'a> Search<'a> {
     /// The choice that exceeds the limit less, or takes less time.
     fn better(&self, one: Choice, other: Choice) -> Choice {
         let rank = |choice: &Choice| self.outcome(choice).map_or((i64::MAX, i64::MAX, u64::MAX), |found| found.rank());
-        if rank(&other) < rank(&one) {
-            other
-        } else {
-            one
-        }
+        if rank(&other) < rank(&one) { other } else { one }
     }
 
     /// Looks whether a choice becomes better without one of the buffers that it drops, the dearest first: others are dropped instead.
@@ -380,11 +376,11 @@ mod tests {
     use super::*;
     use crate::alias::alias;
     use crate::cost::estimate;
-    use crate::liveness::{liveness, Owner};
+    use crate::liveness::{Owner, liveness};
     use crate::order::Ordered;
-    use crate::testing::{limits, random_training_program, training_program, ProgramBuilder, Random};
-    use forebay_base::kernel::{Exchange, UnaryOp};
+    use crate::testing::{ProgramBuilder, Random, limits, random_training_program, training_program};
     use forebay_base::Kernel;
+    use forebay_base::kernel::{Exchange, UnaryOp};
     use forebay_model::program::Role;
 
     /// Live bytes of a program's launches, counted chunk by chunk and launch by launch.

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use forebay_model::program::{Program, ProgramLaunch};
 use serde::{Deserialize, Serialize};
 
-use crate::cost::{bytes, Costs};
+use crate::cost::{Costs, bytes};
 use crate::error::PlanError;
-use crate::ways::{check_ways, not_negative, positive, Disk, Link};
+use crate::ways::{Disk, Link, check_ways, not_negative, positive};
 
 /// The format that is written and read.
 const FORMAT: &str = "forebay-costs-1";
@@ -136,7 +136,7 @@ impl SavedCosts {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::testing::{Random, limits, random_training_program};
 
     fn costs_of(program: &Program) -> Costs {
         estimate(program, &limits())

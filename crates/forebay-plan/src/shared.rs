@@ -9,7 +9,7 @@ use forebay_base::{Command, Limits, MemoryId, Region, Space};
 use forebay_model::TensorType;
 
 use crate::arena::SharedLayout;
-use crate::emit::{device_memory, DEVICE};
+use crate::emit::{DEVICE, device_memory};
 use crate::error::PlanError;
 use crate::plan::{BackingLocation, MemoryKind, Plan, PlanMemory};
 
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
     use crate::check::check;
     use crate::cost::estimate;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{Random, limits, random_training_program};
 
     /// All that lasts, with room between, in two blocks.
     fn layout(program: &forebay_model::program::Program) -> SharedLayout {

@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use forebay_base::{Command, EventId, Space};
 
-use crate::cost::{workers_for_launches, Costs};
+use crate::cost::{Costs, workers_for_launches};
 use crate::plan::Plan;
 use crate::ways::Link;
 

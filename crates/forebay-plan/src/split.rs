@@ -156,12 +156,12 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::order::LaunchOrder;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, ProgramBuilder, Random};
-    use forebay_base::kernel::UnaryOp;
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
     use forebay_model::program::{Program, Role};
-    use forebay_sync::{check_races, StepBoundary};
+    use forebay_sync::{StepBoundary, check_races};
 
     const STREAM: StreamId = StreamId(0);
     const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);

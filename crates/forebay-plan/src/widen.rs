@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{launch_starts, swap_in_during_step_before, Residency, Segment};
+use crate::residency::{Residency, Segment, launch_starts, swap_in_during_step_before};
 
 /// Where the copies of a chunk go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,10 +164,10 @@ impl Widening<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::residency::{kinds, residency, Leaving, OccupancyLimit};
-    use crate::testing::{limits, ProgramBuilder};
-    use forebay_base::kernel::UnaryOp;
+    use crate::residency::{Leaving, OccupancyLimit, kinds, residency};
+    use crate::testing::{ProgramBuilder, limits};
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
     use forebay_model::program::Role;
 
     const CHUNK_BYTES: u64 = 1 << 20;

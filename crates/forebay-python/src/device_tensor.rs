@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use forebay::{Attribute, Error};
-use numpy::ndarray::ArrayView1;
 use numpy::PyArray1;
+use numpy::ndarray::ArrayView1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{array, data_type, tensor, Given, Taken};
-use crate::eager::{waiting, Stream};
+use crate::arrays::{Given, Taken, array, data_type, tensor};
+use crate::eager::{Stream, waiting};
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 

@@ -1,7 +1,7 @@
 //! Work that leaves Python alone: other threads of Python go on, and Ctrl-C is obeyed.
 
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
-use std::sync::mpsc::{sync_channel, RecvTimeoutError};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

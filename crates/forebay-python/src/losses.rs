@@ -1,7 +1,7 @@
 //! Losses, which Python hands over with all that any loss takes.
 
-use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
 use forebay::Error;
+use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
 use pyo3::prelude::*;
 
 use crate::errors::exception;

@@ -8,9 +8,9 @@ use forebay::{DeviceOptions, ManagedOptions, ProbeOptions, RuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{data_type, tensor, Given, Taken};
+use crate::arrays::{Given, Taken, data_type, tensor};
 use crate::device_tensor::DeviceTensor;
-use crate::eager::{waiting, Context, Stream};
+use crate::eager::{Context, Stream, waiting};
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 use crate::options::choice;

@@ -2,14 +2,14 @@
 
 use std::sync::Mutex;
 
-use forebay::metrics::{Metric, Metrics as Measured};
 use forebay::Error;
+use forebay::metrics::{Metric, Metrics as Measured};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{tensor, Given};
+use crate::arrays::{Given, tensor};
 use crate::errors::exception;
-use crate::losses::{loss, LossGiven};
+use crate::losses::{LossGiven, loss};
 
 /// Metrics over any number of batches.
 #[pyclass(module = "forebay._forebay", frozen)]

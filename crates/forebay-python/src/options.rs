@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use forebay::managed::Policy;
 use forebay::training::{DecayRule, Optimizer, Precision, TrainingOptions};
-use forebay::{documents, Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates};
+use forebay::{Error, LaunchOrder, MemoryMode, OnNan, SessionOptions, Shard, TrainerOptions, Updates, documents};
 use pyo3::prelude::*;
 
 use crate::errors::exception;
-use crate::losses::{loss, LossGiven, TermGiven};
+use crate::losses::{LossGiven, TermGiven, loss};
 use crate::processes::Processes;
 use crate::recipe::Recipe;
 

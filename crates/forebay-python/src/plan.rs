@@ -1,15 +1,15 @@
 //! Plans: how a step would run, without running it.
 
 use forebay::{
-    documents, format_bytes, memory_picture, Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Plan,
-    PlanSearch,
+    Error, Explanation, MachineDescription, MemoryLimit, MemorySize, Plan, PlanSearch, documents, format_bytes,
+    memory_picture,
 };
 use pyo3::prelude::*;
 
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 use crate::model::Model;
-use crate::options::{session_options, trainer_options, Engine, Sizes, Training};
+use crate::options::{Engine, Sizes, Training, session_options, trainer_options};
 
 /// What Python gets of a plan.
 #[derive(IntoPyObject)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::{communicator, Error, ProcessGroup};
+use forebay::{Error, ProcessGroup, communicator};
 use forebay_mpi::Options;
 use pyo3::prelude::*;
 

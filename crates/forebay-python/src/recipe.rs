@@ -104,7 +104,7 @@ impl ScheduleGiven {
                 return Err(format!(
                     "there is no schedule '{other}'; there are constant, step, multi_step, exponential, polynomial, cosine, \
                      cosine_restarts, one_cycle, plateau, table"
-                ))
+                ));
             }
         };
         Ok(Schedule::new(curve).warmup(self.warmup, self.warmup_start))

@@ -7,10 +7,10 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{arrays, tensors, tensors_in_place, Given};
-use crate::long_work::{asking, is_short, locked, obeying_signals, Pace};
-use crate::model::{described, Described, Model};
-use crate::options::{choice, session_options, Engine, Sizes};
+use crate::arrays::{Given, arrays, tensors, tensors_in_place};
+use crate::long_work::{Pace, asking, is_short, locked, obeying_signals};
+use crate::model::{Described, Model, described};
+use crate::options::{Engine, Sizes, choice, session_options};
 
 /// Seconds, seconds without a kernel, late copies, and the seconds that those cost.
 type Times = (f64, f64, usize, f64);

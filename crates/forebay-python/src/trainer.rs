@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use forebay::{documents, Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo, Windows};
+use forebay::{Checkpoint, CheckpointFolder, Error, JsonValue, StepReport, Tensor, TensorInfo, Windows, documents};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrays::{array, arrays, tensor, tensors, Given, Taken};
+use crate::arrays::{Given, Taken, array, arrays, tensor, tensors};
 use crate::errors::exception;
-use crate::long_work::{asking, locked, obeying_signals, Pace};
+use crate::long_work::{Pace, asking, locked, obeying_signals};
 use crate::model::{Described, Model};
-use crate::options::{optimizer, trainer_options, Engine, OptimizerGiven, Sizes, Training};
-use crate::plan::{planned, Planned};
+use crate::options::{Engine, OptimizerGiven, Sizes, Training, optimizer, trainer_options};
+use crate::plan::{Planned, planned};
 
 /// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan takes
 /// over, learning rate, norm of the gradients, and whether the update was left out.

@@ -13,7 +13,7 @@ use crate::continuations::{self, Continuation};
 use crate::milestone::{Busy, Finish, Milestone};
 use crate::progress::Progress;
 use crate::shim::lock;
-use crate::shim::sync::{mpsc, Arc, Mutex};
+use crate::shim::sync::{Arc, Mutex, mpsc};
 
 /// Which stream work comes from, and how urgent that makes it: lower first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_bench_record::{Cell, Column, Record, Table};
+use forebay_device::Device;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
 use forebay_model::Tensor;
 use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Event, Stream};
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use forebay_base::{ByteRange, Region};
-use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
 use forebay_device::{Device, DeviceError, Readable};
-use forebay_plan::plan::{MemoryKind, PlanMemory};
 use forebay_plan::Plan;
+use forebay_plan::plan::{MemoryKind, PlanMemory};
 
 use crate::error::RuntimeError;
 

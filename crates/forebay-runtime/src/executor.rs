@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use forebay_base::{ByteRange, Command, EventId, Launch, MemoryId, Region, Space, StreamId};
 use forebay_device::{Device, DeviceUsage, IndexFault, TraceRecord};
-use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
@@ -21,10 +21,10 @@ use crate::backing::{
 };
 use crate::binding::{Binding, DiskSources};
 use crate::error::RuntimeError;
-use crate::feeding::{give, FedInPlace};
+use crate::feeding::{FedInPlace, give};
 use crate::loans::Loans;
 use crate::model_files::model_files;
-use crate::profile::{late_copies, Link, Profile, Workers};
+use crate::profile::{Link, Profile, Workers, late_copies};
 use crate::releasing;
 use crate::step_times::{StepClock, StepTimes};
 use crate::trace::Trace;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, Region};
 use forebay_device::Readable;
 use forebay_model::tensor::{Contents, Reader};
-use forebay_plan::plan::MemoryKind;
 use forebay_plan::Plan;
+use forebay_plan::plan::MemoryKind;
 
 use crate::backing::check_contents;
 use crate::error::RuntimeError;
@@ -91,8 +91,8 @@ impl Readable for ModelFiles {
 mod tests {
     use forebay_base::{DataType, MemoryId, Space};
     use forebay_model::Tensor;
-    use forebay_plan::plan::PlanMemory;
     use forebay_plan::BackingLocation;
+    use forebay_plan::plan::PlanMemory;
 
     use super::*;
 

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, Command, Region};
 use forebay_device::{Device, DeviceUsage, IndexFault};
 use forebay_memory::eviction::Access;
-use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
 use forebay_plan::paging::{Move, UnitUse};
 use forebay_plan::plan::PlanStream;
 use forebay_plan::{BackingLocation, Paging, Plan};
 
 use crate::backing::{check_backing, chunks, find, in_pieces, load, padded, tensor_bytes};
-use crate::eager::managed::{stream_id, Location, Policy, Work};
+use crate::eager::managed::{Location, Policy, Work, stream_id};
 use crate::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions, ManagedStatistics, Stream};
 use crate::error::RuntimeError;
-use crate::executor::{index_error, Decision};
+use crate::executor::{Decision, index_error};
 use crate::step_times::{StepClock, StepMoves, StepTimes};
 use crate::trace::Trace;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_model::tensor::Contents;
 use forebay_model::TensorType;
+use forebay_model::tensor::Contents;
 use forebay_plan::shared::block;
 
 use crate::error::RuntimeError;

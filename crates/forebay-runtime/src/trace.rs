@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay_base::StreamId;
 use forebay_device::TraceRecord;
 use forebay_plan::Plan;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::live::live_bytes_by_label;
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use forebay_base::Command;
+use forebay_device::Device;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
-use forebay_model::graph::Attribute;
 use forebay_model::Tensor;
-use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Event, Input, Stream};
+use forebay_model::graph::Attribute;
 use forebay_runtime::RuntimeError;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Event, Input, Stream};
 
 fn host() -> Arc<HostDevice> {
     Arc::new(HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() }).unwrap())

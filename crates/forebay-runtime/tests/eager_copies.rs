@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType};
+use forebay_device::Device;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
 use forebay_model::Tensor;
+use forebay_runtime::RuntimeError;
 use forebay_runtime::eager::managed::Policy;
 use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedMemory, ManagedOptions, Slice, Stream};
-use forebay_runtime::RuntimeError;
 
 const MIB: u64 = 1 << 20;
 

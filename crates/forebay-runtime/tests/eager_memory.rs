@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType};
+use forebay_device::Device;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
 use forebay_device_testing::Refusing;
 use forebay_model::Tensor;
-use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
 use forebay_runtime::RuntimeError;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
 
 const MIB: u64 = 1 << 20;
 

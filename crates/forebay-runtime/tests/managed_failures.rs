@@ -7,9 +7,9 @@ use std::sync::Arc;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceUsage};
 use forebay_device_testing::Refusing;
+use forebay_runtime::RuntimeError;
 use forebay_runtime::eager::managed::{Location, Policy};
 use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions};
-use forebay_runtime::RuntimeError;
 
 const UNIT_BYTES: u64 = 64 << 10;
 /// Units of each buffer.

@@ -12,7 +12,7 @@ use forebay_base::{
 };
 use forebay_bench_record::{Column, Record, Table};
 use forebay_sync::race::{HostAction, TraceEntry};
-use forebay_sync::{check_races, check_trace, insert_barriers, StepBoundary, TileMap, Tracker};
+use forebay_sync::{StepBoundary, TileMap, Tracker, check_races, check_trace, insert_barriers};
 
 const RUNS: usize = 5;
 const TENSOR_BYTES: u64 = 1024;

@@ -40,11 +40,13 @@ fn need(needs: &mut [u32], place: StreamPosition) {
 /// Cuts the fragment that has `at` inside, so that one starts there.
 fn cut(fragments: &mut BTreeMap<u64, Fragment>, at: u64) {
     if let Some((&start, fragment)) = fragments.range_mut(..at).next_back()
-        && start < at && at < fragment.end {
-            let rest = fragment.clone();
-            fragment.end = at;
-            fragments.insert(at, rest);
-        }
+        && start < at
+        && at < fragment.end
+    {
+        let rest = fragment.clone();
+        fragment.end = at;
+        fragments.insert(at, rest);
+    }
 }
 
 /// The start of the first fragment that may overlap a range beginning at `at`.

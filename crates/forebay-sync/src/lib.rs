@@ -56,9 +56,9 @@ pub mod ranges;
 pub mod states;
 pub mod tracker;
 
-pub use barriers::{insert_barriers, StepBoundary, Synchronized};
+pub use barriers::{StepBoundary, Synchronized, insert_barriers};
 pub use error::SyncError;
 pub use physical::{PhysicalBytes, PhysicalMemory, TileMap};
-pub use race::{check_races, check_trace, Actor, Hazard, HostAction, Race, RaceReport, TraceEntry, Violation};
+pub use race::{Actor, Hazard, HostAction, Race, RaceReport, TraceEntry, Violation, check_races, check_trace};
 pub use ranges::RangeSet;
 pub use tracker::Tracker;

@@ -107,10 +107,12 @@ impl TileMap {
             }
         }
         if let Some(&extent) = extents.get(&end)
-            && extent.heap == heap && first_byte + (end - start) == extent.heap_offset_bytes {
-                extents.remove(&end);
-                end = extent.end;
-            }
+            && extent.heap == heap
+            && first_byte + (end - start) == extent.heap_offset_bytes
+        {
+            extents.remove(&end);
+            end = extent.end;
+        }
         extents.insert(start, Extent { end, heap, heap_offset_bytes: first_byte });
         Ok(())
     }

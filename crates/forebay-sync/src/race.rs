@@ -17,8 +17,8 @@
 
 use forebay_base::Command;
 
-use crate::physical::TileMap;
 use crate::StepBoundary;
+use crate::physical::TileMap;
 
 mod cells;
 mod order;
@@ -27,7 +27,7 @@ mod trace;
 mod uses;
 mod violation;
 
-pub use trace::{check_trace, HostAction, TraceEntry};
+pub use trace::{HostAction, TraceEntry, check_trace};
 pub use violation::{Actor, Hazard, Race, RaceReport, Violation};
 
 use cells::{Cells, Met};

@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::{hazard, prologue, scattered, work, Model, Random};
+use common::{Model, Random, hazard, prologue, scattered, work};
 use forebay_base::{Command, StreamId};
-use forebay_sync::{check_races, insert_barriers, StepBoundary, TileMap, Tracker};
+use forebay_sync::{StepBoundary, TileMap, Tracker, check_races, insert_barriers};
 
 const BOUNDARIES: [StepBoundary; 2] = [StepBoundary::HostJoin, StepBoundary::Streams];
 

@@ -5,7 +5,7 @@ mod common;
 use common::launch;
 use forebay_base::kernel::{Kernel, UnaryOp};
 use forebay_base::{Command, EventId, HeapId, MemoryId, Region, StreamId};
-use forebay_sync::{check_races, Hazard, StepBoundary, Violation};
+use forebay_sync::{Hazard, StepBoundary, Violation, check_races};
 
 fn region(place: u64) -> Region {
     Region::new(MemoryId(0), place * 16, 16)

@@ -5,10 +5,10 @@ mod common;
 
 use std::time::Instant;
 
-use common::{launch, Random};
+use common::{Random, launch};
 use forebay_base::kernel::Kernel;
 use forebay_base::{Command, HeapId, MemoryId, Region, StreamId};
-use forebay_sync::{check_races, check_trace, insert_barriers, HostAction, StepBoundary, TraceEntry};
+use forebay_sync::{HostAction, StepBoundary, TraceEntry, check_races, check_trace, insert_barriers};
 
 #[test]
 fn five_thousand_commands_are_synchronised_and_checked() {

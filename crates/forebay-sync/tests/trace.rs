@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{launch, Random};
+use common::{Random, launch};
 use forebay_base::kernel::Kernel;
 use forebay_base::{ByteRange, Command, EventId, HeapId, MemoryId, Region, StreamId};
-use forebay_sync::race::{check_trace, Actor, Hazard, HostAction, Race, TraceEntry, Violation};
+use forebay_sync::race::{Actor, Hazard, HostAction, Race, TraceEntry, Violation, check_trace};
 
 const STREAMS: [StreamId; 3] = [StreamId(0), StreamId(3), StreamId(7)];
 

@@ -10,7 +10,7 @@ use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
 use forebay_bench_record::{Column, Record, Table};
 use forebay_device::Device;
-use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
+use forebay_vulkan::{VulkanDevice, VulkanOptions, adapters};
 
 /// Launches of each kernel that are measured, after one that is not: on a GPU, and on a CPU that stands for one.
 const RUNS: [usize; 2] = [9, 3];

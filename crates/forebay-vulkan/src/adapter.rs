@@ -6,7 +6,7 @@ use ash::vk;
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{BINDINGS, WORKGROUP_INVOCATIONS};
 
-use crate::system::{entry, System};
+use crate::system::{System, entry};
 
 /// A Vulkan device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]

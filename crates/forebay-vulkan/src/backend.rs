@@ -7,7 +7,7 @@ use forebay_device::backend::{Backend, DeviceDescription, OpenOptions};
 use forebay_device::{Device, DeviceError};
 use forebay_gpu_kernels::Cooperative;
 
-use crate::adapter::{adapters, Adapter};
+use crate::adapter::{Adapter, adapters};
 use crate::device::{VulkanDevice, VulkanOptions};
 
 /// `vulkan`: the first GPU; `vulkan:` and a number or a part of a name.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_base::{Command, EventId, Region, StreamId};
-use forebay_device::host::disk_file::DiskCopy;
 use forebay_device::DeviceError;
+use forebay_device::host::disk_file::DiskCopy;
 
 use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
 use crate::gpu::{Gpu, Queue, Role};
-use crate::host_launch::{runs_on_host, HostLaunch};
+use crate::host_launch::{HostLaunch, runs_on_host};
 use crate::memory::BufferLocation;
 use crate::record::Recorder;
 use crate::state::{Counts, State};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ash::vk;
 use forebay_device::DeviceError;
 
-use crate::gpu::{failed, Gpu, SPARSE};
+use crate::gpu::{Gpu, SPARSE, failed};
 
 /// Where the host sees memory.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Cooperative matrices: what a device's subgroups multiply together, and how a device is asked for it.
 
-use std::ffi::{c_void, CStr};
+use std::ffi::{CStr, c_void};
 
 use ash::{khr, vk};
 use forebay_gpu_kernels::{Cooperative, SUBGROUP_SIZE};

@@ -5,25 +5,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use ash::{vk, Entry};
+use ash::{Entry, vk};
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};
 use forebay_device::host::disk_file::DiskFile;
 use forebay_device::host::processor::Processor;
 use forebay_device::host::spill_file::SpillFile;
-use forebay_device::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+use forebay_device::tile_size::{TILE_SIZE_BYTES, whole_tiles};
 use forebay_device::{Device, DeviceError, DeviceUsage, IndexFault, Readable, TraceRecord};
-use forebay_gpu_kernels::{workspace_bytes, Target};
+use forebay_gpu_kernels::{Target, workspace_bytes};
 use forebay_queue::Events;
 
 use crate::batches::submit;
-use crate::buffer::{bind_sparse, is_unified, sparse_needs, HostAddress};
+use crate::buffer::{HostAddress, bind_sparse, is_unified, sparse_needs};
 use crate::disk::DISK_BYTES;
 use crate::frame::Frame;
-use crate::gpu::{failed, unsupported, Asked, Gpu, Role};
+use crate::gpu::{Asked, Gpu, Role, failed, unsupported};
 use crate::host_launch::runs_on_host;
 use crate::memory::{Caps, Memories};
-use crate::pipeline::{usual_folder, Pipelines};
+use crate::pipeline::{Pipelines, usual_folder};
 use crate::record::Counters;
 use crate::state::{Counts, State};
 use crate::stream::{Clock, Done, Point, Streams};
@@ -479,9 +479,10 @@ impl VulkanDevice {
         let state = self.shared.lock();
         for command in commands {
             if let Command::Launch { launch, .. } = command
-                && runs_on_host(&state.memories, launch)? {
-                    return Ok(true);
-                }
+                && runs_on_host(&state.memories, launch)?
+            {
+                return Ok(true);
+            }
         }
         Ok(false)
     }

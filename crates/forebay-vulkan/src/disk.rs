@@ -1,11 +1,11 @@
 //! Copies between host memory and files, on a thread of their own.
 
-use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
 
+use forebay_device::DeviceError;
 use forebay_device::host::disk_file::{self, DiskWay};
 use forebay_device::host::spill_file::BLOCK_BYTES;
-use forebay_device::DeviceError;
 
 use crate::buffer::{HostAddress, OwnBlock};
 

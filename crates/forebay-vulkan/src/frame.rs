@@ -7,7 +7,7 @@ use ash::vk;
 use forebay_device::{DeviceError, IndexFault};
 
 use crate::buffer::{HostAddress, OwnBlock};
-use crate::gpu::{failed, Gpu};
+use crate::gpu::{Gpu, failed};
 
 /// Descriptor sets, and descriptors, of one pool.
 const SETS_PER_POOL: u32 = 256;

@@ -4,11 +4,11 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ash::{ext, vk, Device as Functions, Entry};
+use ash::{Device as Functions, Entry, ext, vk};
 use forebay_device::DeviceError;
 use forebay_gpu_kernels::{Cooperative, Target, Unsupported};
 
-use crate::adapter::{choose, Adapter};
+use crate::adapter::{Adapter, choose};
 use crate::cooperative::{self, BFloat16Features};
 use crate::system::System;
 
@@ -421,11 +421,7 @@ mod tests {
             tries.set(0);
             opened(|| {
                 tries.set(tries.get() + 1);
-                if tries.get() > count {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
+                if tries.get() > count { Ok(()) } else { Err(error) }
             })
         };
         assert_eq!(after(2, vk::Result::ERROR_INITIALIZATION_FAILED), Ok(()));

@@ -67,7 +67,7 @@ mod stream;
 mod system;
 mod workers;
 
-pub use adapter::{adapters, Adapter};
+pub use adapter::{Adapter, adapters};
 pub use backend::VulkanBackend;
 pub use device::{VulkanDevice, VulkanOptions};
 pub use forebay_gpu_kernels as kernels;

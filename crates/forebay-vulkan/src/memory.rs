@@ -7,12 +7,12 @@ use std::sync::Arc;
 use ash::vk;
 use forebay_base::{HeapId, MemoryId, Region};
 use forebay_device::host::disk_file::{DiskFile, DiskFiles};
-use forebay_device::host::{check_available, Use};
+use forebay_device::host::{Use, check_available};
 use forebay_device::mapping::Mapping;
 use forebay_device::{DeviceError, DeviceUsage};
 
 use crate::buffer::{
-    allocate, bind, destroy_buffer, free, host_block, map_memory, out_of_memory, requirements, HostAddress, UNIFIED,
+    HostAddress, UNIFIED, allocate, bind, destroy_buffer, free, host_block, map_memory, out_of_memory, requirements,
 };
 use crate::gpu::{Gpu, SPARSE};
 
@@ -377,11 +377,7 @@ impl Memories {
 impl Memory {
     /// Bytes of addresses that it takes of those for sparse buffers.
     fn addresses_bytes(&self) -> u64 {
-        if matches!(self.kind, Kind::Reservation(..)) {
-            self.size_bytes
-        } else {
-            0
-        }
+        if matches!(self.kind, Kind::Reservation(..)) { self.size_bytes } else { 0 }
     }
 }
 

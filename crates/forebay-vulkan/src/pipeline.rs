@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use ash::vk;
 use forebay_device::DeviceError;
-use forebay_gpu_kernels::{Shader, SUBGROUP_SIZE};
+use forebay_gpu_kernels::{SUBGROUP_SIZE, Shader};
 
-use crate::gpu::{failed, Gpu};
+use crate::gpu::{Gpu, failed};
 
 /// The entry point of every shader.
 const ENTRY_POINT: &CStr = c"main";

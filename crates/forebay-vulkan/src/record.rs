@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ash::vk;
 use forebay_base::{Launch, Region};
 use forebay_device::DeviceError;
-use forebay_gpu_kernels::{lower, Bound, Dispatch, Operand};
+use forebay_gpu_kernels::{Bound, Dispatch, Operand, lower};
 
 use crate::buffer::OwnBlock;
 use crate::frame::Frame;
-use crate::gpu::{unsupported, Gpu, Role};
+use crate::gpu::{Gpu, Role, unsupported};
 use crate::memory::{BufferLocation, Memories};
 use crate::pipeline::Pipelines;
 

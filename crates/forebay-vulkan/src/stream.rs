@@ -13,7 +13,7 @@ use forebay_device::{DeviceError, IndexFault, TraceRecord};
 use crate::buffer::OwnBlock;
 use crate::disk::Transfer;
 use crate::frame::Frame;
-use crate::gpu::{failed, Gpu, Queue, Role};
+use crate::gpu::{Gpu, Queue, Role, failed};
 use crate::host_launch::HostLaunch;
 
 /// The device's clock and ours.

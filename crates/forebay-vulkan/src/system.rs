@@ -1,9 +1,9 @@
 //! The Vulkan loader, an instance, and what the validation layer says.
 
-use std::ffi::{c_void, CStr};
+use std::ffi::{CStr, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use ash::{ext, vk, Entry, Instance};
+use ash::{Entry, Instance, ext, vk};
 use forebay_device::DeviceError;
 
 /// The layer that checks everything.
@@ -79,8 +79,7 @@ impl System {
         // SAFETY: a query without preconditions.
         let layers = unsafe { entry.enumerate_instance_layer_properties() }.map_err(no_vulkan)?;
         let Some(layer) = layers.iter().find(|layer| layer.layer_name_as_c_str() == Ok(VALIDATION_LAYER)) else {
-            let reason =
-                "validation was asked for (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
+            let reason = "validation was asked for (FOREBAY_VALIDATE), but the layer VK_LAYER_KHRONOS_validation is not \
                           installed (on Debian: apt-get install vulkan-validationlayers)";
             return Err(DeviceError::Setting { reason: reason.to_string() });
         };

@@ -1,7 +1,7 @@
 //! Threads of the host that work for streams: one moves bytes from and to spill files, one runs launches on the host. Each begins with
 //! the first need of it, and ends with the device.
 
-use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use forebay_device::host::processor::Processor;
 use forebay_device::{DeviceError, IndexFault, TraceRecord};
 
 use crate::disk::Buffer;
-use crate::gpu::{failed, Gpu};
+use crate::gpu::{Gpu, failed};
 use crate::state::State;
 use crate::stream::{HostWork, Job};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, TensorDesc};
 use forebay_device::{Device, DeviceError};
-use forebay_device_testing::contract::{contract, Bench};
+use forebay_device_testing::contract::{Bench, contract};
 use forebay_testing::parts::skipped;
-use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
+use forebay_vulkan::{VulkanDevice, VulkanOptions, adapters};
 
 fn open(options: VulkanOptions) -> Vec<(&'static str, Arc<dyn Device>)> {
     let name = if options.tiled { "tiled" } else { "placed" };

@@ -3,8 +3,8 @@
 use forebay_base::{Command, MemoryId, Region};
 use forebay_device::{Device, DeviceError};
 use forebay_device_testing::read_only::bytes_that_are_only_read;
-use forebay_testing::parts::skipped;
 use forebay_testing::Random;
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 
 /// More than passes through host memory at once.

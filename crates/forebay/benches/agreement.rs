@@ -14,7 +14,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{training, Failure};
+use common::{Failure, training};
 use forebay::data::npz::Archive;
 use forebay::{MemorySize, Model, Tensor, Trainer, TrainerOptions};
 use forebay_bench_record::{Cell, Column, Record, Table};

@@ -21,11 +21,11 @@ use forebay_base::{Command, DataType, Kernel, StreamId, TensorDesc};
 use forebay_bench_record::{Cell, Column, Record, Table};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, ProgramLaunch, Role};
-use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
+use forebay_model::training::{Loss, Optimizer, TrainingOptions, training_graph};
 use forebay_model::{infer, lower, onnx};
-use forebay_plan::{cost, fuse, plan, LaunchOrder, Plan, PlanOptions};
+use forebay_plan::{LaunchOrder, Plan, PlanOptions, cost, fuse, plan};
 use forebay_runtime::Executor;
-use forebay_sync::{insert_barriers, StepBoundary};
+use forebay_sync::{StepBoundary, insert_barriers};
 
 type Failure = Box<dyn std::error::Error>;
 

@@ -10,7 +10,7 @@ mod common;
 use std::path::Path;
 
 use common::Failure;
-use forebay::replay::{read_trace, replay, Policy};
+use forebay::replay::{Policy, read_trace, replay};
 use forebay_bench_record::{Cell, Column, Record, Table};
 
 fn main() -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use forebay::{Error, Model, Session, Tensor};
 use forebay_bench_record::{Cell, Column, Record, Table};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, BOOL, FLOAT, INT64};
+use forebay_testing::onnx::builder::{BOOL, FLOAT, GraphBuilder, INT64, Value};
 
 type Failure = Box<dyn std::error::Error>;
 

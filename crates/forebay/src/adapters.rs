@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use forebay_base::DataType;
-use forebay_model::adapters::{Adapter, Layer};
 use forebay_model::Tensor;
+use forebay_model::adapters::{Adapter, Layer};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 

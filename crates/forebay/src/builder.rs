@@ -8,7 +8,7 @@ use forebay_model::training::{Clipping, DecayRule, Loss, LossTerm, Optimizer, Pa
 
 use crate::error::Error;
 use crate::model::Model;
-use crate::options::{engine_setters, EngineOptions, OnNan, SessionOptions, TrainerOptions};
+use crate::options::{EngineOptions, OnNan, SessionOptions, TrainerOptions, engine_setters};
 use crate::schedule::Schedule;
 use crate::session::Session;
 use crate::trainer::Trainer;

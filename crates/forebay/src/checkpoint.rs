@@ -18,8 +18,8 @@ use std::time::SystemTime;
 use forebay_model::tensor::Contents;
 use forebay_model::{Tensor, TensorType};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::error::Error;
 use crate::progress::Progress;

@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use forebay_base::Kernel;
 use forebay_memory::size::MemorySize;
-use forebay_model::lower::{lower_with, LoweringOptions};
+use forebay_model::lower::{LoweringOptions, lower_with};
 use forebay_model::program::{self, Program, Role};
 use forebay_model::tensor::Contents;
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::accumulate::{accumulate, count_positions};
 use forebay_plan::check::check_parts;
 use forebay_plan::cost::Costs;
-use forebay_plan::distribute::{distribute, Request, SharedWork};
+use forebay_plan::distribute::{Request, SharedWork, distribute};
 use forebay_plan::fuse::{fuse, fuse_functions};
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{
-    choose_groups, page, plan_in_groups, update_on_host, PlanError, PlanOptions, SavedCosts, SharedLayout,
+    PlanError, PlanOptions, SavedCosts, SharedLayout, choose_groups, page, plan_in_groups, update_on_host,
 };
 use forebay_runtime::{PagedOptions, StepTimes};
 
@@ -133,12 +133,13 @@ pub(crate) fn compile(
         }
     }
     if parts > 1
-        && let Some(accumulated) = accumulate(&program, &samples, parts) {
-            if cfg!(debug_assertions) || machine.options.planning.check {
-                check_parts(&program, &accumulated)?;
-            }
-            program = accumulated.program;
+        && let Some(accumulated) = accumulate(&program, &samples, parts)
+    {
+        if cfg!(debug_assertions) || machine.options.planning.check {
+            check_parts(&program, &accumulated)?;
         }
+        program = accumulated.program;
+    }
     if program.update_start < program.launches.len() && machine.updates_on_host()? {
         update_on_host(&mut program);
     }
@@ -448,17 +449,18 @@ fn step_within(
         }
         let least_bytes = paging.unit_bytes.saturating_add(reserved_bytes);
         if let (Some(budget_bytes), Some(_)) = (host_bytes, &options.spill_dir)
-            && budget_bytes < least_bytes {
-                return Err(Error::Option {
-                    reason: format!(
-                        "a host budget of {budget_bytes} bytes is too small for managed memory: units of {} bytes pass \
+            && budget_bytes < least_bytes
+        {
+            return Err(Error::Option {
+                reason: format!(
+                    "a host budget of {budget_bytes} bytes is too small for managed memory: units of {} bytes pass \
                          through it on their way to disk, and buffers take {reserved_bytes} bytes (give at least \
                          --host-memory {}KiB)",
-                        paging.unit_bytes,
-                        least_bytes.div_ceil(1024)
-                    ),
-                });
-            }
+                    paging.unit_bytes,
+                    least_bytes.div_ceil(1024)
+                ),
+            });
+        }
         process_memory::count_reserved(&mut paging.plan, reserved_bytes);
         let (growth, spill_dir) = (options.growth, options.spill_dir.clone());
         let host_bytes = plan_options.host_budget_bytes;
@@ -483,9 +485,10 @@ fn index_limits(program: &Program) -> BTreeMap<String, u64> {
     let mut limits = BTreeMap::new();
     for launch in &program.launches {
         if let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice())
-            && let Some(name) = sources.get(&from.buffer).cloned() {
-                sources.insert(to.buffer, name);
-            }
+            && let Some(name) = sources.get(&from.buffer).cloned()
+        {
+            sources.insert(to.buffer, name);
+        }
         let Some((indices, limit)) = launch.index_limit() else { continue };
         let Some(name) = launch.reads.get(indices).and_then(|indices| sources.get(&indices.buffer)) else { continue };
         limits.entry(name.clone()).and_modify(|known: &mut u64| *known = limit.min(*known)).or_insert(limit);

@@ -1,14 +1,14 @@
 //! The search for a plan that goes on while steps run.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::{io, thread};
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
 use forebay_plan::cost::Costs;
-use forebay_plan::{plan_unless_stopped, Plan, PlanError, PlanOptions};
+use forebay_plan::{Plan, PlanError, PlanOptions, plan_unless_stopped};
 
 use crate::forecast::ReplanReason;
 

@@ -6,25 +6,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use forebay_device::DeviceUsage;
 use forebay_model::tensor::Contents;
 use forebay_model::{Tensor, TensorType};
 use forebay_plan::Plan;
-use forebay_runtime::trace::{document, Trace};
 use forebay_runtime::StepTimes;
+use forebay_runtime::trace::{Trace, document};
 use serde_json::Value;
 
 use crate::compile::Compiled;
 use crate::error::Error;
 use crate::forecast::Replan;
-use crate::handover::{in_memory, Handover};
+use crate::handover::{Handover, in_memory};
 use crate::machine::LimitedDevice;
-use crate::pieces::{give_persistent, Take};
+use crate::pieces::{Take, give_persistent};
 use crate::runner::Runner;
-use crate::weights::{parking_bytes, Block, PlacedBlocks};
+use crate::weights::{Block, PlacedBlocks, parking_bytes};
 
 /// What a plan is for, and the number of its sizes or of the plan.
 pub(crate) type PlanKey = (Purpose, u64);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use forebay_device::DeviceError;
-use forebay_memory::size::{format_bytes, MemorySizeError};
+use forebay_memory::size::{MemorySizeError, format_bytes};
 use forebay_model::ModelError;
 use forebay_offload::workload::SwapError;
 use forebay_plan::PlanError;
@@ -177,7 +177,10 @@ impl fmt::Display for Error {
                 let [limit, tensors, other] = [*limit_bytes, *tensors_bytes, *other_bytes].map(format_bytes);
                 let least_kib = tensors_bytes.saturating_add(*other_bytes).div_ceil(1024);
                 let rest = "the rest of the process";
-                write!(f, "a memory limit of {limit} is too small: tensors need {tensors}, most of them for '{launch}', and ")?;
+                write!(
+                    f,
+                    "a memory limit of {limit} is too small: tensors need {tensors}, most of them for '{launch}', and "
+                )?;
                 match limit_bytes <= other_bytes {
                     true => write!(f, "{rest} alone takes {other}")?,
                     false => write!(f, "{rest} {other}")?,
@@ -195,7 +198,10 @@ impl fmt::Display for Error {
                 )
             }
             Error::BetweenStages { bytes, error } => {
-                write!(f, "{error}; {bytes} of these bytes are values between two stages of the model, whose sizes are known late")
+                write!(
+                    f,
+                    "{error}; {bytes} of these bytes are values between two stages of the model, whose sizes are known late"
+                )
             }
             Error::Runtime(error) => error.fmt(f),
             Error::Option { reason } => f.write_str(reason),
@@ -247,11 +253,7 @@ impl fmt::Display for Error {
 }
 
 fn list(names: &[String]) -> String {
-    if names.is_empty() {
-        "none".to_string()
-    } else {
-        names.join(", ")
-    }
+    if names.is_empty() { "none".to_string() } else { names.join(", ") }
 }
 
 impl std::error::Error for Error {

@@ -7,8 +7,8 @@ use forebay_base::{ByteRange, Command, Launch, Space};
 use forebay_memory::picture::{Bar, Picture};
 use forebay_memory::size::format_bytes;
 use forebay_model::program::Role;
-use forebay_plan::plan::{Movement, ResidencyInterval};
 use forebay_plan::Plan;
+use forebay_plan::plan::{Movement, ResidencyInterval};
 use serde::Serialize;
 
 use crate::layers::layers;

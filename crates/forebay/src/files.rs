@@ -3,7 +3,7 @@
 use std::path::Path;
 
 pub use forebay_files::{
-    check_folder, check_writable, exit, free_bytes, write, FolderLock, LockError, Pending, Unnamed,
+    FolderLock, LockError, Pending, Unnamed, check_folder, check_writable, exit, free_bytes, write,
 };
 
 use crate::error::Error;

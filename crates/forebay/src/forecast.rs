@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use forebay_plan::cost::Costs;
 use forebay_plan::simulate::simulate;
-use forebay_plan::{costs_of_parts, Plan};
+use forebay_plan::{Plan, costs_of_parts};
 use forebay_runtime::profile::{Link, Profile, Workers};
 use forebay_runtime::{Executor, StepTimes};
 

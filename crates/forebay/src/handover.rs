@@ -9,8 +9,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use forebay_model::tensor::{Contents, FileRange, Hold, SourceFile};
 use forebay_model::TensorType;
+use forebay_model::tensor::{Contents, FileRange, Hold, SourceFile};
 use memmap2::MmapMut;
 
 use crate::error::Error;

@@ -135,7 +135,7 @@ pub use builder::{ModelBuilder, SessionBuilder, TrainerBuilder};
 pub use checkpoint::{Checkpoint, CheckpointFolder};
 pub use eager::{Context, ContextOptions, DeviceTensor, Event, Stream, StreamGuard};
 pub use error::Error;
-pub use explain::{command_lines, memory_picture, Explanation, HostOperatorExplanation};
+pub use explain::{Explanation, HostOperatorExplanation, command_lines, memory_picture};
 /// ```
 /// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
 /// let limits: &forebay::Limits = device.limits();
@@ -144,18 +144,6 @@ pub use explain::{command_lines, memory_picture, Explanation, HostOperatorExplan
 /// ```
 pub use forebay_base::Limits;
 pub use forebay_base::{ByteRange, DataType, Tensor, TensorType};
-/// ```
-/// // One device for two sessions: its memory is counted once.
-/// use forebay::{Model, Session, SessionOptions};
-///
-/// let options = SessionOptions::default();
-/// let device = forebay::open_device(&options.engine.device)?;
-/// let model = Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = Session::builder(&model).batch_size(8).build_on(device.clone())?;
-/// assert_eq!(session.usage().heap_bytes, device.usage().heap_bytes);
-/// # Ok::<(), forebay::Error>(())
-/// ```
-pub use forebay_device::communicator;
 pub use forebay_device::Device;
 /// ```
 /// use forebay::DeviceError;
@@ -173,7 +161,18 @@ pub use forebay_device::DeviceError;
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub use forebay_device::DeviceUsage;
-pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
+/// ```
+/// // One device for two sessions: its memory is counted once.
+/// use forebay::{Model, Session, SessionOptions};
+///
+/// let options = SessionOptions::default();
+/// let device = forebay::open_device(&options.engine.device)?;
+/// let model = Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = Session::builder(&model).batch_size(8).build_on(device.clone())?;
+/// assert_eq!(session.usage().heap_bytes, device.usage().heap_bytes);
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_device::communicator;
 /// ```
 /// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
 /// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
@@ -182,7 +181,7 @@ pub use forebay_memory::size::{format_bytes, MemorySize, MemorySizeError};
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub use forebay_memory::Picture;
-pub use forebay_model::graph::{Attribute, Dimension, Structure};
+pub use forebay_memory::size::{MemorySize, MemorySizeError, format_bytes};
 /// ```
 /// use forebay::{Error, Model, ModelError};
 ///
@@ -191,25 +190,7 @@ pub use forebay_model::graph::{Attribute, Dimension, Structure};
 /// # Ok::<(), forebay::Error>(())
 /// ```
 pub use forebay_model::ModelError;
-/// ```
-/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
-/// let plan: &forebay::Plan = session.plan().expect("the sizes are known");
-/// assert_eq!((plan.inputs.len(), plan.outputs.len()), (1, 1));
-/// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
-/// # Ok::<(), forebay::Error>(())
-/// ```
-pub use forebay_plan::distribute::{Shard, SharedWork};
-pub use forebay_plan::plan::Plan;
-/// ```
-/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
-/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("70%".parse()?).build()?;
-/// let statistics: &forebay::Statistics = session.statistics().expect("the sizes are known");
-/// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
-/// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
-/// # Ok::<(), forebay::Error>(())
-/// ```
-pub use forebay_plan::plan::Statistics;
+pub use forebay_model::graph::{Attribute, Dimension, Structure};
 /// ```
 /// use forebay::{LaunchOrder, PlanningOptions};
 ///
@@ -244,6 +225,25 @@ pub use forebay_plan::PlanError;
 /// ```
 pub use forebay_plan::SavedCosts;
 /// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).device("null".parse()?).build()?;
+/// let plan: &forebay::Plan = session.plan().expect("the sizes are known");
+/// assert_eq!((plan.inputs.len(), plan.outputs.len()), (1, 1));
+/// println!("{} commands a step, for {} launches", plan.commands.len(), plan.labels.len());
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::distribute::{Shard, SharedWork};
+pub use forebay_plan::plan::Plan;
+/// ```
+/// let model = forebay::Model::from_file("../../examples/digits/model.onnx")?;
+/// let session = forebay::Session::builder(&model).batch_size(8).simulate_device("70%".parse()?).build()?;
+/// let statistics: &forebay::Statistics = session.statistics().expect("the sizes are known");
+/// assert!(statistics.device_peak_bytes < statistics.in_core_peak_bytes);
+/// assert!(statistics.bytes_to_device > 0, "what does not stay comes back");
+/// # Ok::<(), forebay::Error>(())
+/// ```
+pub use forebay_plan::plan::Statistics;
+/// ```
 /// use forebay::RuntimeError;
 ///
 /// let error = RuntimeError::UnknownTensor { kind: "input", name: "x".to_string() };
@@ -265,15 +265,15 @@ pub use forebay_runtime::RuntimeError;
 pub use forebay_runtime::StepMoves;
 pub use forecast::{Replan, ReplanReason};
 pub use loss_plan::PartsApart;
-pub use machine::{devices, open_device, DeviceDescription};
+pub use machine::{DeviceDescription, devices, open_device};
 pub use managed::{ManagedBuffer, ManagedMemory, ManagedOptions};
 pub use model::Model;
 pub use options::{
     DeviceName, DeviceOptions, EngineOptions, HostOperators, MeasuringOptions, MemoryLimit, MemoryMode, MemoryOptions,
     OnNan, PlanSearch, PlanningOptions, ProcessLimit, SessionOptions, TrainerOptions, Updates,
 };
-pub use probe::{probe, Finding, ProbeOptions};
-pub use process_group::{check_plans, Exchanged, ProcessGroup};
+pub use probe::{Finding, ProbeOptions, probe};
+pub use process_group::{Exchanged, ProcessGroup, check_plans};
 pub use serde_json::Value as JsonValue;
 pub use session::{RunTimes, Session};
 pub use stages::PlanCache;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
 use forebay_model::tensor::Contents;
-use forebay_model::training::{loss_graph, training_graph, Loss, LossGraph, TrainingGraph, TrainingOptions};
+use forebay_model::training::{Loss, LossGraph, TrainingGraph, TrainingOptions, loss_graph, training_graph};
 use forebay_model::{Graph, Tensor, TensorType, ValueId};
 use forebay_plan::SavedCosts;
 
-use crate::compile::{compile, Batch, Compiled};
+use crate::compile::{Batch, Compiled, compile};
 use crate::error::Error;
 use crate::labels::{self, Classes};
 use crate::machine::LimitedDevice;

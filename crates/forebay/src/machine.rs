@@ -9,7 +9,7 @@ pub use forebay_devices::DeviceDescription;
 use forebay_devices::{OpenError, OpenOptions};
 use forebay_memory::size::MemorySize;
 use forebay_model::program::{Program, ProgramLaunch, Workspace};
-use forebay_plan::cost::{estimate_on, Costs};
+use forebay_plan::cost::{Costs, estimate_on};
 use forebay_plan::saved_costs::Unknown;
 use forebay_plan::{MachineDescription, SavedCosts};
 use forebay_runtime::backing::STAGING_BYTES;
@@ -181,8 +181,7 @@ impl LimitedDevice {
     pub(crate) fn updates_on_host(&self) -> Result<bool, Error> {
         let is_wanted = self.options.planning.updates == Updates::Host;
         if is_wanted && self.options.memory.mode != MemoryMode::Planned {
-            let reason =
-                "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
+            let reason = "updates on the host are a matter of a plan: leave --updates host out, or --memory, which has \
                           managed memory decide what is on the device";
             return Err(Error::Option { reason: reason.to_string() });
         }

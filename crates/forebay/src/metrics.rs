@@ -18,8 +18,8 @@ mod ranking;
 use std::fmt;
 use std::str::FromStr;
 
-use forebay_model::training::{Loss, Region, Shares};
 use forebay_model::Tensor;
+use forebay_model::training::{Loss, Region, Shares};
 
 use crate::error::Error;
 use classes::{mean, place};

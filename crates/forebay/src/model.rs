@@ -8,8 +8,8 @@ use std::sync::Arc;
 use forebay_model::adapters::LoraOptions;
 use forebay_model::graph::Dimension;
 use forebay_model::infer::Sizes;
-use forebay_model::training::{layer_groups, logits_behind, ParameterGroup};
-use forebay_model::{infer, onnx, recognize, Graph, ModelError, TensorType, ValueId};
+use forebay_model::training::{ParameterGroup, layer_groups, logits_behind};
+use forebay_model::{Graph, ModelError, TensorType, ValueId, infer, onnx, recognize};
 
 use crate::error::Error;
 use crate::files::{self, Pending};

@@ -12,8 +12,8 @@ use forebay_model::training::TrainingOptions;
 use crate::schedule::Schedule;
 
 pub use device::{DeviceName, DeviceOptions};
-pub(crate) use engine::engine_setters;
 pub use engine::EngineOptions;
+pub(crate) use engine::engine_setters;
 pub use memory::{MemoryLimit, MemoryMode, MemoryOptions, ProcessLimit};
 pub use planning::{HostOperators, MeasuringOptions, PlanSearch, PlanningOptions, Updates};
 

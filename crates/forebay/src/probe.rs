@@ -8,9 +8,9 @@
 use std::time::Instant;
 
 use forebay_base::DataType;
+use forebay_runtime::RuntimeError;
 use forebay_runtime::eager::managed::{Advice, Location, Policy};
 use forebay_runtime::eager::{Context, ContextOptions, ManagedBuffer, ManagedMemory, ManagedOptions};
-use forebay_runtime::RuntimeError;
 
 use crate::error::Error;
 use crate::machine::open_device;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_device::communicator::{Communicator, Done, Messages};
-use forebay_plan::check::check_ranks;
 use forebay_plan::Plan;
+use forebay_plan::check::check_ranks;
 
 use crate::error::Error;
 

@@ -14,7 +14,7 @@ use forebay_model::program::{NamedOperand, Program};
 use forebay_model::training::GRADIENT_PREFIX;
 use forebay_plan::cost::Costs;
 use forebay_plan::plan::{MemoryKind, PlanMemory};
-use forebay_plan::{plan_in_groups, Plan, PlanError, PlanOptions, SharedLayout};
+use forebay_plan::{Plan, PlanError, PlanOptions, SharedLayout, plan_in_groups};
 
 use crate::error::Error;
 use crate::machine::LimitedDevice;

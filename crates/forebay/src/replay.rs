@@ -9,9 +9,9 @@ use std::time::Instant;
 use flate2::read::MultiGzDecoder;
 pub use forebay_offload::bound::lower_bound_ns;
 pub use forebay_offload::lru::demand_lru;
-pub use forebay_offload::planner::{plan, Progress};
+pub use forebay_offload::planner::{Progress, plan};
 pub use forebay_offload::schedule::Schedule;
-pub use forebay_offload::verify::{verify, Account, Fault};
+pub use forebay_offload::verify::{Account, Fault, verify};
 pub use forebay_offload::workload::{Machine, SwapError, Workload};
 use forebay_offload::{trace, workload};
 

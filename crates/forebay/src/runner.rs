@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_model::tensor::Contents;
 use forebay_model::Tensor;
+use forebay_model::tensor::Contents;
 use forebay_plan::{Paging, Plan};
 use forebay_runtime::trace::Trace;
 use forebay_runtime::{Decision, Executor, PagedExecutor, PagedOptions, RuntimeError, StepTimes};

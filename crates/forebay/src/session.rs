@@ -15,9 +15,9 @@ use forebay_runtime::{StepMoves, StepTimes};
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::explain::{explain, Explanation};
+use crate::explain::{Explanation, explain};
 use crate::machine::LimitedDevice;
-use crate::model::{other_batch, Model};
+use crate::model::{Model, other_batch};
 use crate::options::{ProcessLimit, SessionOptions};
 use crate::runner::Runner;
 use crate::stages::{PlanCache, Stages};

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_device::communicator::{receive, send};
-use forebay_model::tensor::{Contents, FileRange, SourceFile};
 use forebay_model::TensorType;
+use forebay_model::tensor::{Contents, FileRange, SourceFile};
 
 use crate::error::Error;
 use crate::pieces::Give;

@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_model::stages::{self, is_true, trip_count, truth, Evaluation, Form, Next, Repetition, Source, Structured};
+use forebay_model::stages::{self, Evaluation, Form, Next, Repetition, Source, Structured, is_true, trip_count, truth};
 use forebay_model::tensor::Contents;
-use forebay_model::{infer, recognize, Graph, Tensor, TensorType, ValueId};
+use forebay_model::{Graph, Tensor, TensorType, ValueId, infer, recognize};
 use forebay_plan::SavedCosts;
 use forebay_runtime::StepTimes;
 
 use crate::between::{Between, Values};
-use crate::compile::{compile, Batch, Compiled};
+use crate::compile::{Batch, Compiled, compile};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::machine::LimitedDevice;
@@ -145,7 +145,7 @@ impl Planned {
                     break;
                 }
                 Err(error) if room_bytes == bytes => {
-                    return Err(Error::BetweenStages { bytes, error: Box::new(error) })
+                    return Err(Error::BetweenStages { bytes, error: Box::new(error) });
                 }
                 Err(_) => {}
             }

@@ -27,16 +27,16 @@ use serde_json::Value;
 
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
-use crate::explain::{explain, Explanation};
-use crate::loss_plan::{own_batch_size, LossPlan, PartsApart, StepNumbers};
+use crate::explain::{Explanation, explain};
+use crate::loss_plan::{LossPlan, PartsApart, StepNumbers, own_batch_size};
 use crate::machine::LimitedDevice;
 use crate::model::Model;
 use crate::options::{OnNan, ProcessLimit, TrainerOptions};
 use crate::progress::Progress;
 use crate::schedule::{Curve, Schedule};
-use crate::session::{feed, RunTimes};
+use crate::session::{RunTimes, feed};
 use crate::shards::Shards;
-use crate::step_report::{scalar, Evaluation, StepReport};
+use crate::step_report::{Evaluation, StepReport, scalar};
 use crate::tensor_info::{self, TensorInfo};
 use crate::training::{check_clipping, check_group_schedules};
 

@@ -9,12 +9,12 @@ use std::sync::{Arc, Weak};
 
 use forebay_device::Device;
 use forebay_memory::size::MemorySize;
+use forebay_model::Graph;
 use forebay_model::program::{BufferId, Program, Role};
 use forebay_model::tensor::Contents;
-use forebay_model::Graph;
-use forebay_plan::liveness::DEVICE_ALIGNMENT_BYTES;
 use forebay_plan::SharedLayout;
-use forebay_runtime::{shared_memory, Executor, RuntimeError};
+use forebay_plan::liveness::DEVICE_ALIGNMENT_BYTES;
+use forebay_runtime::{Executor, RuntimeError, shared_memory};
 
 use crate::machine::LimitedDevice;
 

@@ -6,7 +6,7 @@ use forebay_golden::accumulation::{
     convolutions, images_have_the_bits_of_the_batch, rows_have_the_bits_of_the_batch,
     sixteen_bits_have_the_bits_of_the_batch, trainer,
 };
-use forebay_golden::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_golden::onnx::builder::{FLOAT, GraphBuilder};
 use forebay_golden::{host, trainer_options};
 
 #[test]

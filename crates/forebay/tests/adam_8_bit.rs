@@ -10,8 +10,8 @@ use forebay_base::{Command, DataType};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{host, trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
 use forebay_testing::Random;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 /// Samples of a batch, features, units of the hidden layer, results. The last block of the second matrix has a part of its elements.
 const SIZES: [usize; 4] = [8, 128, 250, 41];

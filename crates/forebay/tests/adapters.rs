@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay::training::{LoraOptions, Loss, Optimizer, TrainingOptions};
 use forebay::{Checkpoint, JsonValue, Model, Session, Tensor, Trainer};
-use forebay_golden::{host, recipe, Case};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_golden::{Case, host, recipe};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 fn sgd(learning_rate: f32) -> Optimizer {
     Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }

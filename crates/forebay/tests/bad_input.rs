@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::Loss;
 use forebay::{EngineOptions, Error, MemoryMode, MemorySize, Model, OnNan, Session, SessionOptions, Tensor, Trainer};
-use forebay_golden::{host, indices, recipe, trainer, trainer_options, Case};
+use forebay_golden::{Case, host, indices, recipe, trainer, trainer_options};
 
 fn session(case: &Case) -> Session {
     Session::builder(&case.model()).engine(host(1)).build().unwrap()

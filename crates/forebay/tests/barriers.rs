@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay::{command_lines, LaunchOrder, Model, Session, Tensor};
+use forebay::{LaunchOrder, Model, Session, Tensor, command_lines};
 use forebay_golden::host;
 use serde_json::Value;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use forebay::{Checkpoint, CheckpointFolder, Error, MemorySize, Tensor, Trainer};
-use forebay_golden::{host, recipe, trainer_on, trainer_options, Case};
-use serde_json::{json, Value};
+use forebay_golden::{Case, host, recipe, trainer_on, trainer_options};
+use serde_json::{Value, json};
 
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("forebay-resume-{test}-{}", std::process::id()));

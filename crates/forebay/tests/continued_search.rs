@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{EngineOptions, Model, PlanSearch, Tensor, Trainer};
 use forebay_golden::host;
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 const LAYERS: usize = 70;
 const WIDTH: u64 = 16;

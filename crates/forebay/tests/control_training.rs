@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer};
 use forebay::{DataType, Model, Session, Tensor, Trainer};
 use forebay_golden::host;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, BOOL, FLOAT, INT64};
+use forebay_testing::onnx::builder::{BOOL, FLOAT, GraphBuilder, INT64, Value};
 
 /// Elements of each weight.
 const WEIGHTS: [f32; 4] = [0.3, -0.2, 0.5, 0.4];

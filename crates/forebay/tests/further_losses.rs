@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Curve, Loss, LossTerm, Optimizer, ParameterGroup, Schedule};
 use forebay::{Error, Model, Tensor, Trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
 /// `(torch.arange(n) * a % 7 - 3) * 0.1`.
 fn numbers(count: usize, factor: usize) -> Vec<f32> {

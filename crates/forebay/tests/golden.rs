@@ -1,7 +1,7 @@
 //! Forward pass, losses, gradients, parameters and running statistics of the golden models, as PyTorch computes them.
 
 use forebay_golden::reference::{forward, gradients, training};
-use forebay_golden::{host, Case};
+use forebay_golden::{Case, host};
 
 macro_rules! cases {
     ($($module:ident: $name:literal,)*) => {$(

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Clipping, Loss, Optimizer, ParameterGroup};
 use forebay::{Checkpoint, Error, MemorySize, Model, OnNan, StepReport, Tensor, Trainer, TrainerBuilder};
-use forebay_golden::{host, recipe, trainer, Case, Run};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_golden::{Case, Run, host, recipe, trainer};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 fn values(count: usize, shift: f64, scale: f64) -> Vec<f32> {
     (0..count).map(|i| ((i as f64 * 0.7 + shift).sin() * scale) as f32).collect()

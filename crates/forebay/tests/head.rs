@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::Optimizer;
 use forebay::{Model, Session, Tensor, Trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
 fn digits() -> Model {
     Model::from_file("../../testdata/golden/digits-cnn/model.onnx").unwrap()

@@ -9,7 +9,7 @@ use forebay_base::Kernel;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device_testing::Lacking;
-use forebay_golden::{assert_same, host, recipe, run, trainer_on, trainer_options, Case};
+use forebay_golden::{Case, assert_same, host, recipe, run, trainer_on, trainer_options};
 
 /// Kernels of a network's middle and its ends: of the forward pass, the loss and the gradients.
 fn some(kernel: &Kernel) -> bool {

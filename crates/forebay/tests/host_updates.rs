@@ -10,10 +10,10 @@ use forebay::{
     Checkpoint, EngineOptions, MemoryMode, MemorySize, Model, PlanError, ProcessGroup, Shard, Tensor, Trainer, Updates,
 };
 use forebay_base::{Command, Space};
-use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Communicator;
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{assert_same, chaos, host, recipe, run, trainer, trainer_on, trainer_options, Case, Run};
+use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer, trainer_on, trainer_options};
 use forebay_model::program::Role;
 
 /// The case's recipe with something else.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::Optimizer;
 use forebay::{Error, MemorySize, Tensor, Trainer};
-use forebay_golden::{host, recipe, trainer, with_learning_rate, Case};
+use forebay_golden::{Case, host, recipe, trainer, with_learning_rate};
 
 /// The optimizer with all the numbers changed that may change between steps.
 fn changed(optimizer: &Optimizer) -> Optimizer {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Session, SessionOptions, Tensor};
 use forebay_golden::{host, onnx, trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
-use forebay_testing::onnx::protobuf::{message, number};
 use forebay_testing::Random;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
+use forebay_testing::onnx::protobuf::{message, number};
 
 /// How far parameters are moved to each side for a difference of losses.
 const DISTANCE: f64 = 4e-4;

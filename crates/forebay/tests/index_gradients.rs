@@ -88,11 +88,7 @@ impl Function {
                 let at = |delta: f64| {
                     let mut moved = before.clone();
                     moved[i] += delta;
-                    if parameter == "w" {
-                        self.loss(&moved, u)
-                    } else {
-                        self.loss(w, &moved)
-                    }
+                    if parameter == "w" { self.loss(&moved, u) } else { self.loss(w, &moved) }
                 };
                 let expected = (at(STEP) - at(-STEP)) / (2.0 * STEP);
                 let found = before[i] - f64::from(after[i]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::{Error, Model, Session, Tensor};
 use forebay_golden::host;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT64};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
 /// Bytes of a weight of 256 x 1024 numbers.
 const WEIGHT_BYTES: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use forebay::{DataType, Model, Session, SessionOptions, Tensor};
 use forebay_base::MemoryId;
 use forebay_device::host::{HostDevice, HostOptions};
-use forebay_device::{forward, Device, Loan};
+use forebay_device::{Device, Loan, forward};
 
 /// The host, and where what it was lent begins.
 struct Watching {

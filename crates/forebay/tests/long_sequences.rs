@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{MemorySize, Model, Tensor, Trainer};
 use forebay_base::Command;
-use forebay_golden::{assert_same, host, onnx, trainer, Run};
+use forebay_golden::{Run, assert_same, host, onnx, trainer};
 use forebay_testing::Random;
 
 /// Batches, positions and features.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, Region, Shares, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Tensor, Trainer};
 use forebay_golden::losses::cases;
-use forebay_golden::{host, onnx, trainer, Case};
-use onnx::builder::{GraphBuilder, FLOAT};
+use forebay_golden::{Case, host, onnx, trainer};
+use onnx::builder::{FLOAT, GraphBuilder};
 
 #[test]
 fn losses_and_gradients_are_those_of_pytorch() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay::managed::Policy;
 use forebay::{Device, DeviceUsage, EngineOptions, Error, MemoryMode, MemorySize, Session, StepMoves, Tensor, Trainer};
-use forebay_golden::{chaos, host, recipe, trainer_on, trainer_options, Case};
+use forebay_golden::{Case, chaos, host, recipe, trainer_on, trainer_options};
 
 const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Direct, None),

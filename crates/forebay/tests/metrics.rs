@@ -1,8 +1,8 @@
 //! Metrics as scikit-learn has them.
 
+use forebay::Tensor;
 use forebay::metrics::{Metric, Metrics};
 use forebay::training::Loss;
-use forebay::Tensor;
 use serde_json::Value;
 
 fn table() -> Value {

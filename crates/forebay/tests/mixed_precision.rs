@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, Precision, TrainingOptions};
 use forebay::{DataType, MemorySize, Model, Tensor, Trainer};
-use forebay_golden::{host, onnx, trainer, Case};
+use forebay_golden::{Case, host, onnx, trainer};
 use forebay_testing::Random;
 use half::{bf16, f16};
 

@@ -7,8 +7,8 @@ use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{LaunchOrder, MemorySize, Model, Plan, ProcessGroup, Session, Shard};
 use forebay_base::Command;
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{host, Case};
-use forebay_sync::{check_races, StepBoundary};
+use forebay_golden::{Case, host};
+use forebay_sync::{StepBoundary, check_races};
 
 /// What is planned of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay::{Model, Session};
-use forebay_golden::{host, recipe, to_f64, trainer, Case};
+use forebay_golden::{Case, host, recipe, to_f64, trainer};
 use forebay_testing::parts::skipped;
 
 /// Runs the model on the golden input and writes the elements of its output as text.

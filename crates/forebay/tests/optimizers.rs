@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Tensor, Trainer};
 use forebay_golden::{host, trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 use serde_json::Value;
 
 fn table() -> Value {

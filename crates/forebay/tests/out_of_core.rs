@@ -2,7 +2,7 @@
 //! budget is never exceeded.
 
 use forebay::{Device, MemorySize, Statistics, Trainer};
-use forebay_golden::{assert_same, chaos, host, recipe, run, trainer_on, trainer_options, Case, Run};
+use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer_on, trainer_options};
 use std::sync::Arc;
 
 fn trainer_within(case: &Case, budget_bytes: Option<u64>, threads: usize, device: Option<Arc<dyn Device>>) -> Trainer {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer};
 use forebay::{Model, Tensor, Trainer};
 use forebay_golden::host;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT64};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
 /// A classifier, with its loss or without.
 fn model(loss: bool) -> Model {

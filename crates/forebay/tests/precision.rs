@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Loss, Optimizer, Precision};
 use forebay::{Checkpoint, MemorySize, Model, OnNan, Tensor, Trainer, TrainerBuilder};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 fn digits() -> TrainerBuilder {
     let model = Model::from_file("../../testdata/golden/digits-cnn/model.onnx").unwrap();

@@ -7,8 +7,8 @@ use forebay::training::TrainingOptions;
 use forebay::{Model, ProcessGroup, Session, SessionOptions, Tensor, Trainer};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::{local_communicators, slow_communicators};
-use forebay_golden::{chaos, host, recipe, trainer_options, Case};
-use forebay_testing::onnx::builder::{GraphBuilder, Value as Attribute, FLOAT};
+use forebay_golden::{Case, chaos, host, recipe, trainer_options};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value as Attribute};
 
 /// What a run ends with: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
 type Outcome = (Vec<u32>, u32, Tensor, BTreeMap<String, Tensor>);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{EngineOptions, MemorySize, Model, Tensor};
 use forebay_golden::{host, trainer};
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT};
 use forebay_testing::Random;
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
 /// So large that a step replaces parameters by multiples of their gradients, down to the last bits.
 const LEARNING_RATE: f32 = 1e6;

@@ -1,8 +1,8 @@
 //! The plans of all processes of a run, judged together: whatever each one's budget, exchanges pair up and no process waits for ever.
 
-use forebay::{check_plans, EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer};
+use forebay::{EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer, check_plans};
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{host, recipe, trainer_options, Case};
+use forebay_golden::{Case, host, recipe, trainer_options};
 
 /// The plan of one of several processes within a memory of its own: of tensors, or, for the last one of three, little more than the least that
 /// this process can do with, where what does not fit is recomputed.

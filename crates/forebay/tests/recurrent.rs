@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{DataType, Model, Session, SessionOptions, Tensor};
 use forebay_golden::{host, onnx, trainer};
-use forebay_testing::onnx::protobuf::{message, number};
 use forebay_testing::Random;
+use forebay_testing::onnx::protobuf::{message, number};
 
 const STEPS: usize = 3;
 const BATCH: usize = 2;

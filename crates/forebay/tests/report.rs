@@ -1,7 +1,7 @@
 //! What a user is shown: the explanation of a plan, its commands, and the trace of its steps.
 
-use forebay::{command_lines, memory_picture, MemorySize, Trainer};
-use forebay_golden::{host, recipe, trainer, Case};
+use forebay::{MemorySize, Trainer, command_lines, memory_picture};
+use forebay_golden::{Case, host, recipe, trainer};
 use serde_json::Value;
 
 fn trainer_at_half(trace: bool) -> (Case, Trainer) {

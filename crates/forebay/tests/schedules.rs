@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use forebay::training::{Curve, Plateau, Schedule};
 use forebay::{Checkpoint, Error, MemorySize, Tensor, Trainer};
-use forebay_golden::{host, recipe, trainer, Case};
+use forebay_golden::{Case, host, recipe, trainer};
 use serde_json::json;
 
 fn scheduled(case: &Case, schedule: &Schedule, budget: Option<f64>) -> Trainer {

@@ -7,7 +7,7 @@ use forebay::training::{Optimizer, TrainingOptions};
 use forebay::{Checkpoint, JsonValue, ProcessGroup, Shard, SharedWork, Tensor, Trainer};
 use forebay_device::Communicator;
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{chaos, host, recipe, trainer_options, Case};
+use forebay_golden::{Case, chaos, host, recipe, trainer_options};
 
 const ALL: [Shard; 3] = [Shard::State, Shard::Gradients, Shard::Parameters];
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::{Clipping, Precision, TrainingOptions};
 use forebay::{Error, MemoryMode, MemorySize, ProcessGroup, Shard, Tensor, Trainer};
 use forebay_device_testing::local_communicator::local_communicators;
-use forebay_golden::{assert_same, chaos, host, recipe, run, to_f64, trainer, trainer_on, trainer_options, Case, Run};
+use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, to_f64, trainer, trainer_on, trainer_options};
 
 /// By step, the gradients that it showed.
 type Shown = BTreeMap<usize, BTreeMap<String, Tensor>>;

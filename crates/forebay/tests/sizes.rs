@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay::training::Optimizer;
 use forebay::{DataType, Error, Model, Session, Tensor, Trainer};
 use forebay_golden::host;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, BOOL, FLOAT, INT64};
+use forebay_testing::onnx::builder::{BOOL, FLOAT, GraphBuilder, INT64, Value};
 
 fn session(graph: GraphBuilder) -> Session {
     let model = Model::from_bytes(&graph.build()).unwrap();

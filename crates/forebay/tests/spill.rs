@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay::{Device, EngineOptions, Error, MemorySize, Trainer};
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
-use forebay_golden::{assert_same, host, recipe, run, trainer_on, trainer_options, Case, Run};
+use forebay_golden::{Case, Run, assert_same, host, recipe, run, trainer_on, trainer_options};
 use forebay_plan::PlanError;
 
 /// A folder that goes with the test.

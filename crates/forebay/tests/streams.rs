@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "the example prints, this test asserts")]
 mod samples;
 
-use samples::{run, SAMPLES};
+use samples::{SAMPLES, run};
 
 #[test]
 fn wrong_samples_are_wrong_and_named_and_right_ones_are_right() {

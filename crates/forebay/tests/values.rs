@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay::{Error, Model, Session, Structure, Tensor, Value};
 use forebay_base::DataType;
-use forebay_testing::onnx::builder::{Around, GraphBuilder, Value as Attribute, BOOL, FLOAT, INT64};
+use forebay_testing::onnx::builder::{Around, BOOL, FLOAT, GraphBuilder, INT64, Value as Attribute};
 
 fn session(graph: &GraphBuilder) -> Session {
     let model = Model::from_bytes(&graph.build()).unwrap();

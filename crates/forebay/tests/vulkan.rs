@@ -8,11 +8,11 @@ use forebay::training::Optimizer;
 use forebay::{Device, EngineOptions, MemorySize, Model, Session, Tensor, Updates, ValueInfo};
 use forebay_base::{Binding, Command, Kernel, Space};
 use forebay_golden::reference::{forward, gradients, training};
-use forebay_golden::{assert_same, recipe, run, to_f64, trainer, trainer_on, Case};
+use forebay_golden::{Case, assert_same, recipe, run, to_f64, trainer, trainer_on};
 use forebay_model::program::Role;
 use forebay_plan::plan::Movement;
 use forebay_testing::parts::skipped;
-use forebay_vulkan::{adapters, VulkanDevice, VulkanOptions};
+use forebay_vulkan::{VulkanDevice, VulkanOptions, adapters};
 
 /// Bytes that a binding holds where most tensors are larger.
 const SMALL_BINDING_BYTES: u64 = 4096;

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use forebay::training::{LoraOptions, Loss, Optimizer, TrainingOptions};
 use forebay::{
-    command_lines, EngineOptions, Error, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer,
+    EngineOptions, Error, MemoryMode, MemorySize, Model, Session, SessionOptions, Tensor, Trainer, command_lines,
 };
 use forebay_golden::{host, onnx, trainer, trainer_options};
 use forebay_plan::PlanError;
-use forebay_testing::onnx::builder::{GraphBuilder, Value, FLOAT, INT4};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT4, Value};
 
 const ROWS: usize = 32;
 const WIDTH: usize = 300;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use forebay::training::{Loss, LossTerm, TrainingOptions};
 use forebay::{Blend, Error, Evaluation, MemorySize, Model, PlanError, Tensor, Trainer, TrainerOptions, Windows};
-use forebay_testing::onnx::builder::{GraphBuilder, Value};
-use forebay_testing::onnx::FLOAT;
 use forebay_testing::Random;
+use forebay_testing::onnx::FLOAT;
+use forebay_testing::onnx::builder::{GraphBuilder, Value};
 
 const WINDOW: [u64; 2] = [24, 32];
 

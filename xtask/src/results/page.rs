@@ -110,9 +110,5 @@ fn capitalized(text: &str) -> String {
 fn short(commit: &str) -> String {
     let (hash, rest) = commit.split_once('-').map_or((commit, ""), |(hash, rest)| (hash, rest));
     let hash = hash.get(..10).unwrap_or(hash);
-    if rest.is_empty() {
-        hash.to_owned()
-    } else {
-        format!("{hash} ({rest})")
-    }
+    if rest.is_empty() { hash.to_owned() } else { format!("{hash} ({rest})") }
 }

@@ -61,11 +61,7 @@ impl Picture {
         let mut json = serde_json::Deserializer::from_str(text);
         serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let (path, inner) = (error.path().to_string(), error.inner());
-            if path == "." {
-                inner.to_string()
-            } else {
-                format!("{path}: {inner}")
-            }
+            if path == "." { inner.to_string() } else { format!("{path}: {inner}") }
         })
     }
 

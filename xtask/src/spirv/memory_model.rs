@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{instructions, opcode, HEADER_WORDS};
+use super::{HEADER_WORDS, instructions, opcode};
 
 const MEMORY_MODEL: u32 = 14;
 const VULKAN_MODEL: u32 = 3;

@@ -35,7 +35,7 @@ pub use separate::Separate;
 pub use sums::{Rest, SumsInParts};
 pub use work::Work;
 
-use super::{sums_rows, Convolution, Kernel, KernelKind, ProductPart, Summing, Window};
+use super::{Convolution, Kernel, KernelKind, ProductPart, Summing, Window, sums_rows};
 use crate::{DataType, TensorDesc};
 
 /// An operand of a launch.

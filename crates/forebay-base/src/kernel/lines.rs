@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    reduction_block, reduction_block_of_channels, reduction_block_of_losses, reduction_block_rows, sums_rows,
-    ReductionBlock, PRODUCT_TERMS,
+    PRODUCT_TERMS, ReductionBlock, reduction_block, reduction_block_of_channels, reduction_block_of_losses,
+    reduction_block_rows, sums_rows,
 };
 use crate::{DataType, TensorDesc};
 

@@ -3,8 +3,8 @@
 //! `cargo xtask kernels` writes them to `kernels/opcodes.slang` ([`header`]); a function without a number does not compile.
 
 use super::{BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
-use crate::data_type::NumberKind;
 use crate::DataType;
+use crate::data_type::NumberKind;
 
 /// What elements of a type are to shaders that compute with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::{
     Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection, ReduceOp, ScanOp, ScatterOp, Summing, UnaryOp,
     Window,
 };
-use crate::DataType::{self, Bool, Float32, Float64, Int32, Int64, Int8, UInt8};
+use crate::DataType::{self, Bool, Float32, Float64, Int8, Int32, Int64, UInt8};
 use crate::{TensorDesc, TensorError};
 
 /// A kernel with the descriptors of what it reads and writes.
@@ -248,19 +248,21 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
         KernelKind::MeanSquaredErrorGradient => {
             vec![floats(Kernel::MeanSquaredErrorGradient, &[ONE, VECTOR, VECTOR], &[VECTOR])]
         }
-        KernelKind::MatMul => vec![floats(
-            Kernel::MatMul {
-                transpose_a: false,
-                transpose_b: true,
-                alpha: 1.0,
-                beta: 1.0,
-                activation,
-                part: ProductPart::Whole,
-            },
-            &[&[10, 18], &[14, 18], &[14]],
-            &[&[10, 14]],
-        )
-        .and_then(|sample| sample.with_read(2, TensorDesc::strided(Float32, &[10, 14], &[0, 1])?))],
+        KernelKind::MatMul => vec![
+            floats(
+                Kernel::MatMul {
+                    transpose_a: false,
+                    transpose_b: true,
+                    alpha: 1.0,
+                    beta: 1.0,
+                    activation,
+                    part: ProductPart::Whole,
+                },
+                &[&[10, 18], &[14, 18], &[14]],
+                &[&[10, 14]],
+            )
+            .and_then(|sample| sample.with_read(2, TensorDesc::strided(Float32, &[10, 14], &[0, 1])?)),
+        ],
         KernelKind::Convolution => {
             vec![floats(Kernel::Convolution { convolution, activation }, &[IMAGE, WEIGHTS, CHANNELS], &[IMAGE])]
         }

@@ -8,8 +8,8 @@ pub mod group;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use forebay::data::npz;
 use forebay::Tensor;
+use forebay::data::npz;
 pub use forebay_testing::onnx::protobuf::{message, number};
 use serde_json::Value;
 

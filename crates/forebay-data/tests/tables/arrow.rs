@@ -4,7 +4,7 @@ use std::path::Path;
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
-use forebay_data::{guess, open, open_with, DataSet, HeldBytes, InputDescription, Reading, Requirements};
+use forebay_data::{DataSet, HeldBytes, InputDescription, Reading, Requirements, guess, open, open_with};
 
 #[cfg(feature = "text")]
 use super::{all_text, tokens};

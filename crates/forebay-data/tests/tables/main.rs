@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 #[cfg(feature = "text")]
-use forebay_data::{open_with, Batch, Reading};
+use forebay_data::{Batch, Reading, open_with};
 use forebay_data::{InputDescription, LabelKind, Requirements};
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Tensor};
 use forebay_data::convert::to_f64;
-use forebay_data::{guess, open, open_with, HeldBytes, Reading, Requirements};
+use forebay_data::{HeldBytes, Reading, Requirements, guess, open, open_with};
 
 #[cfg(feature = "text")]
 use super::{all_text, tokens};
@@ -128,11 +128,13 @@ fn what_is_missing_or_damaged_is_named() {
     let found = open(path.to_str().unwrap(), &one("gaps", &[])).err().unwrap().to_string();
     assert!(found.contains("bad.parquet[gaps], in rows 128..256 at byte") && found.contains("damaged"), "{found}");
     std::fs::write(&path, &bytes[..1000]).unwrap();
-    assert!(open(path.to_str().unwrap(), &one("x", &[6]))
-        .err()
-        .unwrap()
-        .to_string()
-        .contains("not a readable Parquet file"));
+    assert!(
+        open(path.to_str().unwrap(), &one("x", &[6]))
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("not a readable Parquet file")
+    );
 }
 
 #[cfg(feature = "text")]

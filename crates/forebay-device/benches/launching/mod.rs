@@ -4,8 +4,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use forebay_base::{Binding, Command, DataType, Kernel, Launch, MemoryId, Region, StreamId, TensorDesc};
-use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
+use forebay_device::host::{HostDevice, HostOptions};
 
 /// Repetitions of a measurement end after this time, or this number.
 const TIME_MAX: Duration = Duration::from_millis(400);

@@ -2,10 +2,10 @@
 
 use std::error::Error;
 
-use forebay_base::kernel::{Activation, Convolution, Window};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, Convolution, Window};
 
-use super::launching::{float, Run};
+use super::launching::{Run, float};
 
 /// A convolution of images of equal padding: sizes of x and w. There are as many groups as the sizes ask for.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{HostDevice, HostOptions};
-use crate::backend::{only, Backend, DeviceDescription, OpenOptions};
+use crate::backend::{Backend, DeviceDescription, OpenOptions, only};
 use crate::device::{Device, DeviceError};
 
 /// `host`: the CPU.

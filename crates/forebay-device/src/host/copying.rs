@@ -27,7 +27,7 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256, _mm_prefetch, _mm_sfence, _MM_HINT_NTA};
+    use std::arch::x86_64::{__m256i, _MM_HINT_NTA, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
     /// Bytes of a line of the caches: a turn of the loop, so that whole lines are written at once.
     const LINE_BYTES: usize = 64;
     /// How far ahead lines are asked for.

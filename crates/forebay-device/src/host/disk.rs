@@ -6,20 +6,20 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread;
 use std::time::Instant;
 
 use forebay_queue::{Finish, Origin};
 
+use super::HostOptions;
 use super::disk_file::{self, DiskWay};
 use super::link::Pace;
 use super::lock::lock;
 use super::memory::Address;
-use super::spill_file::{SpillFile, BLOCK_BYTES};
+use super::spill_file::{BLOCK_BYTES, SpillFile};
 use super::sys::AddressRange;
 use super::tracer::{Traced, Tracer};
-use super::HostOptions;
 use crate::device::DeviceError;
 
 /// Bytes of a buffer: the most that is read or written at once.

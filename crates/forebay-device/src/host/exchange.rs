@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_base::kernel::Exchange;
 use forebay_base::Launch;
+use forebay_base::kernel::Exchange;
 use forebay_queue::{Finish, Origin};
 
 use super::kernels::{Exchanged, View};

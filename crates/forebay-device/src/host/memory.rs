@@ -260,9 +260,10 @@ impl Memories {
             return Err(misuse(format!("{region} leaves its memory of {} bytes", memory.size_bytes)));
         }
         if memory.kind == Kind::Reservation
-            && let Some(byte) = memory.mapped.hole(range) {
-                return Err(misuse(format!("byte {byte} of {region} is not mapped")));
-            }
+            && let Some(byte) = memory.mapped.hole(range)
+        {
+            return Err(misuse(format!("byte {byte} of {region} is not mapped")));
+        }
         // SAFETY: the offset lies inside the memory's address range.
         Ok(Address(unsafe { memory.range.base().add(range.start as usize) }))
     }

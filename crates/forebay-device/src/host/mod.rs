@@ -39,19 +39,19 @@ use crate::communicator::Communicator;
 use crate::device::{Device, DeviceError, DeviceUsage, IndexFault, TraceRecord};
 use crate::loan::Loan;
 use crate::readable::Readable;
-use crate::tile_size::{whole_tiles, TILE_SIZE_BYTES};
+use crate::tile_size::{TILE_SIZE_BYTES, whole_tiles};
 pub use backend::HostBackend;
-use disk::{Disk, Transfer, DISK_BYTES};
+use disk::{DISK_BYTES, Disk, Transfer};
 use disk_file::{DiskCopy, DiskFile};
 pub use kernels::peak;
 use link::Link;
 use lock::lock;
-pub use memory::{check_available, Use};
-use memory::{system, Address, Memories};
+use memory::{Address, Memories, system};
+pub use memory::{Use, check_available};
 use shared::Shared;
 use spill_file::SpillFile;
 pub(crate) use sys::page_bytes;
-use work::{workspace_desc, CopyDirection, Submitted, Work};
+use work::{CopyDirection, Submitted, Work, workspace_desc};
 
 /// Largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;

@@ -1,12 +1,12 @@
 //! The host's processor for other devices: launches whose operands are in host blocks run on it, wherever the other launches run.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_base::{Kernel, Launch, TensorDesc};
 
-use super::memory::{system, Address};
+use super::memory::{Address, system};
 use super::work::{panic_text, run, workspace_desc};
-use super::{kernels, threads_of, STACK_SIZE_BYTES};
+use super::{STACK_SIZE_BYTES, kernels, threads_of};
 use crate::device::{DeviceError, IndexFault};
 
 /// Threads that run the host device's kernels, with its bits.

@@ -1,7 +1,7 @@
 //! Work on the pool: launches, fills, and copies, which are cut into pieces so that several threads can move them, and a
 //! thread that comes from a kernel is soon back.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -95,10 +95,11 @@ impl Pool for Shared {
             }),
             Work::Launch { launch, reads, writes, workspace } => self.run(origin.priority, at_once, move || {
                 if let Kernel::Exchange(own) = &launch.kernel
-                    && own.sends.len() > 1 {
-                        let operands = [&views(&launch.reads, &reads)[..], &views(&launch.writes, &writes)];
-                        return exchange::start(&shared, origin, (&launch, own), operands, finish);
-                    }
+                    && own.sends.len() > 1
+                {
+                    let operands = [&views(&launch.reads, &reads)[..], &views(&launch.writes, &writes)];
+                    return exchange::start(&shared, origin, (&launch, own), operands, finish);
+                }
                 let start = Instant::now();
                 // SAFETY: `submit` resolved every region inside live, mapped memory of at least the descriptor's size, and the
                 // contract of commands gives this launch its operands for its duration.

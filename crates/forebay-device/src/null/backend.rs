@@ -5,7 +5,7 @@ use std::sync::Arc;
 use forebay_base::Limits;
 
 use super::{NullDevice, NullProfile};
-use crate::backend::{only, Backend, DeviceDescription, OpenOptions};
+use crate::backend::{Backend, DeviceDescription, OpenOptions, only};
 use crate::device::{Device, DeviceError};
 
 /// Memory of a device that is only described: what counts is the budget, which need not be the description's.

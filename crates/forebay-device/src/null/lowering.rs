@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, MemoryId, StreamId};
-use forebay_sync::states::{accesses, Access, Aliasing, Resource, ResourceStates, StateError, Transition};
+use forebay_sync::states::{Access, Aliasing, Resource, ResourceStates, StateError, Transition, accesses};
 
 /// One entry of what a queue was given.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,16 +7,16 @@ use forebay_base::kernel::Activation;
 
 use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
-    CORRELATION_128X128, CORRELATION_128X128_BF16, CORRELATION_128X128_BF16_COOPERATIVE, CORRELATION_128X128_F16,
-    CORRELATION_128X128_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_BF16,
+    CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_BF16_COOPERATIVE, CORRELATION_64X64_F16,
+    CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_128X16, CORRELATION_128X16_BF16,
     CORRELATION_128X16_BF16_COOPERATIVE, CORRELATION_128X16_F16, CORRELATION_128X16_F16_COOPERATIVE,
     CORRELATION_128X32, CORRELATION_128X32_BF16, CORRELATION_128X32_BF16_COOPERATIVE, CORRELATION_128X32_F16,
-    CORRELATION_128X32_F16_COOPERATIVE, CORRELATION_64X64, CORRELATION_64X64_BF16, CORRELATION_64X64_BF16_COOPERATIVE,
-    CORRELATION_64X64_F16, CORRELATION_64X64_F16_COOPERATIVE, CORRELATION_DIRECT, CORRELATION_DIRECT_BF16,
-    CORRELATION_DIRECT_F16,
+    CORRELATION_128X32_F16_COOPERATIVE, CORRELATION_128X128, CORRELATION_128X128_BF16,
+    CORRELATION_128X128_BF16_COOPERATIVE, CORRELATION_128X128_F16, CORRELATION_128X128_F16_COOPERATIVE,
+    CORRELATION_DIRECT, CORRELATION_DIRECT_BF16, CORRELATION_DIRECT_F16,
 };
 use super::super::spatial::Spatial;
-use super::super::{groups, Dispatch, Operand, Shader, Target};
+use super::super::{Dispatch, Operand, Shader, Target, groups};
 use super::Geometry;
 
 /// Tiles, by their positions and channels, and one element of each invocation.
@@ -113,11 +113,7 @@ impl Axis {
 }
 
 fn greatest_common_divisor(a: i32, b: i32) -> i32 {
-    if b == 0 {
-        a
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// A tile of the target: positions and channels. Whether subgroups multiply matrices together does not depend on the number of

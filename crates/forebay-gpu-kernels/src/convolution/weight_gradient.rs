@@ -4,20 +4,20 @@
 //! many weights, workgroups share them out and each goes through all chunks; where there are few, the tree is cut into subtrees, whose
 //! sums a second dispatch adds. Both give the same bits. Weights of 16 bits are rounded once, at the end.
 
-use forebay_base::kernel::reduction_block;
 use forebay_base::SumTree;
+use forebay_base::kernel::reduction_block;
 
 use super::super::operand_type::{Builds, CooperativeBuilds, OperandType};
 use super::super::shaders::{
-    WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE, WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, WEIGHT_GRADIENT_16X128,
-    WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16, WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_32X128,
-    WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16, WEIGHT_GRADIENT_32X64_NARROW,
+    WEIGHT_GRADIENT_16X64_NARROW, WEIGHT_GRADIENT_16X128, WEIGHT_GRADIENT_16X128_BF16, WEIGHT_GRADIENT_16X128_F16,
+    WEIGHT_GRADIENT_32X64_NARROW, WEIGHT_GRADIENT_32X128, WEIGHT_GRADIENT_32X128_BF16, WEIGHT_GRADIENT_32X128_F16,
     WEIGHT_GRADIENT_64X32_NARROW, WEIGHT_GRADIENT_64X64, WEIGHT_GRADIENT_64X64_BF16,
     WEIGHT_GRADIENT_64X64_BF16_COOPERATIVE, WEIGHT_GRADIENT_64X64_F16, WEIGHT_GRADIENT_64X64_F16_COOPERATIVE,
-    WEIGHT_GRADIENT_DIRECT, WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16, WEIGHT_GRADIENT_SUMS,
-    WEIGHT_GRADIENT_SUMS_BF16, WEIGHT_GRADIENT_SUMS_F16,
+    WEIGHT_GRADIENT_128X128_BF16_COOPERATIVE, WEIGHT_GRADIENT_128X128_F16_COOPERATIVE, WEIGHT_GRADIENT_DIRECT,
+    WEIGHT_GRADIENT_DIRECT_BF16, WEIGHT_GRADIENT_DIRECT_F16, WEIGHT_GRADIENT_SUMS, WEIGHT_GRADIENT_SUMS_BF16,
+    WEIGHT_GRADIENT_SUMS_F16,
 };
-use super::super::{groups, Dispatch, Lowered, Operand, Shader, Target};
+use super::super::{Dispatch, Lowered, Operand, Shader, Target, groups};
 use super::Geometry;
 
 /// Tiles, by their output channels, and their input channels and taps; and one weight of each workgroup.

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use forebay_base::ByteRange;
 
-use super::blocks::{State, SHARED};
-use super::{usable, Allocator, Block, PoolId, SegmentId, NONE};
+use super::blocks::{SHARED, State};
+use super::{Allocator, Block, NONE, PoolId, SegmentId, usable};
 
 /// Whole tiles of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -179,8 +179,8 @@ fn bin_of(size_bytes: u64) -> usize {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::blocks::{State, SHARED};
     use super::super::SegmentId;
+    use super::super::blocks::{SHARED, State};
     use super::*;
     use forebay_testing::Random;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_base::ByteRange;
 
-use super::blocks::{Entry, State, SHARED};
+use super::blocks::{Entry, SHARED, State};
 use super::{Allocator, BlockId, PoolId, SegmentId};
 
 /// Figures of an [`Allocator`]. Peaks are since its making or the latest [`Allocator::reset_peaks`].

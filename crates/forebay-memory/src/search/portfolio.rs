@@ -122,9 +122,5 @@ fn ranks(order: &[u32]) -> Vec<u32> {
 /// The sequence 1, 1, 2, 1, 1, 2, 4, 1, ... from index 1 on.
 fn luby(index: u64) -> u64 {
     let bits = u64::BITS - index.leading_zeros();
-    if index + 1 == 1 << bits {
-        1 << (bits - 1)
-    } else {
-        luby(index + 1 - (1 << (bits - 1)))
-    }
+    if index + 1 == 1 << bits { 1 << (bits - 1) } else { luby(index + 1 - (1 << (bits - 1))) }
 }

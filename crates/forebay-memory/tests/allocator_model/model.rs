@@ -136,11 +136,7 @@ impl Model {
 
     pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> u64 {
         let rounded_bytes = self.rounded(size_bytes);
-        if self.places(pool, rounded_bytes).is_empty() {
-            rounded_bytes
-        } else {
-            0
-        }
+        if self.places(pool, rounded_bytes).is_empty() { rounded_bytes } else { 0 }
     }
 
     /// Gives the request what the allocator gave it, if that keeps the promise.

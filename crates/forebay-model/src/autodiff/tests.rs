@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use forebay_base::kernel::facts::GradientReads;
-use forebay_base::kernel::{samples, Activation};
 use forebay_base::TensorDesc;
+use forebay_base::kernel::facts::GradientReads;
+use forebay_base::kernel::{Activation, samples};
 
 use super::*;
 use crate::graph::{Graph, TensorType, ValueId};

@@ -3,7 +3,7 @@
 use forebay_base::Tensor;
 
 use crate::error::ModelError;
-use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
+use crate::graph::{Attribute, Graph, NEWEST_OPSET, Node, Operation, TensorType, ValueId};
 
 /// Most bytes of a constant that sizes depend on: they are in memory while a model is read.
 const CONSTANT_BYTES_MAX: u64 = 64 << 20;

@@ -1,8 +1,8 @@
 //! The gradient of a recurrent network: the kernel goes back through the steps, and gives what products for all steps at once make
 //! the weights' gradients of.
 
-use forebay_base::kernel::{Recurrence, RecurrentCell};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Recurrence, RecurrentCell};
 
 use super::{Application, Gradients};
 use crate::context::GradientBuilder;

@@ -290,10 +290,12 @@ fn validation_finds_what_is_wrong() {
     assert!(broken(|program| program.launches[0].writes[0].offset_bytes = 16).contains("does not fit"));
     assert!(broken(|program| program.launches[0].writes[0].buffer = BufferId(9)).contains("does not exist"));
     assert!(broken(|program| program.buffers[1].role = Role::Constant).contains("must not be written"));
-    assert!(broken(|program| {
-        program.buffers[1].size_bytes = 64;
-        program.launches[0].writes[0].offset_bytes = 8;
-    })
-    .contains("not aligned"));
+    assert!(
+        broken(|program| {
+            program.buffers[1].size_bytes = 64;
+            program.launches[0].writes[0].offset_bytes = 8;
+        })
+        .contains("not aligned")
+    );
     assert!(broken(|program| program.launches.truncate(1)).contains("nothing is written"));
 }

@@ -68,9 +68,11 @@ fn formulas(graph: &Graph, states: &BTreeMap<ValueId, Vec<ValueId>>) -> InPlaceN
             let olds: Vec<ValueId> =
                 operands.filter_map(|&(_, read)| node.inputs.get(read).copied().flatten()).collect();
             if let Some([state]) = states.get(value).map(Vec::as_slice)
-                && olds.contains(state) && !read_later.contains(state) {
-                    targets.insert(0, *state);
-                }
+                && olds.contains(state)
+                && !read_later.contains(state)
+            {
+                targets.insert(0, *state);
+            }
         }
         read_later.extend(node.inputs.iter().flatten().copied());
         nodes.insert(i, targets);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::exporter::{entry, Signature, FOLDED_FROM};
+use super::exporter::{FOLDED_FROM, Signature, entry};
 use super::proto::{GraphProto, ModelProto, ValueInfoProto};
 
 /// Calls that only give elements other places.

@@ -7,8 +7,8 @@ use prost::Message;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 use super::skeleton::encode_varint;
-use super::{import, tensor, Model, NestedPlace};
-use forebay_base::{narrow, DataType, Tensor};
+use super::{Model, NestedPlace, import, tensor};
+use forebay_base::{DataType, Tensor, narrow};
 
 use crate::error::ModelError;
 use crate::graph::TensorType;

@@ -298,11 +298,7 @@ fn attributes_of_use<'a>(
     let open: Vec<_> = attributes.iter().copied().filter(|(attribute, _)| !own.contains(attribute)).collect();
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_string();
     let alike: Vec<_> = open.iter().copied().filter(|(attribute, _)| last(attribute) == last(name)).collect();
-    if alike.is_empty() {
-        open
-    } else {
-        alike
-    }
+    if alike.is_empty() { open } else { alike }
 }
 
 /// The attribute that a node of no call reads: a rule that rewrote nodes made it, so it belongs to the module of the calls that read its

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
 
+use super::proto::GraphProto;
 use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
-use super::proto::GraphProto;
-use super::{tensor, Model};
+use super::{Model, tensor};
 use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Operation, ValueId};

@@ -14,7 +14,7 @@ use super::proto::tensor_shape_proto::dimension::Value as DimensionValue;
 use super::proto::type_proto::Value as TypeValue;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto};
 use super::skeleton::{Data, LeftOut};
-use super::{altered, exporter, malformed, order, sharing, tensor, Model, NestedPlace};
+use super::{Model, NestedPlace, altered, exporter, malformed, order, sharing, tensor};
 use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;

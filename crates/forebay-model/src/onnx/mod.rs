@@ -41,7 +41,7 @@ use crate::training::matches;
 use external::Folder;
 use skeleton::LeftOut;
 
-pub use export::{write, write_to, Give, Take};
+pub use export::{Give, Take, write, write_to};
 
 /// A model that was read: its graph, and what is needed to write it back.
 #[derive(Clone, Debug)]

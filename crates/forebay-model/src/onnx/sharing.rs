@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::altered::moved_from;
-use super::exporter::{Signature, CALL};
+use super::exporter::{CALL, Signature};
 use super::external::Folder;
 use super::proto::attribute_proto::AttributeType;
 use super::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, StringStringEntryProto};

@@ -1,13 +1,13 @@
 //! Tensors of ONNX files: raw, typed, or in files of their own.
 
-use forebay_base::{narrow, DataType, Tensor};
+use forebay_base::{DataType, Tensor, narrow};
 use prost::Message;
 
 use super::external::{self, Folder};
 use super::malformed;
-use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
 use super::proto::TensorProto;
-use super::skeleton::{Data, DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, KEPT_BYTES_MAX, UINT64_DATA};
+use super::proto::tensor_proto::{DataLocation, DataType as OnnxType};
+use super::skeleton::{DOUBLE_DATA, Data, FLOAT_DATA, INT32_DATA, INT64_DATA, KEPT_BYTES_MAX, UINT64_DATA};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::tensor::Contents;

@@ -1,9 +1,9 @@
 //! Functions of one variable: activations and elementary mathematics.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 

@@ -1,6 +1,6 @@
 //! Attention of queries to keys: what the operators of several domains have in common.
 
-use forebay_base::kernel::{AttentionOptions, BinaryOp, ReduceOp, UnaryOp, ATTENTION_SIZE_MAX};
+use forebay_base::kernel::{ATTENTION_SIZE_MAX, AttentionOptions, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::decomposition::{Composer, Part};

@@ -3,8 +3,8 @@
 use forebay_base::kernel::{BinaryOp, PadMode};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::attend::{Attending, Scores, attend, default_scale, join_heads, numbers, outputs, split_heads};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};

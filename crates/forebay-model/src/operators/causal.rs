@@ -1,9 +1,9 @@
 //! Convolutions along time that see the past alone.
 
-use forebay_base::kernel::{Activation, Convolution, PadMode, UnaryOp, Window};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, Convolution, PadMode, UnaryOp, Window};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 

@@ -3,7 +3,7 @@
 use forebay_base::{DataType, Kernel};
 
 use super::convolution::per_dimension;
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::shapes::{packed_strides, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;

@@ -4,7 +4,7 @@ use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
 use super::conversion::type_attribute;
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};

@@ -3,7 +3,7 @@
 use forebay_base::narrow::{Narrowing, PowerRounding};
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{Gradient, NodeView, Operator};
@@ -76,11 +76,7 @@ fn bit_cast(view: NodeView) -> Result<Decomposition, ModelError> {
         // Above the bits of a negative integer its sign is repeated.
         let bits = bits_type(from.file_bits());
         let x = if from.is_float() { reread(&mut c, &x, bits) } else { c.cast(&x, bits) };
-        if to.is_float() {
-            reread(&mut c, &x, to)
-        } else {
-            c.cast(&x, to)
-        }
+        if to.is_float() { reread(&mut c, &x, to) } else { c.cast(&x, to) }
     } else {
         reread(&mut c, &x, to)
     };

@@ -1,9 +1,9 @@
 //! Convolution, its transpose, and pooling, in 1 to 3 spatial dimensions.
 
-use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, Convolution, PoolOp, ReduceOp, Window};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::TensorType;

@@ -179,8 +179,12 @@ impl<'a> Composer<'a> {
     /// Elements of `a` where the condition holds, else of `b`; broadcast to each other.
     pub(crate) fn select(&mut self, condition: &Part, a: &Part, b: &Part) -> Result<Part, ModelError> {
         if condition.ty.data_type != DataType::Bool || a.ty.data_type != b.ty.data_type {
-            let reason = format!("a condition of bool and two operands of one type are needed, not {condition_type}, {a_type} and {b_type}",
-                condition_type = condition.ty, a_type = a.ty, b_type = b.ty);
+            let reason = format!(
+                "a condition of bool and two operands of one type are needed, not {condition_type}, {a_type} and {b_type}",
+                condition_type = condition.ty,
+                a_type = a.ty,
+                b_type = b.ty
+            );
             return Err(self.view.error(reason));
         }
         let shape = broadcast_shapes(&self.view, &a.ty.shape, &b.ty.shape)?;
@@ -326,11 +330,7 @@ impl<'a> Composer<'a> {
                 let is_unsigned =
                     matches!(data_type, DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64);
                 let half = 2f64.powi(bits - 1);
-                if is_unsigned {
-                    (0.0, 2.0 * half - 1.0)
-                } else {
-                    (-half, half - 1.0)
-                }
+                if is_unsigned { (0.0, 2.0 * half - 1.0) } else { (-half, half - 1.0) }
             }
         };
         let value = match op {

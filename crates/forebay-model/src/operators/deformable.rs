@@ -1,10 +1,10 @@
 //! Convolution whose taps are moved by computed offsets.
 
-use forebay_base::kernel::BinaryOp;
 use forebay_base::Kernel;
+use forebay_base::kernel::BinaryOp;
 
 use super::convolution::{groups, per_dimension};
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::sampling::{self, Polynomials};
 use super::shapes::{product, size};
 use crate::error::ModelError;

@@ -1,9 +1,9 @@
 //! Einstein summation: diagonals, sums, transposes and products.
 
-use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, ReduceOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::matrix::product_of;
 use super::shapes::product;
 use crate::error::ModelError;
@@ -196,11 +196,7 @@ fn combined(
         let left = c.reshape(&left, &[batches, m, 1, k])?;
         let right = ordered(c, &b, [&batch, &columns, &terms], &[batches, 1, n, k])?;
         let products = c.binary(BinaryOp::Multiply, &left, &right)?;
-        if terms.is_empty() {
-            products
-        } else {
-            c.reduce(ReduceOp::Sum, &[3], &products)?
-        }
+        if terms.is_empty() { products } else { c.reduce(ReduceOp::Sum, &[3], &products)? }
     } else {
         let right = ordered(c, &b, [&batch, &terms, &columns], &[batches, k, n])?;
         product_of(c, &left, &right, [false, false], 1.0)?

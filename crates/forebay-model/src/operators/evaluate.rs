@@ -6,7 +6,7 @@
 mod indices;
 
 use forebay_base::kernel::{BinaryOp, PadMode, ReduceOp, UnaryOp};
-use forebay_base::{narrow, DataType, Kernel, Tensor};
+use forebay_base::{DataType, Kernel, Tensor, narrow};
 
 use super::shapes::packed_strides;
 use crate::action::Action;
@@ -302,11 +302,7 @@ fn integer_function(op: BinaryOp, a: i64, b: i64) -> Option<i64> {
         BinaryOp::Remainder => a.wrapping_rem(b),
         BinaryOp::Modulo => {
             let left = a.wrapping_rem(b);
-            if left != 0 && (left < 0) != (b < 0) {
-                left + b
-            } else {
-                left
-            }
+            if left != 0 && (left < 0) != (b < 0) { left + b } else { left }
         }
         BinaryOp::ShiftLeft => u32::try_from(b).ok().and_then(|b| a.checked_shl(b)).unwrap_or(0),
         BinaryOp::ShiftRight => u32::try_from(b).ok().and_then(|b| a.checked_shr(b)).unwrap_or(0),

@@ -3,7 +3,7 @@
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::indices::{integer, offsets, require_indices, row_numbers, steps, take_elements, take_rows};
 use super::shapes::{product, size};
 use crate::error::ModelError;

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials, Taps};
 use super::shapes::product;
 use crate::error::ModelError;
@@ -41,14 +41,14 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
             "cubic" | "bicubic" => "cubic",
             "nearest" => "nearest",
             other => {
-                return Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)")))
+                return Err(view.error(format!("attribute mode '{other}' is not supported (nearest, linear, cubic)")));
             }
         },
         padding: match view.string("padding_mode", "zeros")? {
             padding @ ("zeros" | "border" | "reflection") => padding,
             other => {
                 return Err(view
-                    .error(format!("attribute padding_mode '{other}' is not supported (zeros, border, reflection)")))
+                    .error(format!("attribute padding_mode '{other}' is not supported (zeros, border, reflection)")));
             }
         },
         align_corners: view.int("align_corners", 0)? != 0,
@@ -119,11 +119,7 @@ impl Sampler<'_> {
 
     /// The outer borders of the first and the last element, or their centres.
     fn limits(&self, size: u64) -> (f32, f32) {
-        if self.align_corners {
-            (0.0, (size - 1) as f32)
-        } else {
-            (-0.5, size as f32 - 0.5)
-        }
+        if self.align_corners { (0.0, (size - 1) as f32) } else { (-0.5, size as f32 - 0.5) }
     }
 
     /// Positions reflected at the borders until they lie within: distances from the lower one, counted in widths.

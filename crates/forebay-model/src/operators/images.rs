@@ -2,9 +2,9 @@
 
 use forebay_base::{DataType, Tensor};
 use forebay_images::image::{DynamicImage, Rgb};
-use forebay_images::{DecodeError, DECODED_BYTES_MAX};
+use forebay_images::{DECODED_BYTES_MAX, DecodeError};
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};
 

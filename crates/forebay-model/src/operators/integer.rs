@@ -5,7 +5,7 @@ use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
 
 use super::convolution::correlation;
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::quantized::{dynamically, given_number, integer_type, real_input, saturate};
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;

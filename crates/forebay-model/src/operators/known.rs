@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::element_keys::{keys, zero_key};
 use super::shapes::{packed_strides, product};
 use super::suppression;

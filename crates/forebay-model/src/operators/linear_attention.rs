@@ -1,10 +1,10 @@
 //! Linear attention: a state of keys by values that each position changes and reads.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::attend::default_scale;
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::products;
 use super::shapes::size;
 use crate::error::ModelError;

@@ -1,9 +1,9 @@
 //! Matrix products.
 
-use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::products;
 use super::shapes::{broadcast_shapes, product};
 use crate::error::ModelError;

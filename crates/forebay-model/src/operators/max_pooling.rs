@@ -4,7 +4,7 @@ use forebay_base::kernel::{BinaryOp, PadMode, PoolOp, ScatterOp, Window};
 use forebay_base::{DataType, Kernel};
 
 use super::convolution::{per_dimension, pool_window, spatial};
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::{integer, require_indices, steps};
 use super::scattering::scatter;
 use super::shapes::{product, size};

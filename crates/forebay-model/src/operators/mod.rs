@@ -60,8 +60,8 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::error::ModelError;
-use crate::graph::Operation;
 pub use crate::graph::NEWEST_OPSET;
+use crate::graph::Operation;
 use crate::operator::{NodeView, Operator};
 
 /// The families, each a list of rows.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::size;
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
@@ -39,7 +39,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
         None => vec![1.0; places.len()],
         Some(Attribute::Floats(weights)) if weights.len() == places.len() => weights.clone(),
         Some(_) => {
-            return Err(view.error(format!("attribute weights has no number for each of {} n-grams", places.len())))
+            return Err(view.error(format!("attribute weights has no number for each of {} n-grams", places.len())));
         }
     };
     let (is_weighted, is_counted) = match view.string("mode", "")? {

@@ -1,10 +1,10 @@
 //! Norms of windows, in 1 to 3 spatial dimensions, and of whole images.
 
-use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp, Window};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, PoolOp, ReduceOp, UnaryOp, Window};
 
 use super::convolution::{spatial, window};
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;

@@ -1,9 +1,9 @@
 //! Normalisations.
 
-use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{axes, product};
 use crate::error::ModelError;
 use crate::graph::TensorType;

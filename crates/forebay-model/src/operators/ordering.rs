@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, ScanOp};
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::{steps, take_elements};
 use super::shapes::{product, size};
 use crate::error::ModelError;

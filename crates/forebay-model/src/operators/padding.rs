@@ -3,7 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;
@@ -60,7 +60,7 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
             other => {
                 return Err(
                     view.error(format!("attribute mode '{other}' is not supported (constant, reflect, edge, wrap)"))
-                )
+                );
             }
         };
     }

@@ -1,7 +1,7 @@
 //! Products of matrices of any type.
 
-use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, ReduceOp};
 
 use super::decomposition::{Composer, Part};
 use crate::error::ModelError;

@@ -1,11 +1,11 @@
 //! Quantisation: real numbers as integers with a scale and a zero point, for a tensor, along an axis or in blocks.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
-use forebay_base::{narrow, DataType, Kernel, Tensor};
+use forebay_base::{DataType, Kernel, Tensor, narrow};
 
 use super::conversion::{narrowing, type_attribute};
 use super::convolution::averaged;
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;

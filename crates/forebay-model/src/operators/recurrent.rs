@@ -6,7 +6,7 @@ use forebay_base::kernel::{
 };
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};

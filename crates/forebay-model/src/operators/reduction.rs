@@ -1,9 +1,9 @@
 //! Reductions along axes, and the softmax family.
 
-use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{attribute_or_input, axes, product};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};

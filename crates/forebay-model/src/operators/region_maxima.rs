@@ -6,7 +6,7 @@
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Taps};
 use super::shapes::{product, size};
 use crate::error::ModelError;

@@ -1,9 +1,9 @@
 //! Regions of images: pooled to one size by samples between elements, or by the largest of each bin.
 
-use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::sampling::{self, Polynomials, Taps};
 use super::shapes::{product, size};
 use crate::error::ModelError;

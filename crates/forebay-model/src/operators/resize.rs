@@ -6,8 +6,8 @@
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
-use super::interpolation::{weighted_sums, InterpolationKernel, Taps};
+use super::decomposition::{Composer, Decomposition, Part, composed};
+use super::interpolation::{InterpolationKernel, Taps, weighted_sums};
 use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;

@@ -1,9 +1,9 @@
 //! Rotary position embeddings: pairs of elements turned by angles that depend on positions.
 
-use forebay_base::kernel::BinaryOp;
 use forebay_base::Kernel;
+use forebay_base::kernel::BinaryOp;
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;

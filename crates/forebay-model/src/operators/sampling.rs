@@ -81,20 +81,12 @@ pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError>
 
 /// The type in which places and weights are computed for elements of a type.
 pub(super) fn place_type(data_type: DataType) -> DataType {
-    if data_type == DataType::Float64 {
-        DataType::Float64
-    } else {
-        DataType::Float32
-    }
+    if data_type == DataType::Float64 { DataType::Float64 } else { DataType::Float32 }
 }
 
 /// The type of numbers below a count: int32 where it holds them.
 pub(super) fn index_type(count: u64) -> DataType {
-    if count <= i32::MAX as u64 {
-        DataType::Int32
-    } else {
-        DataType::Int64
-    }
+    if count <= i32::MAX as u64 { DataType::Int32 } else { DataType::Int64 }
 }
 
 /// Numbers within 0..=last, of their own type.

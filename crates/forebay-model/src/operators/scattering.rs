@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, ScatterOp};
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::indices::{element_numbers, integer, offsets, require_indices, row_numbers, steps};
 use super::shapes::product;
 use crate::error::ModelError;

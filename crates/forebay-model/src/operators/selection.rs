@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::decomposition::{self, composed, Composer, Decomposition, Part};
+use super::decomposition::{self, Composer, Decomposition, Part, composed};
 use super::evaluate;
 use super::shapes::{attribute_or_input, axes, packed_strides, size};
 use crate::action::Action;

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::shapes::{attribute_or_input, axes, broadcast_shapes, product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;

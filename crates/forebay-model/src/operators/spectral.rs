@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::graph::TensorType;

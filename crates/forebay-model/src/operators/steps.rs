@@ -1,10 +1,10 @@
 //! Steps of optimizers as operators (`ai.onnx.preview.training`): each takes a learning rate, the number of updates before, and the
 //! tensors that it optimizes with their gradients and states.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 

@@ -5,13 +5,13 @@ mod known;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::DataType::{self, Bool, Float32, Int32, Int64, Int8, UInt8};
+use forebay_base::DataType::{self, Bool, Float32, Int8, Int32, Int64, UInt8};
 use forebay_base::{Kernel, Tensor};
 
 mod rules;
 mod transformers;
 
-use super::{find, FAMILIES, NEWEST_OPSET};
+use super::{FAMILIES, NEWEST_OPSET, find};
 use crate::autodiff::gradients;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use forebay_base::{DataType, Tensor};
 
 use super::conversion::type_attribute;
-use super::decomposition::{composed, Composer, Decomposition};
+use super::decomposition::{Composer, Decomposition, composed};
 use super::shapes::{product, size};
 use crate::error::ModelError;
 use crate::operator::{Gradient, NodeView, Operator};

@@ -5,7 +5,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use forebay_base::DataType;
 
-use super::{op_type, Uses};
+use super::{Uses, op_type};
 use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 

@@ -3,7 +3,7 @@
 
 use forebay_base::Tensor;
 
-use super::{op_type, Uses};
+use super::{Uses, op_type};
 use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};

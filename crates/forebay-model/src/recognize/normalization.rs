@@ -3,7 +3,7 @@
 
 use forebay_base::{DataType, Tensor};
 
-use super::{op_type, Uses};
+use super::{Uses, op_type};
 use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, TensorType, ValueId};

@@ -7,11 +7,11 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use forebay_base::{narrow, DataType};
+use forebay_base::{DataType, narrow};
 
+use super::Tensor;
 use super::numbers::Numbers;
 use super::source::FileRange;
-use super::Tensor;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::mode::TrainingMode;
 use crate::context::GradientBuilder;

@@ -9,7 +9,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::formula::Formula;
 use super::loss::Ctc;
-use super::term::{refuse, Term};
+use super::term::{Term, refuse};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType, ValueId};
 

@@ -5,7 +5,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use super::formula::Formula;
 use super::loss::Loss;
-use super::term::{axis_of, classes_type, refuse, require, require_from_zero, require_weights, Term};
+use super::term::{Term, axis_of, classes_type, refuse, require, require_from_zero, require_weights};
 use super::terms::LabelSource;
 use super::{ctc, regions};
 use crate::error::ModelError;
@@ -50,11 +50,7 @@ pub(super) fn append(
         }
         Loss::SmoothL1 { beta } => {
             require_from_zero("beta", *beta)?;
-            if *beta == 0.0 {
-                term.absolute(labels)
-            } else {
-                term.huber(labels, *beta, 1.0 / beta)
-            }
+            if *beta == 0.0 { term.absolute(labels) } else { term.huber(labels, *beta, 1.0 / beta) }
         }
         Loss::BinaryCrossEntropy { class_axis, positive_weights } => {
             let decisions = term.binary_cross_entropy(labels, *class_axis, positive_weights)?;

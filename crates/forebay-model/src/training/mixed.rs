@@ -290,9 +290,12 @@ pub(super) fn widen_again(graph: &mut Graph, backward: usize) {
     let mut casts = BTreeMap::new();
     for node in nodes.iter().take(backward).filter(|node| node.operation.name() == "Cast") {
         if let (&[Some(from)], &[Some(to)]) = (node.inputs.as_slice(), node.outputs.as_slice())
-            && is_narrow(&from) && is_float(&to) && !graph.outputs.contains(&to) {
-                casts.insert(to, node.clone());
-            }
+            && is_narrow(&from)
+            && is_float(&to)
+            && !graph.outputs.contains(&to)
+        {
+            casts.insert(to, node.clone());
+        }
     }
     let mut again: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for (place, mut node) in nodes.into_iter().enumerate() {

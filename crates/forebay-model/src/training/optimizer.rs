@@ -1,9 +1,9 @@
 //! How parameters follow their gradients: rules, and the numbers that a step is fed for them.
 
-use forebay_base::kernel::quantization::QUANTIZATION_BLOCK;
-use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 #[cfg(doc)]
 use forebay_base::Kernel;
+use forebay_base::kernel::quantization::QUANTIZATION_BLOCK;
+use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 
 /// How parameters follow their gradients.
 ///

@@ -27,9 +27,9 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
             match graph.find(name).filter(|&id| outputs.contains(&id) || graph.producer(id).is_some()) {
                 Some(value) => Ok(value),
                 None => request(format!(
-                "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
-                names()
-            )),
+                    "the loss takes '{name}', but no operator of the model gives a value of this name; the outputs are {}",
+                    names()
+                )),
             }
         }
         (None, &[output]) => Ok(output),

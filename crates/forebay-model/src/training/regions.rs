@@ -1,11 +1,11 @@
 //! Losses of regions: Dice and Tversky compare the shares of classes with labels, summed over all places.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::formula::Formula;
 use super::loss::{Region, Shares};
-use super::term::{require_weights, Term};
+use super::term::{Term, require_weights};
 use crate::error::ModelError;
 use crate::graph::{TensorType, ValueId};
 

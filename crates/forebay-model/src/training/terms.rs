@@ -1,7 +1,7 @@
 //! Losses of more outputs, which are added to the first: deep supervision, several tasks, a penalty that the model computes.
 
-use forebay_base::kernel::UnaryOp;
 use forebay_base::Tensor;
+use forebay_base::kernel::UnaryOp;
 
 use super::formula::Formula;
 use super::loss::Loss;

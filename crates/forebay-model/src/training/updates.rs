@@ -3,8 +3,8 @@
 //! The last node of each new value takes the old one's place (`lower/update.rs`). So an average old weight + new (1 - weight) is
 //! written as old + (new - old) (1 - weight), and a step as the parameter minus all that leaves it.
 
-use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::formula::Formula;
 use super::optimizer::Optimizer;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::recomputation::Counted;
-use super::windows::{chosen, Best, Step, Window};
+use super::windows::{Best, Step, Window, chosen};
 use super::{CopyDirection, Passages};
 
 /// A step is divided at this many places at most where both directions count together.

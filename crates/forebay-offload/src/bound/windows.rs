@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::gaps::{gaps, BlockGap};
-use super::overlap::{before, Cover, Overlap, Stall};
+use super::gaps::{BlockGap, gaps};
+use super::overlap::{Cover, Overlap, Stall, before};
 use super::{CopyDirection, Position, Prices, Problem};
 
 /// A stretch of the step within which bytes certainly cross one way.
@@ -24,11 +24,7 @@ pub(super) struct Window {
 
 impl Window {
     pub fn direction(&self) -> CopyDirection {
-        if self.other < self.peak {
-            CopyDirection::Out
-        } else {
-            CopyDirection::Back
-        }
+        if self.other < self.peak { CopyDirection::Out } else { CopyDirection::Back }
     }
 
     /// The positions between both ends.
@@ -226,11 +222,7 @@ impl<'a> Step<'a> {
         let disk_ns = self.problem.disk.of(direction).ns(window.disk_bytes);
         let hidden_ns = before(&self.elapsed_ns, inside.end) - before(&self.elapsed_ns, inside.start);
         let by_disk = (disk_ns - hidden_ns - window.ends_ns, disk_ns / window.disk_bytes, 1.0);
-        if by_disk.0 > by_link.0 {
-            by_disk
-        } else {
-            by_link
-        }
+        if by_disk.0 > by_link.0 { by_disk } else { by_link }
     }
 
     /// How many windows there are at most.

@@ -1,8 +1,8 @@
 //! Workers: what launches, copies and what runs again take of the machine's workers, added up.
 
+use super::CopyDirection;
 use super::recomputation::Counted;
 use super::windows::Step;
-use super::CopyDirection;
 
 impl Step<'_> {
     /// What a step that is cut open before a position takes longer because workers have to copy.
@@ -23,7 +23,7 @@ impl Step<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{problem, Workers};
+    use super::super::{Workers, problem};
     use crate::workload::{Kernel, Machine, Tensor, Workload};
 
     /// A tensor of 100 bytes makes room for a kernel that needs all memory. Copies have a kernel's time for either way.

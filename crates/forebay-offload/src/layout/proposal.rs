@@ -3,8 +3,8 @@
 //! The first bytes to leave are the last to return: each move's absence encloses those of the moves after it. So what earlier
 //! moves take off the pressure counts for every later one, and moving stops where the enclosed slots have no pressure left.
 
-use crate::layout::extremes::greatest;
 use crate::layout::Layout;
+use crate::layout::extremes::greatest;
 use crate::reuse_gaps::{ReuseGap, Version};
 use crate::schedule::MemorySpace;
 

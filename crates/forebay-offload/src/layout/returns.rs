@@ -120,11 +120,7 @@ impl<'l, 'w> Returns<'l, 'w> {
     fn room_in(&self, slot: usize, place: MemorySpace) -> u64 {
         let slot = slot % self.loads.len();
         let left = |load: usize| self.capacities[slot][load].saturating_sub(self.loads[slot][load]);
-        if place == MemorySpace::Ssd {
-            left(1).min(left(3))
-        } else {
-            left(1)
-        }
+        if place == MemorySpace::Ssd { left(1).min(left(3)) } else { left(1) }
     }
 
     fn refresh(&mut self, slot: usize) {

@@ -13,9 +13,9 @@ mod moves;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use crate::layout::Layout;
 use crate::layout::extremes::greatest_of_blocks;
 use crate::layout::free::Free;
-use crate::layout::Layout;
 use crate::tuning::{BUSY_PARTS, LAPS};
 
 /// What a sweep came to.

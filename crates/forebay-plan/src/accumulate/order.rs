@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use forebay_model::program::{Buffer, BufferId, Program, ProgramLaunch};
 
-use super::{positions, Placed};
-use crate::dependences::{ordered_by, Dependences};
+use super::{Placed, positions};
+use crate::dependences::{Dependences, ordered_by};
 use crate::liveness::liveness;
 
 /// The launches in the order of their parts, as far as what they need allows. The counts that gradients of losses need come first.

@@ -6,7 +6,7 @@ use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
-use crate::partition::{uncounted_loss, LOSS_GRADIENT_READS};
+use crate::partition::{LOSS_GRADIENT_READS, uncounted_loss};
 
 /// What says how many positions the mean of a loss counts, if its gradient reads it.
 pub(super) fn counts(launch: &ProgramLaunch) -> Option<&Operand> {

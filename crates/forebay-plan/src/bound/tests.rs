@@ -4,19 +4,19 @@ use crate::alias::alias;
 use crate::arena::arena;
 use crate::backing_stores::backing_stores;
 use crate::bound::{bound_of, problem};
-use crate::cost::{estimate, Costs};
-use crate::emit::{emit, Decisions, COMPUTE};
-use crate::liveness::{liveness, Liveness};
+use crate::cost::{Costs, estimate};
+use crate::emit::{COMPUTE, Decisions, emit};
+use crate::liveness::{Liveness, liveness};
 use crate::loans::Loans;
 use crate::order::Ordered;
 use crate::parts::costs_of_parts;
-use crate::planner::{plan, PlanOptions};
-use crate::residency::{kinds, residency, Leaving, OccupancyLimit, Residency};
+use crate::planner::{PlanOptions, plan};
+use crate::residency::{Leaving, OccupancyLimit, Residency, kinds, residency};
 use crate::schedule::schedule;
 use crate::simulate::simulate;
 use crate::split::split_barriers;
-use crate::testing::{limits, random_training_program, Random};
-use crate::widen::{widen, Route};
+use crate::testing::{Random, limits, random_training_program};
+use crate::widen::{Route, widen};
 use forebay_model::program::Program;
 
 /// A plan that is no slower than this many times its bound leaves a wrong bound little room.

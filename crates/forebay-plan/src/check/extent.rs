@@ -2,7 +2,7 @@
 
 use forebay_model::program::Operand;
 
-use super::lines::{function, same_operand, writes, Line, Lines, Side, Work};
+use super::lines::{Line, Lines, Side, Work, function, same_operand, writes};
 use super::windows::{self, Range};
 
 /// What a part is of its whole.

@@ -15,7 +15,7 @@ use forebay_base::kernel::facts::{
 };
 use forebay_base::kernel::{Activation, ProductPart, Window};
 use forebay_base::tensor::packed_strides;
-use forebay_base::{sum_tree, Kernel, TensorDesc};
+use forebay_base::{Kernel, TensorDesc, sum_tree};
 use forebay_model::program::Operand;
 
 /// A kernel with its operands: a launch, or one of those that it becomes where it sums.
@@ -310,11 +310,7 @@ impl Lines {
     }
 
     fn line_of(&self, (is_ordered, index): (bool, usize)) -> &Line {
-        if is_ordered {
-            &self.ordered[index]
-        } else {
-            &self.others[index]
-        }
+        if is_ordered { &self.ordered[index] } else { &self.others[index] }
     }
 
     /// Whether a line's results are sums over it.
@@ -375,9 +371,10 @@ fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tre
     let goes_through =
         |inner: &Leaves, outer: &Leaves| inner.block == outer.block && outer.of_index == inner.of_index * size;
     if let ([first, ..], [above, ..]) = (inner, outer)
-        && goes_through(&first.leaves, &above.leaves) {
-            return vec![Tree { leaves: first.leaves, indices: size * outer_size }];
-        }
+        && goes_through(&first.leaves, &above.leaves)
+    {
+        return vec![Tree { leaves: first.leaves, indices: size * outer_size }];
+    }
     // A leaf that is all of the inner line is one of the outer.
     let is_cut = |tree: &&Tree| tree.leaves.block < size * tree.leaves.of_index;
     let outer = outer.iter().map(|tree| {

@@ -13,7 +13,7 @@ use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::extent::{self, Extent};
-use super::lines::{function, same_operand, Lines, Work};
+use super::lines::{Lines, Work, function, same_operand};
 use super::relaid::Relaid;
 use super::sums;
 use crate::divided::Partition;
@@ -54,9 +54,11 @@ fn step(program: &Program, partition: &Partition) -> Result<(), String> {
             (&part.kernel, &part.reads, &part.writes) == (&launch.kernel, &launch.reads, &launch.writes)
         };
         if let [(_, part)] = own[..]
-            && relaid.is_empty() && is_same(part) {
-                continue;
-            }
+            && relaid.is_empty()
+            && is_same(part)
+        {
+            continue;
+        }
         let whole = Work {
             kernel: launch.kernel.clone(),
             reads: launch.reads.iter().map(|operand| relaid.operand(operand)).collect(),

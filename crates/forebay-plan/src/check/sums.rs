@@ -13,7 +13,7 @@ use forebay_base::{ByteRange, Kernel};
 use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
 use super::extent::{self, Extent};
-use super::lines::{function, Lines, Work};
+use super::lines::{Lines, Work, function};
 
 /// A part, with its place in the program of parts.
 type Placed<'a> = (usize, &'a ProgramLaunch);

@@ -13,7 +13,7 @@ use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, P
 
 use super::sharding::Sharding;
 use super::shares::shares;
-use super::sharing::{images_of_writes, Shared, Sharing, State};
+use super::sharing::{Shared, Sharing, State, images_of_writes};
 use super::{Distributed, SharedWork};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
@@ -339,11 +339,7 @@ fn witnesses(rows: &[Rows]) -> Vec<Rows> {
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        gcd(b, a % b)
-    }
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The part of all rows that the process with the most of them has.

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
 use forebay_base::TensorDesc;
+use forebay_base::kernel::facts::{AxisRole, Dimension, OperandRef};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
 use super::sharing::Sliced;
@@ -22,11 +22,7 @@ const SLICE_BLOCKS: u64 = 4;
 
 /// Slices of parameters begin at multiples of this many elements.
 fn unit(block_elements: u64) -> u64 {
-    if block_elements > 1 {
-        (block_elements * SLICE_BLOCKS).next_multiple_of(SLICE_ELEMENTS)
-    } else {
-        SLICE_ELEMENTS
-    }
+    if block_elements > 1 { (block_elements * SLICE_BLOCKS).next_multiple_of(SLICE_ELEMENTS) } else { SLICE_ELEMENTS }
 }
 
 /// What is sharded of a program.

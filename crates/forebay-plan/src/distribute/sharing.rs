@@ -142,9 +142,10 @@ fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Option<u64> {
     let mut found = None;
     for operand in launch.reads.iter().chain(&launch.writes) {
         if let (State::Shared(Shared { images, .. }), _) = state(operand)
-            && *found.get_or_insert(images) != images {
-                return None;
-            }
+            && *found.get_or_insert(images) != images
+        {
+            return None;
+        }
     }
     // Of whole images, a launch may take some: those that it reads, or of a slice, those that it writes.
     let is_slice = matches!(launch.kernel, Kernel::Slice { .. });

@@ -5,7 +5,7 @@ use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, Program, ProgramLaunch};
 
-use super::{touch, uses, Uses};
+use super::{Uses, touch, uses};
 
 /// Leaves out additions of biases to products.
 pub(super) fn fuse_biases(program: &mut Program, removed: &mut [bool]) {
@@ -103,8 +103,8 @@ fn in_other_sizes(desc: &TensorDesc, sizes: &[u64]) -> Option<TensorDesc> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::kernel::UnaryOp;
     use forebay_base::DataType;
+    use forebay_base::kernel::UnaryOp;
     use forebay_model::program::{BufferId, Role};
     use forebay_testing::Random;
 

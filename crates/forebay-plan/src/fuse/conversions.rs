@@ -5,7 +5,7 @@ use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Operand, Program, ProgramLaunch};
 
-use super::{touch, uses, Uses};
+use super::{Uses, touch, uses};
 
 /// Leaves out the conversions that launches can do by themselves.
 pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {

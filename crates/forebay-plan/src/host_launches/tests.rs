@@ -8,8 +8,8 @@ use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::partition::partition;
 use crate::plan::Plan;
-use crate::planner::{plan, PlanOptions};
-use crate::testing::{limits, random_training_program, ProgramBuilder, Random};
+use crate::planner::{PlanOptions, plan};
+use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
 
 /// Copies of one plan that are changed, at most.
 const COPIES_CHANGED: usize = 8;

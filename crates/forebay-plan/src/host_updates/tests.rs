@@ -4,10 +4,10 @@ use forebay_base::{Command, Space};
 use forebay_model::program::{ProgramLaunch, Workspace};
 
 use super::*;
-use crate::cost::{estimate, Costs};
+use crate::cost::{Costs, estimate};
 use crate::plan::Plan;
-use crate::planner::{plan, PlanOptions};
-use crate::testing::{limits, random_training_program, Random};
+use crate::planner::{PlanOptions, plan};
+use crate::testing::{Random, limits, random_training_program};
 
 /// A training program that updates on the host, with workspace for some of its updates.
 fn program(seed: u64) -> Program {

@@ -10,7 +10,7 @@ use crate::cost::Costs;
 use crate::liveness::Liveness;
 use crate::residency::kinds;
 use crate::ways::LinkDirection;
-use forebay_offload::workload::{Kernel, Machine, Tensor, Workload, MOST_BYTES};
+use forebay_offload::workload::{Kernel, MOST_BYTES, Machine, Tensor, Workload};
 
 /// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
 pub(super) fn workload(

@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
     use crate::liveness::liveness;
-    use crate::testing::{random_training_program, Random};
+    use crate::testing::{Random, random_training_program};
 
     /// A chunk's bytes as they are found by looking at everyone who waits.
     struct Plain {

@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::Life;
 use crate::cost::Costs;
 use crate::liveness::Liveness;
-use crate::residency::{residency_of, Kind, Leaving, OccupancyLimit, Segment};
-use crate::widen::{widen, Route};
+use crate::residency::{Kind, Leaving, OccupancyLimit, Segment, residency_of};
+use crate::widen::{Route, widen};
 
 /// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
 const KEEP_PERCENT: u64 = 85;
@@ -95,11 +95,13 @@ impl Device {
         let mut said = Vec::new();
         for unit in units {
             self.left.retain(|&left| left != unit);
-            if self.resident.len() as u64 >= self.capacity && !self.resident.contains(&unit)
-                && let Some(victim) = self.left.pop_front() {
-                    self.resident.remove(&victim);
-                    said.push(Move::ToHost(victim));
-                }
+            if self.resident.len() as u64 >= self.capacity
+                && !self.resident.contains(&unit)
+                && let Some(victim) = self.left.pop_front()
+            {
+                self.resident.remove(&victim);
+                said.push(Move::ToHost(victim));
+            }
             self.resident.insert(unit);
             said.push(Move::ToDevice(unit));
         }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, MemoryId, Region};
 
-use super::{page, Move, Paging};
-use crate::cost::estimate;
-use crate::testing::{limits, random_training_program, Random};
+use super::{Move, Paging, page};
 use crate::PlanError;
+use crate::cost::estimate;
+use crate::testing::{Random, limits, random_training_program};
 
 fn units_of(paging: &Paging, region: Region) -> std::ops::Range<u64> {
     region.range.start / paging.unit_bytes..region.range.end.div_ceil(paging.unit_bytes)

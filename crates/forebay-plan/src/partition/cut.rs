@@ -10,7 +10,7 @@ use forebay_base::kernel::{Activation, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-use super::rows::{aligned_rows, rows_of, slice_of, Cut, Rows};
+use super::rows::{Cut, Rows, aligned_rows, rows_of, slice_of};
 use super::window;
 
 /// The axes along which launches are cut, the first that can be: images; of a single image, rows of the first spatial

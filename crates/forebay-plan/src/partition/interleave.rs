@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay_base::kernel::KernelKind;
 use forebay_base::ByteRange;
+use forebay_base::kernel::KernelKind;
 use forebay_model::program::{BufferId, ProgramLaunch};
 
 use crate::dependences::ordered_by;

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use forebay_base::kernel::facts::ByRows;
 use forebay_base::kernel::Summing;
+use forebay_base::kernel::facts::ByRows;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{DataType, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};

@@ -1,7 +1,7 @@
 //! Rows: the part of an operand that lies at some indices of one axis.
 
-use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::TensorDesc;
+use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_model::program::Operand;
 
 /// How a launch is cut: along which of its dimensions, and where.

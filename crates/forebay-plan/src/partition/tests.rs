@@ -1,5 +1,5 @@
-use forebay_base::kernel::ReduceOp;
 use forebay_base::Kernel;
+use forebay_base::kernel::ReduceOp;
 
 use super::*;
 use crate::check::check_parts;

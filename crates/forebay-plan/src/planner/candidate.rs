@@ -7,7 +7,7 @@ use crate::alias::alias;
 use crate::cost::Costs;
 use crate::early_updates::updates_early;
 use crate::error::PlanError;
-use crate::liveness::{liveness, Liveness};
+use crate::liveness::{Liveness, liveness};
 use crate::order::{LaunchOrder, Ordered};
 
 /// A program in one order, with outputs in the place of inputs that die.

@@ -5,11 +5,11 @@ use forebay_model::program::Program;
 
 use crate::cost::Costs;
 use crate::order::Ordered;
-use crate::parts::{costs_of_parts, Parts};
+use crate::parts::{Parts, costs_of_parts};
 use crate::tuning::CUT_DIVISORS;
 
-use super::candidate::{minimum_budget, Candidate};
 use super::Planner;
+use super::candidate::{Candidate, minimum_budget};
 
 /// A program with launches in parts, ready to be planned.
 pub(super) struct Cutting {

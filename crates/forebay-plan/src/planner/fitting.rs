@@ -4,7 +4,7 @@
 //! Room is given away a little smaller then, at the launches where something found no place and nowhere else, until all have
 //! one.
 
-use crate::arena::{arena_or_lack, boundless, Looks};
+use crate::arena::{Looks, arena_or_lack, boundless};
 use crate::backing_stores::BackingStores;
 use crate::error::PlanError;
 use crate::liveness::Liveness;
@@ -16,27 +16,19 @@ use crate::tuning::{
 use forebay_offload::parallel;
 use forebay_offload::share_search::ShareSearch;
 
-use super::candidate::{split, Candidate};
+use super::candidate::{Candidate, split};
 use super::work::WORK_OF_LAUNCH;
 use super::{Filled, Planner};
 
 impl Planner<'_> {
     /// Shares of the capacity that are tried for what is kept.
     pub(super) fn keep_shares(&self) -> ShareSearch {
-        if self.cut {
-            KEEP_SHARES_OF_PARTS
-        } else {
-            KEEP_SHARES
-        }
+        if self.cut { KEEP_SHARES_OF_PARTS } else { KEEP_SHARES }
     }
 
     /// What may have one base. Overlapping parts would else tie whole buffers together.
     pub(super) fn joined_bytes(&self, keep_bytes: u64) -> u64 {
-        if self.cut {
-            keep_bytes / JOINED
-        } else {
-            u64::MAX
-        }
+        if self.cut { keep_bytes / JOINED } else { u64::MAX }
     }
 
     /// Tries these shares of the capacity for what is kept; the fastest plan, if any has a placement and is better than
@@ -162,7 +154,7 @@ mod tests {
     use crate::cost::estimate;
     use crate::order::Ordered;
     use crate::planner::work::Work;
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::testing::{Random, limits, random_training_program};
 
     #[test]
     fn memory_is_taken_away_until_all_intervals_have_a_place() {

@@ -7,8 +7,8 @@ use forebay_model::program::Program;
 use crate::alias::{alias, alias_in_any_order};
 use crate::dependences::Dependences;
 use crate::error::PlanError;
-use crate::liveness::{liveness, Liveness};
-use crate::order::{group_up_to, Choice, Grouping, Ordered};
+use crate::liveness::{Liveness, liveness};
+use crate::order::{Choice, Grouping, Ordered, group_up_to};
 use crate::plan::Plan;
 use crate::tuning;
 

@@ -6,10 +6,10 @@ use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 
-use super::{plan, PlanOptions};
+use super::{PlanOptions, plan};
 use crate::cost::estimate;
 use crate::plan::Plan;
-use crate::testing::{limits, ProgramBuilder};
+use crate::testing::{ProgramBuilder, limits};
 
 /// More than ten times what any of these takes without optimisation.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,20 +5,20 @@ use std::ops::Range;
 
 use forebay_model::program::Role;
 
-use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk, HOST_ALIGNMENT_BYTES};
+use crate::backing_stores::{HOST_ALIGNMENT_BYTES, HostLimit, OnDisk, bytes_in_model_files};
 use crate::error::PlanError;
 use crate::liveness::liveness;
 use crate::order::Ordered;
 use crate::plan::Plan;
-use crate::rematerialize::{rematerialize, Pool, Rematerialized};
+use crate::rematerialize::{Pool, Rematerialized, rematerialize};
 use crate::tuning::{
-    MODEL_FILES_ATTEMPTS, MODEL_FILES_LEAST_PARTS, MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_STEPS, MODEL_FILES_STEP_PARTS,
+    MODEL_FILES_ATTEMPTS, MODEL_FILES_LEAST_PARTS, MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_STEP_PARTS, MODEL_FILES_STEPS,
     MODEL_FILES_WORTH_PARTS, ONE_POOL_ATTEMPTS, ONE_POOL_CUT_PARTS, ONE_POOL_LEAST_ROUNDS,
 };
 
-use super::candidate::{minimum_budget, Candidate};
+use super::candidate::{Candidate, minimum_budget};
 use super::cutting::Cutting;
-use super::{with_bound, PlanOptions, Planner, UNLIMITED};
+use super::{PlanOptions, Planner, UNLIMITED, with_bound};
 
 /// What was found within a capacity.
 enum Found {
@@ -179,9 +179,10 @@ impl Planner<'_> {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
             let least_bytes = found.peak_bytes.max(minimum_budget(&recomputing, self.limits).0);
             if least_bytes <= capacity_bytes
-                && let Some(plan) = within(&recomputing, capacity_bytes)? {
-                    return Ok(Ok((plan, recomputing)));
-                }
+                && let Some(plan) = within(&recomputing, capacity_bytes)?
+            {
+                return Ok(Ok((plan, recomputing)));
+            }
             attempts += 1;
             if least_bytes > capacity_bytes || limit_bytes == 0 || attempts == MODEL_FILES_ATTEMPTS {
                 break (least_bytes, recomputing);
@@ -266,8 +267,8 @@ fn rounded_down(bytes: u64) -> u64 {
 mod tests {
     use crate::cost::estimate;
     use crate::error::PlanError;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, training_program, with_constants_in_file, Random};
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{Random, limits, random_training_program, training_program, with_constants_in_file};
     use forebay_model::program::{Program, Role};
 
     #[test]

@@ -1,15 +1,15 @@
 //! Plans whose residency and repeats are decided together ([`crate::joint_offload`]).
 
-use crate::backing_stores::{backing_stores, BackingStores, OnDisk};
+use crate::backing_stores::{BackingStores, OnDisk, backing_stores};
 use crate::error::PlanError;
-use crate::joint_offload::{joint_residency, with_recomputation, JointLimits};
-use crate::liveness::{liveness, Liveness};
+use crate::joint_offload::{JointLimits, joint_residency, with_recomputation};
+use crate::liveness::{Liveness, liveness};
 use crate::order::Ordered;
 use crate::residency::{OccupancyLimit, Residency};
 use crate::tuning::{FILL_SHARES, FUTILE_MAX, HOST_ROUNDS, REMATERIALIZED_SHARES, WORTHWHILE};
 use forebay_offload::parallel;
 
-use super::candidate::{split, Candidate};
+use super::candidate::{Candidate, split};
 use super::fitting::bytes_of_share;
 use super::{Filled, Planner, UNLIMITED};
 
@@ -170,8 +170,8 @@ mod tests {
     use forebay_base::Command;
 
     use crate::cost::estimate;
-    use crate::planner::{plan, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::planner::{PlanOptions, plan};
+    use crate::testing::{Random, limits, random_training_program};
 
     #[test]
     fn plans_for_slow_links_are_checked_run_launches_again_and_keep_the_bound() {

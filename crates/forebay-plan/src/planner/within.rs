@@ -1,7 +1,7 @@
 //! The fastest plan within a budget: launches whole or in parts, in their own order, with early updates or with few barriers;
 //! what moves, moves gap by gap, or all together with what is computed again.
 
-use crate::backing_stores::{bytes_in_model_files, HostLimit, OnDisk};
+use crate::backing_stores::{HostLimit, OnDisk, bytes_in_model_files};
 use crate::emit::COMPUTE;
 use crate::error::PlanError;
 use crate::plan::Plan;
@@ -11,9 +11,9 @@ use crate::tuning::{SEARCH_WORK_BY_GAP, SLOW, SLOW_ENOUGH_TO_CUT};
 use forebay_model::program::Program;
 use forebay_offload::share_search::ShareSearch;
 
-use super::candidate::{split, Candidate, Orders};
+use super::candidate::{Candidate, Orders, split};
 use super::cutting::Cutting;
-use super::{with_bound, Filled, PlanOptions, Planner};
+use super::{Filled, PlanOptions, Planner, with_bound};
 
 /// Whether a plan needs less beyond the host budget than another, or as much and is faster.
 fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool {

@@ -55,8 +55,8 @@ impl Work<'_> {
 mod tests {
     use super::*;
     use crate::cost::estimate;
-    use crate::planner::{plan, plan_unless_stopped, PlanOptions};
-    use crate::testing::{limits, random_training_program, Random};
+    use crate::planner::{PlanOptions, plan, plan_unless_stopped};
+    use crate::testing::{Random, limits, random_training_program};
 
     #[test]
     fn a_search_that_is_stopped_has_a_checked_plan_within_the_budget() {

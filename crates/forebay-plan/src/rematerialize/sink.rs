@@ -98,9 +98,9 @@ mod tests {
     use super::*;
     use crate::cost::estimate;
     use crate::liveness::liveness;
-    use crate::testing::{limits, random_training_program, ProgramBuilder, Random};
-    use forebay_base::kernel::UnaryOp;
+    use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
     use forebay_base::Kernel;
+    use forebay_base::kernel::UnaryOp;
 
     #[test]
     fn what_takes_bytes_runs_later_and_what_it_reads_may_change_only_afterwards() {

@@ -78,11 +78,7 @@ impl<'a> Step<'a> {
     pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs, reads_files: bool) -> Step<'a> {
         let device_bytes = |chunk: &Chunk| {
             let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
-            if is_on_host {
-                0
-            } else {
-                chunk.device_bytes() as i64
-            }
+            if is_on_host { 0 } else { chunk.device_bytes() as i64 }
         };
         let mut items: Vec<Item> = (0..live.launch_count).map(|_| Item::default()).collect();
         let mut contents = Vec::new();

@@ -13,9 +13,9 @@ use forebay_base::{Command, EventId, StreamId};
 use forebay_queue::bounded::BoundedScheduler;
 use forebay_testing::Random;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{thread, Config, Runner};
+use shuttle::{Config, Runner, thread};
 
-use bench::{barrier, record, wait, work, Bench, EVENT};
+use bench::{Bench, EVENT, barrier, record, wait, work};
 
 /// Explores every schedule with at most `delays_max` delays.
 fn explore(name: &str, delays_max: usize, case: impl Fn() + Send + Sync + 'static) {
@@ -287,5 +287,7 @@ fn random_programs_keep_the_contract() {
             }
         });
     }
-    println!("| {PROGRAMS} random programs, up to 3 streams and 2 workers, every fourth fails (3 threads) | random | {schedules} |");
+    println!(
+        "| {PROGRAMS} random programs, up to 3 streams and 2 workers, every fourth fails (3 threads) | random | {schedules} |"
+    );
 }

@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId, SegmentId};
 use forebay_memory::History;
+use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId, SegmentId};
 
 use super::timeline::{Agent, QueueId, Timelines};
 

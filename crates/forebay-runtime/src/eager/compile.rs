@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::graph::Dimension;
 use forebay_model::program::{BufferId, Program, Role};
-use forebay_model::{infer, lower, Graph, Node, Operation};
+use forebay_model::{Graph, Node, Operation, infer, lower};
 
 use super::compiled::{Compiled, Constant, Slot};
 use super::context::Context;

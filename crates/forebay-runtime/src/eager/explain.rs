@@ -1,8 +1,8 @@
 //! What a context says about its memory: numbers, every block with its owner and stream, and who had which bytes when.
 
-use forebay_memory::allocator::{AllocatorStatistics, BlockState, PoolId, Snapshot};
 use forebay_memory::History;
-use serde_json::{json, Value};
+use forebay_memory::allocator::{AllocatorStatistics, BlockState, PoolId, Snapshot};
+use serde_json::{Value, json};
 
 use super::block_lifetimes::pool;
 use super::context::Context;

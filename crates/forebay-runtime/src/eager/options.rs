@@ -2,7 +2,7 @@
 
 use forebay_base::Limits;
 
-use super::store::{StoreOptions, ALIGNMENT_BYTES};
+use super::store::{ALIGNMENT_BYTES, StoreOptions};
 use crate::error::RuntimeError;
 
 /// The most bytes of host blocks that copies between the host's arrays and the device go through.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use forebay_sync::race::{check_trace, HostAction, RaceReport, TraceEntry, Violation};
+use forebay_sync::race::{HostAction, RaceReport, TraceEntry, Violation, check_trace};
 
 use super::batch::Batch;
 

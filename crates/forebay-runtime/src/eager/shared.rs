@@ -10,8 +10,8 @@ use forebay_device::{Device, DeviceError, IndexFault};
 use forebay_memory::allocator::BlockId;
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Mutex, MutexGuard, PoisonError};
-use forebay_sync::race::HostAction;
 use forebay_sync::Tracker;
+use forebay_sync::race::HostAction;
 
 use super::batch::Batch;
 use super::block_lifetimes::Relief;

@@ -103,11 +103,7 @@ impl Stream {
     /// # Errors
     /// Where `context` is not the stream's.
     pub(super) fn check_context(&self, context: &Context, what: &'static str) -> Result<(), RuntimeError> {
-        if self.context.is(context) {
-            Ok(())
-        } else {
-            Err(RuntimeError::OtherContext { what })
-        }
+        if self.context.is(context) { Ok(()) } else { Err(RuntimeError::OtherContext { what }) }
     }
 }
 

@@ -6,10 +6,10 @@ use forebay_base::DataType;
 use forebay_device::null::{NullDevice, NullProfile};
 use forebay_memory::eviction::{Advice, Location, Policy};
 use forebay_model::Tensor;
-use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory};
 use forebay_runtime::RuntimeError;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory};
 
-use super::{bytes, filled, host, options, recording, POLICIES, UNIT_BYTES};
+use super::{POLICIES, UNIT_BYTES, bytes, filled, host, options, recording};
 
 #[test]
 fn prefetches_come_early_and_can_be_recalled() {

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_base::{Command, DataType};
+use forebay_device::Device;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::Device;
 use forebay_memory::eviction::{Advice, Location, Policy};
+use forebay_runtime::RuntimeError;
 use forebay_runtime::eager::{
     Context, ContextOptions, DeviceTensor, ManagedBuffer, ManagedMemory, ManagedOptions, Stream,
 };
-use forebay_runtime::RuntimeError;
 use forebay_testing::Random;
 
 const UNIT_BYTES: u64 = 64 << 10;

@@ -13,7 +13,7 @@ use forebay_model::Tensor;
 use forebay_queue::bounded::BoundedScheduler;
 use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor, Stream};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{thread, Config, Runner};
+use shuttle::{Config, Runner, thread};
 
 use device::{ModelDevice, TILE_BYTES};
 

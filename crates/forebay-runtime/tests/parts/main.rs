@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_base::{DataType, TensorDesc};
-use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::Device;
+use forebay_device::host::{HostDevice, HostOptions};
 use forebay_model::program::{NamedOperand, Program, ProgramLaunch};
 use forebay_model::training::Optimizer;
 use forebay_plan::cost::estimate;
-use forebay_plan::{plan, PlanOptions};
+use forebay_plan::{PlanOptions, plan};
 use forebay_runtime::Executor;
 use forebay_testing::Random;
 
-use mutation::{mutate, Tried};
+use mutation::{Tried, mutate};
 use programs::{attention, product, program, sequence};
 
 fn bytes_of_floats(random: &mut Random, count: u64) -> Vec<u8> {

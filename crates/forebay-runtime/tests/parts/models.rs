@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use forebay_model::program::Program;
-use forebay_model::training::{training_graph, Loss, Optimizer, TrainingOptions};
-use forebay_model::{infer, lower, onnx, Graph};
-use forebay_testing::onnx::builder::{GraphBuilder, FLOAT};
+use forebay_model::training::{Loss, Optimizer, TrainingOptions, training_graph};
+use forebay_model::{Graph, infer, lower, onnx};
+use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
 const SGD: Optimizer = Optimizer::Sgd { learning_rate: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
 const ADAM: Optimizer = Optimizer::Adam {

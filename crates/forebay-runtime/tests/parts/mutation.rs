@@ -218,12 +218,13 @@ fn change_launch(name: &str, program: &Program, cut: &Partition, source: usize, 
         // Sums are added once both are there; pieces of an addition come in any order.
         let is_piece = |index: usize| sum_of(&cut.program.launches[index]) == sum_of(part);
         if let Some(&before) = number.checked_sub(1).map(|before| &parts[before]).filter(|_| is_addition(part))
-            && !is_piece(before) {
-                let mut exchanged = cut.clone();
-                exchanged.program.launches.swap(before, index);
-                objects("it comes before what it adds", index, &exchanged);
-                tried.changes += 1;
-            }
+            && !is_piece(before)
+        {
+            let mut exchanged = cut.clone();
+            exchanged.program.launches.swap(before, index);
+            objects("it comes before what it adds", index, &exchanged);
+            tried.changes += 1;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::order::{Access, Order};
 use crate::program::{EventName, Operator, Program, Step, StreamName, Synchronization, TensorName};
-use crate::reference::{evaluate, Array, Reference};
+use crate::reference::{Array, Reference, evaluate};
 use forebay_testing::Random;
 
 /// What programs are like.

@@ -10,21 +10,21 @@ mod program;
 mod reference;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use forebay_base::{ByteRange, Command, MemoryId, Region};
+use forebay_device::Device;
 use forebay_device::chaos::ChaosDevice;
 use forebay_device::host::{HostDevice, HostOptions};
-use forebay_device::Device;
-use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
 use forebay_runtime::RuntimeError;
+use forebay_runtime::eager::{Context, ContextOptions, DeviceTensor};
 use forebay_sync::physical::{PhysicalBytes, PhysicalMemory};
-use forebay_sync::race::{check_trace, Hazard, HostAction, Race, TraceEntry, Violation};
+use forebay_sync::race::{Hazard, HostAction, Race, TraceEntry, Violation, check_trace};
 use forebay_testing::Random;
 
-use generator::{generate, Recipe};
-use interleavings::{explore, Bytes, Precedence, Uses};
+use generator::{Recipe, generate};
+use interleavings::{Bytes, Precedence, Uses, explore};
 use patient::PatientDevice;
 use player::Player;
 use program::{Operator, Program, Step};

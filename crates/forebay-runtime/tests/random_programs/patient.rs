@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use forebay_base::EventId;
 use forebay_device::null::{NullDevice, NullProfile};
-use forebay_device::{forward, Device, DeviceError};
+use forebay_device::{Device, DeviceError, forward};
 
 /// A null device whose events fire when they are waited for.
 pub struct PatientDevice {

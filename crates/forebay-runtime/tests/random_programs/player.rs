@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use forebay_base::DataType;
 use forebay_model::Tensor;
-use forebay_runtime::eager::{Context, DeviceTensor, Event, Stream};
 use forebay_runtime::RuntimeError;
+use forebay_runtime::eager::{Context, DeviceTensor, Event, Stream};
 
 use crate::program::{EventName, Operator, Step, StreamName, Synchronization, TensorName};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use forebay_base::ByteRange;
 
 use super::order::{Moment, Order};
-use super::uses::{joined, Uses};
+use super::uses::{Uses, joined};
 use super::violation::Hazard;
 use crate::physical::{PhysicalBytes, PhysicalMemory};
 

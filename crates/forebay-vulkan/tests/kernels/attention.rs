@@ -3,7 +3,7 @@
 use forebay_base::kernel::AttentionOptions;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed};
 
 /// Numbers between -1 and 1.
 fn tensor(random: &mut Random, desc: &TensorDesc) -> Tensor {

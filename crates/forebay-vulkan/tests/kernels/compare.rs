@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use forebay_base::{rounded_to_odd, Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc};
+use forebay_base::{Binding, Command, DataType, Kernel, Launch, Region, StreamId, TensorDesc, rounded_to_odd};
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, DeviceError};
-use forebay_testing::parts::skipped;
 pub use forebay_testing::Random;
+use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions};
 use half::{bf16, f16};
 

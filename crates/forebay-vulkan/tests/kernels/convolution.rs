@@ -1,10 +1,10 @@
 //! Convolutions in all three directions.
 
-use forebay_base::kernel::{reduction_block, Activation, BinaryOp, Convolution, Window};
-use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::kernel::{Activation, BinaryOp, Convolution, Window, reduction_block};
+use forebay_base::sum_tree::{PartialSums, nodes_of};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, rounding, run, strided, vulkan, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed, rounding, run, strided, vulkan};
 use crate::elementwise::applied;
 use crate::spatial::{layout, sliding};
 use crate::sums::apply;

@@ -3,8 +3,8 @@
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
-use crate::layout::{read, written, ALL};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed};
+use crate::layout::{ALL, read, written};
 
 const REAL_OPS: [UnaryOp; 34] = [
     UnaryOp::Relu,

@@ -1,10 +1,10 @@
 //! Products and convolutions of 8-bit integers: sums are the same integers, and so are quantised results.
 
+use forebay_base::DataType::{self, Float32, Int8, Int32, UInt8};
 use forebay_base::kernel::Convolution;
-use forebay_base::DataType::{self, Float32, Int32, Int8, UInt8};
 use forebay_base::{Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, strided, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 use crate::spatial;
 
 fn byte_type(random: &mut Random) -> DataType {

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, TensorDesc};
 
-use crate::compare::{packed, strided, Random};
+use crate::compare::{Random, packed, strided};
 
 /// Every data type that shaders convert.
 pub const ALL: [DataType; 13] = DataType::NOT_NARROW;

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, Random, RandomTensors};
+use crate::compare::{Random, RandomTensors, compare, packed};
 
 #[test]
 fn windows_of_all_sizes_agree_with_the_host() {

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Summing;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, strided, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 
 /// Logits and labels that fit, some of which are to be ignored, or are no class.
 fn logits_and_labels(random: &mut Random, desc: &TensorDesc, axis: usize, strange: bool) -> [Tensor; 2] {

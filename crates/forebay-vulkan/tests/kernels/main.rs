@@ -22,7 +22,7 @@ mod scan;
 mod spatial;
 mod sums;
 
-use compare::{check, host, packed, strided, Random, RandomTensors};
+use compare::{Random, RandomTensors, check, host, packed, strided};
 use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::{DataType, Kernel};
 

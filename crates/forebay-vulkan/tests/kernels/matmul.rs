@@ -1,11 +1,11 @@
 //! Matrix products.
 
-use forebay_base::kernel::{Activation, BinaryOp, ProductPart, PRODUCT_TERMS};
-use forebay_base::{sum_tree, DataType, Kernel};
+use forebay_base::kernel::{Activation, BinaryOp, PRODUCT_TERMS, ProductPart};
+use forebay_base::{DataType, Kernel, sum_tree};
 
 use half::{bf16, f16};
 
-use crate::compare::{self, compare, element, packed, rounding, strided, vulkan, Random, RandomTensors, Tensor};
+use crate::compare::{self, Random, RandomTensors, Tensor, compare, element, packed, rounding, strided, vulkan};
 use crate::elementwise::applied;
 use crate::sums::{apply, same};
 

@@ -3,8 +3,8 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, strided, Random, RandomTensors};
-use crate::layout::{read, written, ALL};
+use crate::compare::{Random, RandomTensors, compare, packed, strided};
+use crate::layout::{ALL, read, written};
 
 /// Types of elements of 4, 8, 2 and 1 bytes.
 const TYPES: [DataType; 5] = [DataType::Float32, DataType::Float64, DataType::Float16, DataType::Int8, DataType::Int64];

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, strided, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 
 const EPSILON: f32 = 1e-3;
 
@@ -46,11 +46,7 @@ pub fn variances(random: &mut Random, channel: &TensorDesc) -> Tensor {
 }
 
 fn tolerance(data_type: DataType) -> f64 {
-    if data_type == DataType::Float64 {
-        1e-12
-    } else {
-        4e-6
-    }
+    if data_type == DataType::Float64 { 1e-12 } else { 4e-6 }
 }
 
 fn check_batch(seed: u64, x: &TensorDesc, dy: &TensorDesc, activation: Activation) {

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, Random, RandomTensors};
+use crate::compare::{Random, RandomTensors, compare, packed};
 
 /// Hyperparameters as an operand.
 fn given(elements: &[f32]) -> (TensorDesc, Vec<f64>) {

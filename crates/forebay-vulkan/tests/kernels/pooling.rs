@@ -3,8 +3,8 @@
 use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, Random, RandomTensors};
-use crate::spatial::{layout, sliding, Sliding};
+use crate::compare::{Random, RandomTensors, compare, packed};
+use crate::spatial::{Sliding, layout, sliding};
 
 const OPERATIONS: [PoolOp; 3] =
     [PoolOp::Max, PoolOp::Average { count_include_pad: true }, PoolOp::Average { count_include_pad: false }];

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed};
 
 const CELLS: [RecurrentCell; 5] = [
     RecurrentCell::Lstm { couples_forget: false },

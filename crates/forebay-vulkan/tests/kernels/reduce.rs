@@ -3,7 +3,7 @@
 use forebay_base::kernel::ReduceOp;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{compare, packed, strided, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed, strided};
 
 const OPS: [ReduceOp; 8] = [
     ReduceOp::Sum,
@@ -19,11 +19,7 @@ const OPS: [ReduceOp; 8] = [
 /// Sums are compensated: what remains is the rounding of terms and of results, next to the largest partial sum.
 fn tolerance(x: &Tensor, outputs: u64) -> f64 {
     let magnitude = x.1.iter().map(|x| x * x + x.abs()).sum::<f64>() / outputs as f64;
-    if x.0.data_type().is_float() {
-        2e-7 * (1.0 + magnitude)
-    } else {
-        0.0
-    }
+    if x.0.data_type().is_float() { 2e-7 * (1.0 + magnitude) } else { 0.0 }
 }
 
 fn check(seed: u64, op: ReduceOp, axes: &[usize], x: &Tensor) {

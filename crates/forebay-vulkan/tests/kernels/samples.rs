@@ -4,7 +4,7 @@ use forebay_base::kernel::samples::{self, Sample};
 use forebay_base::kernel::{AdamHyperparameters, KernelKind, SgdHyperparameters, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{check, compare, packed, portable, rounding, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, check, compare, packed, portable, rounding};
 
 /// Values for an operand: positive numbers, which variances and logarithms need, and integers that are labels and indices of every
 /// sample.

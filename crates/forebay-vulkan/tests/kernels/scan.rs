@@ -3,7 +3,7 @@
 use forebay_base::kernel::{ScanOp, ScatterOp};
 use forebay_base::{DataType, Kernel};
 
-use crate::compare::{compare, packed, Random, RandomTensors, Tensor};
+use crate::compare::{Random, RandomTensors, Tensor, compare, packed};
 use crate::spatial::sliding;
 
 #[test]

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Window;
 use forebay_base::{DataType, TensorDesc};
 
-use crate::compare::{packed, strided, Random};
+use crate::compare::{Random, packed, strided};
 
 /// A window, and the spatial sizes that it looks at and from.
 pub struct Sliding {

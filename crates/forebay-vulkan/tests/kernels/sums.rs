@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use forebay_base::kernel::facts::{Dimension, Leaves, OperandRef};
 use forebay_base::kernel::{Activation, ReduceOp, Summing};
-use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::sum_tree::{PartialSums, nodes_of};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use crate::compare::{self, compare, element, packed, strided, vulkan, Machine, Random, RandomTensors, Tensor};
-use crate::normalization::{layouts, row_by_row, variances, SHAPES};
+use crate::compare::{self, Machine, Random, RandomTensors, Tensor, compare, element, packed, strided, vulkan};
+use crate::normalization::{SHAPES, layouts, row_by_row, variances};
 
 const EPSILON: f32 = 1e-3;
 

@@ -15,7 +15,7 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{batch, brain, training, Failure};
+use common::{Failure, batch, brain, training};
 use forebay::{MemoryMode, MemorySize, Model, StepReport, Trainer, TrainerOptions};
 use forebay_bench_record::{Cell, Column, Record, Table};
 

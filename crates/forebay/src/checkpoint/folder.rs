@@ -8,7 +8,7 @@ use forebay_files::temporary::SUFFIX;
 use forebay_model::TensorType;
 use serde_json::Value;
 
-use super::{manifest_text, read_content, tensor_file, Checkpoint, Content, MANIFEST};
+use super::{Checkpoint, Content, MANIFEST, manifest_text, read_content, tensor_file};
 use crate::error::Error;
 use crate::files::{self, FolderLock, LockError};
 use crate::pieces::{Give, Take};

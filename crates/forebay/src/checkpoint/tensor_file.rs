@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::DataType;
-use forebay_model::tensor::{Contents, FileRange, SourceFile};
 use forebay_model::TensorType;
+use forebay_model::tensor::{Contents, FileRange, SourceFile};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
 use super::TensorFile;
 use crate::error::Error;
 use crate::files::{self, Unnamed};
-use crate::pieces::{write_value, Give};
+use crate::pieces::{Give, write_value};
 
 /// Bytes of the number that says how long the header is. The header's length is a multiple of it.
 const LENGTH_BYTES: usize = 8;

@@ -5,9 +5,9 @@ use std::str::FromStr;
 
 use forebay_plan::{MachineDescription, Network};
 
+use crate::Shard;
 use crate::error::Error;
 use crate::process_group::ProcessGroup;
-use crate::Shard;
 
 /// A device by its name on the command line: a backend (`host`, `null`, `vulkan`), and where there may be several devices of it,
 /// which one (`vulkan:0`, `vulkan:radeon`). `cpu` is another name of `host`.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_memory::size::{MemorySize, MemorySizeError};
-use forebay_runtime::eager::managed::Policy;
 use forebay_runtime::Strategy;
+use forebay_runtime::eager::managed::Policy;
 
 use crate::error::Error;
 
@@ -179,8 +179,7 @@ impl MemoryOptions {
     /// An order of eviction where the mode has its own.
     pub(crate) fn strategy(&self) -> Result<Option<Strategy>, Error> {
         if self.eviction.is_some() && self.mode != MemoryMode::Automatic {
-            let reason =
-                "an order of eviction has a meaning only for memory that is left alone: add --memory automatic, or \
+            let reason = "an order of eviction has a meaning only for memory that is left alone: add --memory automatic, or \
                           leave --eviction out";
             return Err(Error::Option { reason: reason.to_string() });
         }

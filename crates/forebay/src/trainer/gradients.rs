@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use forebay_model::training::GRADIENT_PREFIX;
 use forebay_model::Tensor;
+use forebay_model::training::GRADIENT_PREFIX;
 
 use super::Trainer;
 use crate::engine::Purpose;

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use forebay_data::cut_box;
-use forebay_model::training::TrainingOptions;
 use forebay_model::Tensor;
+use forebay_model::training::TrainingOptions;
 
-use super::{Trainer, OTHER_PLANS_MAX};
+use super::{OTHER_PLANS_MAX, Trainer};
 use crate::engine::{Engine, Purpose};
 use crate::error::Error;
 use crate::loss_plan::LossPlan;
 use crate::machine::LimitedDevice;
 use crate::options::EngineOptions;
 use crate::session::feed;
-use crate::step_report::{scalar, Evaluation};
+use crate::step_report::{Evaluation, scalar};
 use crate::tensor_info::TensorInfo;
 use crate::windows::{Grid, Merging, Windows};
 

@@ -8,7 +8,7 @@ mod windows;
 use std::ops::Range;
 
 use super::super::lines;
-use super::super::{ProductPart, PRODUCT_COLUMNS, PRODUCT_ROWS};
+use super::super::{PRODUCT_COLUMNS, PRODUCT_ROWS, ProductPart};
 use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, Leaves, OperandRef};
 use crate::{DataType, TensorDesc};
 

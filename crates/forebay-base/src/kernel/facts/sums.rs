@@ -1,6 +1,6 @@
 //! Sums over positions in parts, and how a kernel that sums is cut into them.
 
-use super::super::{lines, sums_rows, Kernel, ReduceOp, Summing};
+use super::super::{Kernel, ReduceOp, Summing, lines, sums_rows};
 use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };

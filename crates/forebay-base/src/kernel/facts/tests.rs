@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::super::samples::{self, Sample};
 use super::super::{
-    Activation, AttentionOptions, Convolution, Kernel, KernelKind, ProductPart, ReduceOp, Window, ATTENTION_KEYS,
-    ATTENTION_ROWS, PRODUCT_COLUMNS, PRODUCT_ROWS,
+    ATTENTION_KEYS, ATTENTION_ROWS, Activation, AttentionOptions, Convolution, Kernel, KernelKind, PRODUCT_COLUMNS,
+    PRODUCT_ROWS, ProductPart, ReduceOp, Window,
 };
 use super::{AxisRole, Dimension, OperandRef, SlidingAxis};
 use crate::{DataType, TensorDesc};

@@ -5,11 +5,11 @@
 
 use std::cmp::Reverse;
 
-use super::buffer::{Buffer, Source, Target, BLOCK};
-use super::element::Element;
-use super::parallel::{broadcast_strides, Walk};
-use super::stored::Stored;
 use super::View;
+use super::buffer::{BLOCK, Buffer, Source, Target};
+use super::element::Element;
+use super::parallel::{Walk, broadcast_strides};
+use super::stored::Stored;
 
 /// y\[i] = f(a\[i]) for a run.
 ///

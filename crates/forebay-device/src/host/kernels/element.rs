@@ -73,11 +73,7 @@ pub(super) trait Number: Element + PartialOrd {
     fn modulo(self, divisor: Self) -> Self {
         let left = self.remainder(divisor);
         let differs = (left < Self::ZERO) != (divisor < Self::ZERO);
-        if left != Self::ZERO && differs {
-            left.plus(divisor)
-        } else {
-            left
-        }
+        if left != Self::ZERO && differs { left.plus(divisor) } else { left }
     }
 }
 
@@ -422,8 +418,8 @@ reducible! { f32 f64; f64 f64; i64 i64; i32 i64; i16 i64; i8 i64; u64 u64; u32 u
 
 /// A value as an element's bit pattern, in the low bytes of a word.
 pub(super) fn bits_of(value: f64, data_type: forebay_base::DataType) -> u64 {
-    use forebay_base::narrow::{self, Narrowing};
     use forebay_base::DataType;
+    use forebay_base::narrow::{self, Narrowing};
     match data_type {
         DataType::Float64 => value.to_bits(),
         DataType::Float32 => (value as f32).to_bits() as u64,

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Exchange;
 use forebay_base::{ByteRange, Kernel};
 
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// An exchange with its operands, which fit.

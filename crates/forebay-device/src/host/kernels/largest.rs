@@ -5,7 +5,7 @@
 //! at both ends, so that the inner loops need no bounds.
 
 use super::parallel::copy_run;
-use super::simd::{dispatch_wide, Vector, WIDTH_MAX};
+use super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 use super::thread_buffer::ELEMENTS_MAX;
 
 /// Most elements of a window along a dimension.

@@ -109,11 +109,7 @@ pub(super) fn ln_f32(x: f32) -> f32 {
     let logarithm = ln_shifted(normal, shift);
     let logarithm = if x == f32::INFINITY { x } else { logarithm };
     let logarithm = if x > 0.0 { logarithm } else { f32::NAN };
-    if x == 0.0 {
-        f32::NEG_INFINITY
-    } else {
-        logarithm
-    }
+    if x == 0.0 { f32::NEG_INFINITY } else { logarithm }
 }
 
 /// ln(1 + x) without cancellation, within 1.5 units in the last place. ln(1 - 1) = -inf, ln(1 + inf) = inf; NaN below -1 and of NaN.
@@ -123,11 +119,7 @@ pub(super) fn ln_one_plus_f32(x: f32) -> f32 {
     // What the sum lost below its last place.
     let lost = (x - (sum - 1.0)) / sum;
     let logarithm = ln_f32(sum);
-    if sum > 0.0 && sum < f32::INFINITY {
-        logarithm + lost
-    } else {
-        logarithm
-    }
+    if sum > 0.0 && sum < f32::INFINITY { logarithm + lost } else { logarithm }
 }
 
 /// The error function, within 7 units in the last place (4e-7); NaN stays.
@@ -145,11 +137,7 @@ pub(super) fn erf_f32(x: f32) -> f32 {
     // The quotient first: a product with a number near the smallest would lose its digits.
     let inside = x * (numerator / denominator);
     let inside = if x <= -LIMIT { -1.0 } else { inside };
-    if x >= LIMIT {
-        1.0
-    } else {
-        inside
-    }
+    if x >= LIMIT { 1.0 } else { inside }
 }
 
 /// Hyperbolic tangent, within 1.4 units in the last place; NaN stays.
@@ -162,29 +150,17 @@ pub(super) fn tanh_f32(x: f32) -> f32 {
     let p = polynomial(z, [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
     let small = (p * z).mul_add(x, x);
     let large = (1.0 - 2.0 / (exp_f32(size + size) + 1.0)).copysign(x);
-    if size < 0.625 {
-        small
-    } else {
-        large
-    }
+    if size < 0.625 { small } else { large }
 }
 
 /// Inverse hyperbolic cosine; NaN below 1, where `libm` gives a number for some.
 pub(super) fn acosh_f32(x: f32) -> f32 {
-    if x < 1.0 {
-        f32::NAN
-    } else {
-        libm::acoshf(x)
-    }
+    if x < 1.0 { f32::NAN } else { libm::acoshf(x) }
 }
 
 /// The same in double precision.
 pub(super) fn acosh_f64(x: f64) -> f64 {
-    if x < 1.0 {
-        f64::NAN
-    } else {
-        libm::acosh(x)
-    }
+    if x < 1.0 { f64::NAN } else { libm::acosh(x) }
 }
 
 /// x to the power y, within a unit in the last place, with the exceptions of IEEE 754's `pow`.

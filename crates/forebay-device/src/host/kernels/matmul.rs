@@ -1,18 +1,18 @@
 //! Matrix products with broadcast batches: tile by tile of the result, each of which is a sum over blocks of terms. Tiles of 16 bits are
 //! rounded once, from sums in float32.
 
-use forebay_base::kernel::{Activation, ProductPart, UnaryOp, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Activation, PRODUCT_COLUMNS, PRODUCT_ROWS, PRODUCT_TERMS, ProductPart, UnaryOp};
 
 use super::applied::{apply_to, function};
-use super::buffer::{Buffer, Source, BLOCK};
+use super::buffer::{BLOCK, Buffer, Source};
 use super::parallel::{broadcast_strides, for_each, require_packed, threads};
-use super::product::{buffer_count, multiply, Matrix, StoredMatrix, FEW_ROWS, PANEL};
+use super::product::{FEW_ROWS, Matrix, PANEL, StoredMatrix, buffer_count, multiply};
 use super::simd::limited;
 use super::sixteen_bit::check_types;
 use super::stored::Stored;
-use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
-use super::{unsupported, View};
+use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Rows and columns of one task's tile; fewer rows where more sums wait than a thread has room for.
@@ -61,11 +61,7 @@ pub(super) unsafe fn run(kernel: &Kernel, reads: &[View], writes: &[View]) -> Re
             1 => (1, sizes[0]),
             rank => (sizes[rank - 2], sizes[rank - 1]),
         };
-        if transpose {
-            (columns, rows)
-        } else {
-            (rows, columns)
-        }
+        if transpose { (columns, rows) } else { (rows, columns) }
     };
     let ((m, k), (inner, n)) = (matrix(a, transpose_a), matrix(b, transpose_b));
     let (y_rows, y_columns) = matrix(y, false);
@@ -271,9 +267,9 @@ unsafe fn tile_product(
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::{sum_tree, DataType, SumTree};
+    use forebay_base::{DataType, SumTree, sum_tree};
 
-    use super::super::testing::{assert_close, desc, run, Random, Tensor};
+    use super::super::testing::{Random, Tensor, assert_close, desc, run};
     use super::*;
 
     fn naive(a: &[f64], b: &[f64], (m, n, k): (usize, usize, usize), (ta, tb): (bool, bool)) -> Vec<f64> {

@@ -6,9 +6,9 @@ use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 use forebay_base::{DataType, Kernel};
 
 use super::buffer::BLOCK;
-use super::element::{for_type, Float};
-use super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
-use super::{unsupported, View};
+use super::element::{Float, for_type};
+use super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.
@@ -137,11 +137,7 @@ impl<T: Float> AdamNumbers<T> {
 /// A gradient and what decay adds to it. Without decay a parameter adds nothing, also where it is infinite, as in a mask.
 #[inline(always)]
 fn decayed<T: Float>(gradient: T, decay: T, parameter: T) -> T {
-    if decay == T::ZERO {
-        gradient
-    } else {
-        gradient + decay * parameter
-    }
+    if decay == T::ZERO { gradient } else { gradient + decay * parameter }
 }
 
 /// The elements of the hyperparameters, which are the last operand.
@@ -207,7 +203,7 @@ mod tests {
     use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
     use forebay_base::{DataType, Kernel, TensorDesc};
 
-    use super::super::testing::{assert_close, desc, run, Random, Tensor};
+    use super::super::testing::{Random, Tensor, assert_close, desc, run};
 
     fn operands(random: &mut Random, shape: &TensorDesc, count: usize) -> Vec<Tensor> {
         (0..count).map(|_| Tensor::new(shape, &random.values(shape.element_count() as usize))).collect()

@@ -2,9 +2,9 @@
 
 use forebay_base::{DataType, Kernel};
 
-use super::element::{for_type, Element};
-use super::parallel::{for_chunks, require_packed, split_at_axis, Pointer, CHUNK};
-use super::{unsupported, View};
+use super::element::{Element, for_type};
+use super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_at_axis};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// The highest bit of a key.
@@ -48,11 +48,7 @@ impl Keys {
             None if self.is_signed => bits ^ SIGN,
             None => bits,
         };
-        if self.largest {
-            !ascending
-        } else {
-            ascending
-        }
+        if self.largest { !ascending } else { ascending }
     }
 }
 

@@ -6,8 +6,8 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use forebay_base::tensor::DIMENSIONS_MAX;
 use forebay_base::SumTree;
+use forebay_base::tensor::DIMENSIONS_MAX;
 use rayon::prelude::*;
 
 use super::super::helper_tasks;
@@ -162,11 +162,7 @@ pub(crate) fn alone(job: impl FnOnce()) {
 /// How many threads work on a kernel that the calling thread runs. A thread outside of a pool, such as one that makes plans, has no others
 /// (Rayon would make a pool of its own to answer).
 pub(super) fn threads() -> usize {
-    if ALONE.get() || rayon::current_thread_index().is_none() {
-        1
-    } else {
-        rayon::current_num_threads()
-    }
+    if ALONE.get() || rayon::current_thread_index().is_none() { 1 } else { rayon::current_num_threads() }
 }
 
 /// Works on each task; between two of them, a thread does its helper tasks. All kernels share this one function, so that Rayon is not

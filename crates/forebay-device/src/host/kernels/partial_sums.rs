@@ -2,8 +2,8 @@
 
 use forebay_base::DataType;
 
-use super::parallel::{require_packed, Pointer};
 use super::View;
+use super::parallel::{Pointer, require_packed};
 
 /// Checks that a view holds this many sums.
 ///

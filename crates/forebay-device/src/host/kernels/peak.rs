@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::simd::{dispatch_wide, Vector};
+use super::simd::{Vector, dispatch_wide};
 
 /// Sums that are added to in turn: more than the results that a processor waits for at once, and few enough for its registers.
 const CHAINS: usize = 12;

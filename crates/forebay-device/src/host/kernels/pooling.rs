@@ -7,11 +7,11 @@ use forebay_base::kernel::{PoolOp, Window};
 use forebay_base::{DataType, Kernel, TensorDesc};
 
 use super::largest::{Plane, Planes};
-use super::parallel::{for_chunks, for_each, require_packed, wide, Pointer};
-use super::spatial::{spatial3, Spatial};
+use super::parallel::{Pointer, for_chunks, for_each, require_packed, wide};
+use super::spatial::{Spatial, spatial3};
 use super::stored::{Elements, Stored};
 use super::thread_buffer::with_buffer;
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// A sliding window over three spatial dimensions.

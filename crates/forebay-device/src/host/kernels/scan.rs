@@ -1,11 +1,11 @@
 //! Elements along an axis, one after the other.
 
-use forebay_base::kernel::ScanOp;
 use forebay_base::Kernel;
+use forebay_base::kernel::ScanOp;
 
-use super::element::{for_type, Number};
-use super::parallel::{for_each, require_packed, split_at_axis, Pointer};
-use super::{unsupported, View};
+use super::element::{Number, for_type};
+use super::parallel::{Pointer, for_each, require_packed, split_at_axis};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Elements behind the axis that one task has: their sums are computed side by side.

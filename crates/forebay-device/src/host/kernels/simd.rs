@@ -25,11 +25,7 @@ pub(super) fn prefetch(address: *const f32) {
 #[inline(always)]
 pub(super) fn limited<T: PartialOrd>(x: T, low: T, high: T) -> T {
     let x = if x < low { low } else { x };
-    if x > high {
-        high
-    } else {
-        x
-    }
+    if x > high { high } else { x }
 }
 
 /// A vector of [`Vector::WIDTH`] numbers.
@@ -197,13 +193,13 @@ impl SummedVector for Plain {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{has_avx2, has_avx512, Avx2, Avx512};
+pub(super) use x86::{Avx2, Avx512, has_avx2, has_avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{SummedVector, Vector, LANES};
+    use super::{LANES, SummedVector, Vector};
     use crate::host::isa::{self, InstructionSet};
 
     /// Whether kernels use AVX2 and FMA.
@@ -274,19 +270,11 @@ mod x86 {
             });
             let pairs: [__m256; 8] = std::array::from_fn(|i| {
                 let (a, b) = (halves[i / 2 * 2], halves[i / 2 * 2 + 1]);
-                if i % 2 == 0 {
-                    _mm256_unpacklo_ps(a, b)
-                } else {
-                    _mm256_unpackhi_ps(a, b)
-                }
+                if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
             });
             std::array::from_fn(|i| {
                 let (a, b) = (pairs[i / 4 * 4 + i % 4 / 2], pairs[i / 4 * 4 + 2 + i % 4 / 2]);
-                if i % 2 == 0 {
-                    _mm256_shuffle_ps::<0x44>(a, b)
-                } else {
-                    _mm256_shuffle_ps::<0xee>(a, b)
-                }
+                if i % 2 == 0 { _mm256_shuffle_ps::<0x44>(a, b) } else { _mm256_shuffle_ps::<0xee>(a, b) }
             })
         }
     }

@@ -39,7 +39,7 @@ mod tests {
     use forebay_base::kernel::{Activation, ProductPart};
 
     use super::super::testing::{
-        assert_bits_of_conversions, assert_close, desc, refusal, run, strided, Random, Tensor,
+        Random, Tensor, assert_bits_of_conversions, assert_close, desc, refusal, run, strided,
     };
     use super::*;
 
@@ -54,11 +54,7 @@ mod tests {
 
     /// Half a unit in the last place, relative to a number.
     fn rounding(data_type: DataType) -> f64 {
-        if data_type == DataType::Float16 {
-            1.0 / 2048.0
-        } else {
-            1.0 / 256.0
-        }
+        if data_type == DataType::Float16 { 1.0 / 2048.0 } else { 1.0 / 256.0 }
     }
 
     #[test]

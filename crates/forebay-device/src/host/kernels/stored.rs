@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 
 use forebay_base::DataType;
 
-use super::buffer::{Buffer, Source, Target, BLOCK};
+use super::View;
+use super::buffer::{BLOCK, Buffer, Source, Target};
 use super::element::Element;
 use super::parallel::wide;
-use super::View;
 
 /// How the elements of an operand lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,20 +91,12 @@ impl<T: Element> Stored<T> {
 
     /// Elements of a buffer for a copy of this many: none where they are stored as they are computed with.
     pub fn room(self, count: usize) -> usize {
-        if self.is_own() {
-            0
-        } else {
-            count
-        }
+        if self.is_own() { 0 } else { count }
     }
 
     #[inline(always)]
     fn element_bytes(self) -> isize {
-        if self.is_own() {
-            size_of::<T>() as isize
-        } else {
-            size_of::<u16>() as isize
-        }
+        if self.is_own() { size_of::<T>() as isize } else { size_of::<u16>() as isize }
     }
 }
 
@@ -380,7 +372,7 @@ mod tests {
     use forebay_base::{Kernel, TensorDesc};
     use half::{bf16, f16};
 
-    use super::super::testing::{assert_bits_of_conversions, desc, strided, Random, Tensor};
+    use super::super::testing::{Random, Tensor, assert_bits_of_conversions, desc, strided};
     use super::*;
 
     #[test]

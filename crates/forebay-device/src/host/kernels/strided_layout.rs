@@ -1,7 +1,7 @@
 //! How a tensor x\[images, channels, rows, ..] lies: rows of the first spatial dimension may be anywhere, with all channels of
 //! one row together or all rows of one channel. Within a row, places lie together.
 
-use forebay_base::kernel::{reduction_block_of_channels, ReductionBlock};
+use forebay_base::kernel::{ReductionBlock, reduction_block_of_channels};
 use forebay_base::{SumTree, TensorDesc};
 
 /// Sizes and strides of a tensor, in elements.

@@ -2,16 +2,16 @@
 //!
 //! The kernels that sum everything at once use the same functions: so parts agree with them bit for bit.
 
-use forebay_base::kernel::{add_statistics, Summing};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Summing, add_statistics};
 
-use super::element::{for_type, Float};
+use super::element::{Float, for_type};
 use super::loss::{cross_entropy, squared_error};
 use super::normalization::{batch, layer};
-use super::parallel::{require_packed, Pointer};
+use super::parallel::{Pointer, require_packed};
 use super::partial_sums::{check_sums, load_sums, store_sums};
 use super::reduce::rows;
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.
@@ -124,11 +124,11 @@ unsafe fn finish<T: Float>(of: Summing, reads: &[View], writes: &[View]) -> Resu
 mod tests {
     use std::ops::Range;
 
-    use forebay_base::kernel::{reduction_block_of_channels, reduction_block_rows, Activation};
-    use forebay_base::sum_tree::{nodes_of, PartialSums};
+    use forebay_base::kernel::{Activation, reduction_block_of_channels, reduction_block_rows};
+    use forebay_base::sum_tree::{PartialSums, nodes_of};
     use forebay_base::{DataType, TensorDesc};
 
-    use super::super::testing::{desc, run, Random, Tensor};
+    use super::super::testing::{Random, Tensor, desc, run};
     use super::*;
 
     /// Some indices of the first axis.

@@ -3,13 +3,13 @@
 
 use std::sync::OnceLock;
 
-use forebay_base::{narrow, DataType, Kernel, TensorDesc};
+use forebay_base::{DataType, Kernel, TensorDesc, narrow};
 pub(super) use forebay_testing::Random;
 use half::{bf16, f16};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::thread_buffer::{with_buffer, ELEMENTS_MAX};
 use super::View;
+use super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 
 /// A packed descriptor.
 pub(super) fn desc(data_type: DataType, sizes: &[u64]) -> TensorDesc {

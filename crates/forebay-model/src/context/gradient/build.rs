@@ -7,7 +7,7 @@ use forebay_base::{DataType, Kernel, Tensor};
 
 use crate::action::Action;
 use crate::context::GradientBuilder;
-use crate::graph::{Attribute, Node, Operation, TensorType, ValueId, NEWEST_OPSET};
+use crate::graph::{Attribute, NEWEST_OPSET, Node, Operation, TensorType, ValueId};
 
 impl GradientBuilder<'_> {
     /// A constant: it never trains.

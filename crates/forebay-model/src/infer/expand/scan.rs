@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bind;
-use super::control::{graph_attribute, parts, stack, NODES_MAX};
+use super::control::{NODES_MAX, graph_attribute, parts, stack};
 use super::inline::inline;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Subgraph, ValueId};

@@ -102,7 +102,9 @@ fn an_identity_of_other_producers_stays() {
 /// a matrix and a scale were computed from parameters. The last two products share their bias, which was left out as well.
 fn with_calls() -> ModelProto {
     let call = |target: &str, arguments: &str| {
-        format!("%y : [num_users=1] = call_function[target=torch.ops.aten.{target}.default](args = ({arguments}), kwargs = {{}})")
+        format!(
+            "%y : [num_users=1] = call_function[target=torch.ops.aten.{target}.default](args = ({arguments}), kwargs = {{}})"
+        )
     };
     let of = |target: &str, arguments: &str, node: NodeProto| NodeProto {
         metadata_props: metadata(&[

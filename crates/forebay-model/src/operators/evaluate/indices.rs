@@ -1,10 +1,10 @@
 //! Updates by index, orders, and running sums, on the host.
 
-use forebay_base::kernel::{BinaryOp, ScanOp, ScatterOp};
 use forebay_base::Tensor;
+use forebay_base::kernel::{BinaryOp, ScanOp, ScatterOp};
 
 use super::super::element_keys::keys;
-use super::{arithmetic, Elements};
+use super::{Elements, arithmetic};
 use crate::graph::TensorType;
 
 /// Rows with updates; none where an index is out of range.

@@ -3,12 +3,12 @@
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::super::attend::{attend, default_scale, join_heads, numbers, outputs, split_heads, Attending, Scores};
+use super::super::attend::{Attending, Scores, attend, default_scale, join_heads, numbers, outputs, split_heads};
 use super::super::attention::within_lengths;
-use super::super::decomposition::{composed, Composer, Decomposition, Part};
-use super::super::integer::{real_product, scale as integer_scale, Factor};
+use super::super::decomposition::{Composer, Decomposition, Part, composed};
+use super::super::integer::{Factor, real_product, scale as integer_scale};
 use super::super::matrix::product_of;
-use super::super::rotary::{at_positions, rotated, Rotation};
+use super::super::rotary::{Rotation, at_positions, rotated};
 use super::super::shapes::{product, size};
 use super::MICROSOFT;
 use crate::error::ModelError;

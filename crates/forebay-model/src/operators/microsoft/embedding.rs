@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, ReduceOp};
 use forebay_base::{DataType, Tensor};
 
-use super::super::decomposition::{composed, Composer, Decomposition, Part};
+use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::normalization::layer_normalized;
 use super::super::quantized::{centred, given_number, number};
 use super::super::selection::gathered;

@@ -9,10 +9,10 @@ use forebay_base::kernel::{BinaryOp, UnaryOp};
 
 use super::attend::numbers;
 use super::convolution::correlated;
-use super::decomposition::{composed, Composer, Decomposition, Part};
+use super::decomposition::{Composer, Decomposition, Part, composed};
 use super::matrix::{general_product, product_of};
 use super::normalization::{layer_normalized, root_mean_square};
-use super::rotary::{at_positions, beside_heads, rotated, with_heads, Rotation};
+use super::rotary::{Rotation, at_positions, beside_heads, rotated, with_heads};
 use crate::error::ModelError;
 use crate::graph::Attribute;
 use crate::operator::{NodeView, Operator};

@@ -3,7 +3,7 @@
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
 
-use super::super::decomposition::{composed, Composer, Decomposition, Part};
+use super::super::decomposition::{Composer, Decomposition, Part, composed};
 use super::super::matrix::product_of;
 use super::super::selection::gathered;
 use super::super::shapes::{product, size};

@@ -1,12 +1,12 @@
 //! Recurrent networks with integer weights.
 
-use forebay_base::kernel::{BinaryOp, RecurrentCell};
 use forebay_base::DataType;
+use forebay_base::kernel::{BinaryOp, RecurrentCell};
 
-use super::super::decomposition::{composed, Composer, Decomposition, Part};
-use super::super::integer::{product_of_integers, Factor};
+use super::super::decomposition::{Composer, Decomposition, Part, composed};
+use super::super::integer::{Factor, product_of_integers};
 use super::super::quantized::{centred, dynamically, real_input};
-use super::super::recurrent::{recurrence, Call, Sizes};
+use super::super::recurrent::{Call, Sizes, recurrence};
 use super::super::shapes::product;
 use super::MICROSOFT;
 use crate::error::ModelError;

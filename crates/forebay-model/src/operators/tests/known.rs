@@ -1,6 +1,6 @@
 //! Operators whose results' sizes depend on data.
 
-use super::{floats, folded, graph_of, ints, list, refused, Input};
+use super::{Input, floats, folded, graph_of, ints, list, refused};
 use crate::infer::infer_node;
 use forebay_base::DataType::{Bool, Float32};
 use forebay_base::Tensor;

@@ -1,9 +1,9 @@
 //! Samples of the operators of transformers.
 
-use forebay_base::DataType::{Bool, Int32, Int64, Int8, UInt8};
+use forebay_base::DataType::{Bool, Int8, Int32, Int64, UInt8};
 use forebay_base::Tensor;
 
-use super::{fed, int, list, text, Input, Sample, NEWEST_OPSET};
+use super::{Input, NEWEST_OPSET, Sample, fed, int, list, text};
 use crate::graph::Attribute;
 
 /// Samples of a row; none where it is of another family.

@@ -1,7 +1,7 @@
 //! What a choice changes: copies, absences, and the room that is left.
 
-use crate::layout::sweep::choice::{Choice, Effect};
 use crate::layout::sweep::Sweep;
+use crate::layout::sweep::choice::{Choice, Effect};
 use crate::layout::{Absence, Copy};
 use crate::schedule::MemorySpace;
 use crate::timeline::{carried_bytes, carrying_ns};

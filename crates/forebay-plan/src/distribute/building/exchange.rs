@@ -1,6 +1,6 @@
 //! Exchanges: what every process gets of the others.
 
-use forebay_base::kernel::{Exchange, EXCHANGES_MAX};
+use forebay_base::kernel::{EXCHANGES_MAX, Exchange};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{Buffer, BufferId, Operand, Role};
 

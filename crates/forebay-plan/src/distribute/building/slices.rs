@@ -8,7 +8,7 @@ use forebay_base::{ByteRange, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
 use super::exchange::bytes_of;
-use super::{largest_share, Building};
+use super::{Building, largest_share};
 use crate::distribute::sharding::Flat;
 use crate::distribute::sharing::{Sliced, State};
 use crate::partition::cut::Cutting;
@@ -34,10 +34,11 @@ impl Building<'_> {
     pub(super) fn gathered_slices(&mut self, buffer: BufferId, sliced: Sliced) -> Option<BufferId> {
         let now = self.number;
         if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer))
-            && now - *used < KEPT_LAUNCHES {
-                *used = now;
-                return Some(whole);
-            }
+            && now - *used < KEPT_LAUNCHES
+        {
+            *used = now;
+            return Some(whole);
+        }
         let sizes = self.sizes_of(&sliced)?;
         let name = self.buffers[buffer.0 as usize].name.clone();
         let whole = self.buffer(format!("all of {name}"), sizes.iter().sum::<u64>().next_multiple_of(4))?;

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use forebay_base::kernel::facts::SumsInParts;
 use forebay_base::kernel::{Activation, Exchange};
-use forebay_base::sum_tree::{nodes_of, PartialSums};
+use forebay_base::sum_tree::{PartialSums, nodes_of};
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 
 use super::exchange::bytes_of;
-use super::{largest_share, Building, ALL_LOOKED_AT};
+use super::{ALL_LOOKED_AT, Building, largest_share};
 use crate::distribute::sharing::{Sharing, Sliced, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;

@@ -11,9 +11,9 @@ use forebay_model::TensorType;
 use super::memory::ManagedMemory;
 use crate::eager::batch::Batch;
 use crate::eager::context::Context;
-use crate::eager::slice::{bounds, Slice};
+use crate::eager::slice::{Slice, bounds};
 use crate::eager::span::Span;
-use crate::eager::tensor::{describe, DeviceTensor};
+use crate::eager::tensor::{DeviceTensor, describe};
 use crate::eager::units::{Buffer, Handle, Part, PinnedUnits};
 use crate::error::RuntimeError;
 

@@ -2,15 +2,15 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_base::Limits;
 use forebay_memory::eviction::{EvictionQueue, Policy};
 
 use crate::eager::context::Context;
 use crate::eager::lease::Lease;
-use crate::eager::units::{device_error, Core, Handle, ManagedStatistics, SlabPool, SpillFiles, State};
+use crate::eager::units::{Core, Handle, ManagedStatistics, SlabPool, SpillFiles, State, device_error};
 use crate::error::RuntimeError;
 
 /// Size of a unit, where no one says.

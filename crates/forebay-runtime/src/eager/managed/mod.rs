@@ -51,6 +51,6 @@ mod work;
 pub use buffer::ManagedBuffer;
 pub use forebay_memory::eviction::{Advice, Location, Policy};
 pub use memory::{ManagedMemory, ManagedOptions};
-pub(crate) use work::{stream_id, Work};
+pub(crate) use work::{Work, stream_id};
 
 pub use super::units::ManagedStatistics;

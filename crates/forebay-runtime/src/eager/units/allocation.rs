@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_base::{ByteRange, MemoryId, Region};
 use forebay_memory::eviction::UnitId;
 
-use super::core::{device_error, Core};
+use super::core::{Core, device_error};
 use super::handle::Handle;
 use super::locations::{Address, UnitLocation};
 use crate::error::RuntimeError;

@@ -17,7 +17,7 @@ use forebay_memory::eviction::{
 use forebay_queue::shim::sync::{Condvar, Mutex, MutexGuard};
 use forebay_queue::shim::{lock, wait};
 
-use super::locations::{add_use, DeviceSegment, Retired, UnitLocation, UnitLocations};
+use super::locations::{DeviceSegment, Retired, UnitLocation, UnitLocations, add_use};
 use super::slab_pool::SlabPool;
 use super::spill::SpillFiles;
 use super::statistics::ManagedStatistics;
@@ -468,9 +468,10 @@ impl Core {
         uses.iter().all(|&(queue, position)| {
             let known = |order: &crate::eager::shared::State| order.timelines.known(Agent::Host, queue) >= position;
             if !known(&order)
-                && let Some(generation) = order.timelines.mark_behind(queue, position) {
-                    shared.query(&mut order, queue, generation);
-                }
+                && let Some(generation) = order.timelines.mark_behind(queue, position)
+            {
+                shared.query(&mut order, queue, generation);
+            }
             known(&order)
         })
     }

@@ -76,9 +76,10 @@ fn carry_out(core: &Core) {
         }
         under_way.extend(prefetched.ok().flatten());
         if under_way.len() >= PREFETCHES_UNDER_WAY
-            && let Some(position) = under_way.pop_front() {
-                let _ = core.wait_for(core.copies.queue(), position);
-            }
+            && let Some(position) = under_way.pop_front()
+        {
+            let _ = core.wait_for(core.copies.queue(), position);
+        }
         core.lock().prefetching = false;
         core.changed.notify_all();
     }

@@ -4,7 +4,7 @@ use forebay_base::MemoryId;
 use forebay_memory::eviction::{DeviceCopy, UnitId};
 use forebay_sync::race::HostAction;
 
-use super::core::{device_error, Core, State, Way};
+use super::core::{Core, State, Way, device_error};
 use super::slab_pool::Slab;
 use super::stop::Stop;
 use crate::error::RuntimeError;

@@ -1,8 +1,8 @@
 //! Where units are, and who uses them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_base::{ByteRange, Command, HeapId, MemoryId, Region};
 use forebay_memory::eviction::UnitId;

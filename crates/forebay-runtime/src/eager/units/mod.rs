@@ -26,7 +26,7 @@ mod spill;
 mod statistics;
 mod stop;
 
-pub use self::core::{device_error, Core, State};
+pub use self::core::{Core, State, device_error};
 pub use allocation::{Buffer, Part};
 pub use handle::Handle;
 pub use residency::PinnedUnits;

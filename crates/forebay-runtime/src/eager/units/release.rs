@@ -7,7 +7,7 @@ use forebay_base::MemoryId;
 use forebay_memory::eviction::UnitId;
 
 use super::core::{Core, State};
-use super::locations::{add_use, DeviceSegment, Retired, UnitLocation};
+use super::locations::{DeviceSegment, Retired, UnitLocation, add_use};
 use super::stop::Stop;
 use crate::eager::timeline::Agent;
 use crate::error::RuntimeError;

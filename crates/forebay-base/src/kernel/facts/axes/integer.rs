@@ -1,7 +1,7 @@
 //! Axes of products of integers: batches, rows, columns and terms, with operands that broadcast to the result.
 
 use super::super::AxisRole;
-use super::{read, write, Cut, Operands};
+use super::{Cut, Operands, read, write};
 
 impl Operands<'_> {
     /// Of a and b, their zero points, and what makes the result of 8 bits.

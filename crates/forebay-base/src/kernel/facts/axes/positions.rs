@@ -1,8 +1,8 @@
 //! Axes of sums over positions: reductions, losses, normalisations.
 
-use super::super::super::{lines, Summing};
+use super::super::super::{Summing, lines};
 use super::super::{Along, AxisRole, OperandRef};
-use super::{read, write, Cut, Operands};
+use super::{Cut, Operands, read, write};
 use crate::TensorDesc;
 
 impl Operands<'_> {
@@ -62,11 +62,7 @@ impl Operands<'_> {
     ) -> Option<()> {
         self.elements(reads, writes, |axis| {
             let (role, cut) = of_axis(axis);
-            if axis == 1 {
-                (AxisRole::Channel, Cut::NONE)
-            } else {
-                (role, cut.into())
-            }
+            if axis == 1 { (AxisRole::Channel, Cut::NONE) } else { (role, cut.into()) }
         })
     }
 

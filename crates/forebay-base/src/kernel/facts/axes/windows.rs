@@ -1,8 +1,8 @@
 //! Axes of operands that see each other through a window.
 
-use super::super::super::{lines, Convolution, Window};
+use super::super::super::{Convolution, Window, lines};
 use super::super::{Along, AxisRole, OperandRef, SlidingAxis};
-use super::{read, write, Cut, Operands};
+use super::{Cut, Operands, read, write};
 use crate::DataType;
 
 /// The window along one spatial dimension. What convolutions see ends with their operands, however much padding is behind.

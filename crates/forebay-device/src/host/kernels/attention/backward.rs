@@ -1,12 +1,12 @@
 //! The gradients by queries, keys and values: probabilities are computed again, block by block.
 
-use super::super::accumulators::Accumulators;
-use super::super::parallel::{for_each, wide, Pointer};
-use super::super::product::{multiply_few, Matrix};
-use super::super::thread_buffer::with_buffer;
 use super::super::View;
-use super::scores::{exponentials, Block};
-use super::{require_sizes, Launch, KEYS, ROWS};
+use super::super::accumulators::Accumulators;
+use super::super::parallel::{Pointer, for_each, wide};
+use super::super::product::{Matrix, multiply_few};
+use super::super::thread_buffer::with_buffer;
+use super::scores::{Block, exponentials};
+use super::{KEYS, Launch, ROWS, require_sizes};
 
 /// What the gradient reads and writes besides queries, keys and values.
 #[derive(Clone, Copy)]

@@ -1,13 +1,13 @@
 //! The result, and the logarithm of each row's sum.
 
-use super::super::accumulators::{largest, Accumulators};
-use super::super::element::{Float, Number};
-use super::super::parallel::{for_each, wide, Pointer};
-use super::super::product::{multiply_few, Matrix};
-use super::super::thread_buffer::with_buffer;
 use super::super::View;
-use super::scores::{exponentials, Block};
-use super::{require_sizes, Launch, KEYS, ROWS};
+use super::super::accumulators::{Accumulators, largest};
+use super::super::element::{Float, Number};
+use super::super::parallel::{Pointer, for_each, wide};
+use super::super::product::{Matrix, multiply_few};
+use super::super::thread_buffer::with_buffer;
+use super::scores::{Block, exponentials};
+use super::{KEYS, Launch, ROWS, require_sizes};
 
 /// What is known of a row's scores so far.
 #[derive(Clone, Copy)]
@@ -21,11 +21,7 @@ struct Running {
 impl Running {
     /// What exponentials are taken of differences from; a row that has seen nothing has no largest score.
     fn shift(&self) -> f32 {
-        if self.largest == f32::NEG_INFINITY {
-            0.0
-        } else {
-            self.largest
-        }
+        if self.largest == f32::NEG_INFINITY { 0.0 } else { self.largest }
     }
 }
 

@@ -12,12 +12,12 @@ mod scores;
 #[cfg(test)]
 mod tests;
 
-use forebay_base::kernel::{AttentionOptions, ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX};
+use forebay_base::kernel::{ATTENTION_KEYS, ATTENTION_ROWS, ATTENTION_SIZE_MAX, AttentionOptions};
 use forebay_base::{DataType, Kernel};
 
-use super::parallel::{require_packed, Pointer};
+use super::parallel::{Pointer, require_packed};
 use super::product::Matrix;
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Rows of queries in a block.

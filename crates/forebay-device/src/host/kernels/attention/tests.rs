@@ -1,10 +1,10 @@
 //! Both kernels against a reference in float64, and the gradient against differences of it.
 
-use forebay_base::kernel::AttentionOptions;
 use forebay_base::DataType::{Bool, Float32};
 use forebay_base::Kernel;
+use forebay_base::kernel::AttentionOptions;
 
-use super::super::testing::{assert_close, desc, differences, dot, refusal, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, refusal, run};
 use super::Sizes;
 
 /// y and the logarithms, straight from the definition.
@@ -26,11 +26,7 @@ fn reference(
                     let cap = f64::from(options.softcap);
                     let capped = if cap == 0.0 { scaled } else { cap * (scaled / cap).tanh() };
                     let is_seen = options.causal.is_none_or(|more| j <= i + more as usize);
-                    if is_seen {
-                        capped + mask(b, h, i, j)
-                    } else {
-                        f64::NEG_INFINITY
-                    }
+                    if is_seen { capped + mask(b, h, i, j) } else { f64::NEG_INFINITY }
                 };
                 let exponentials: Vec<f64> = (0..sizes.keys).map(|j| score(j).exp()).collect();
                 let sum: f64 = exponentials.iter().sum();
@@ -186,8 +182,10 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(refusal(&kernel, &[&q, &k, &k], &writes).contains("do not fit"), "heads do not divide");
     assert!(refusal(&kernel, &[&q, &other, &k], &writes).contains("do not fit"));
     assert!(refusal(&kernel, &[&q, &other, &other, &of(&[1, 1, 4, 4])], &writes).contains("mask"));
-    assert!(refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])])
-        .contains("sizes"));
+    assert!(
+        refusal(&kernel, &[&q, &other, &other], &[desc(Float32, &[1, 3, 4, 3]), desc(Float32, &[1, 3, 4])])
+            .contains("sizes")
+    );
     let large = of(&[1, 1, 1, 257]);
     let writes = [desc(Float32, &[1, 1, 1, 257]), desc(Float32, &[1, 1, 1])];
     assert!(refusal(&kernel, &[&large, &large, &large], &writes).contains("256"));

@@ -3,14 +3,14 @@
 //! A chunk is summed block by block. A *block* is a box of positions; x is packed as the window sees it, and dy so that its positions have
 //! the same numbers. Block boundaries depend on the sizes of a chunk and on channels.
 
-use super::super::simd::{dispatch, SummedVector, LANES};
+use super::super::simd::{LANES, SummedVector, dispatch};
 use super::super::stored::{Elements, Stored};
+use super::Geometry;
 use super::axis::Axis;
 use super::correlation::taps;
-use super::microkernel::{project, Run, CHANNELS};
-use super::slab::{even, spans, Slab, Span, SLACK};
-use super::weight_tiles::{Tiles, TASKS_MIN};
-use super::Geometry;
+use super::microkernel::{CHANNELS, Run, project};
+use super::slab::{SLACK, Slab, Span, even, spans};
+use super::weight_tiles::{TASKS_MIN, Tiles};
 
 /// Packed elements of x in a task, and of dy with the gaps between rows: both stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;
@@ -169,11 +169,7 @@ fn of_small_blocks(tiles: Tiles, source_stride: usize, gradient_stride: usize) -
         let source = product([tiles.outputs.div_ceil(tiles.output_tile), tiles.inputs, source_stride, 1]);
         source.saturating_add(product([tiles.inputs.div_ceil(tiles.input_tile), tiles.outputs, gradient_stride, 1]))
     };
-    if others.count() >= TASKS_MIN && packed(&others) < packed(&tiles) {
-        others
-    } else {
-        tiles
-    }
+    if others.count() >= TASKS_MIN && packed(&others) < packed(&tiles) { others } else { tiles }
 }
 
 /// One block of one tile, packed.

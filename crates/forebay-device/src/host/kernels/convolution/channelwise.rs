@@ -4,7 +4,7 @@
 //! at once, those between rows included: rows of a few positions then fill whole vectors. Each sum has the order that it has in
 //! [`super::correlation`].
 
-use super::super::simd::{dispatch_wide, Vector, WIDTH_MAX};
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 
 /// Vectors of positions that are summed together.
 const VECTORS: usize = 4;

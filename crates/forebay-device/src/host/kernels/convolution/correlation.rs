@@ -9,17 +9,17 @@ use std::mem::MaybeUninit;
 use forebay_base::kernel::Activation;
 
 use super::super::applied::apply_to;
-use super::super::parallel::{copy_run, for_each, threads, Pointer};
-use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
+use super::super::parallel::{Pointer, copy_run, for_each, threads};
+use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::spatial::Spatial;
 use super::super::stored::Stored;
-use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
-use super::axis::{Axis, Class};
-use super::channelwise::{sum_plane, Plane, BEHIND};
-use super::microkernel::{correlate, Start, Terms, TileOutput, CHANNELS, CHANNELS_MAX, VECTORS};
-use super::slab::{even, spans, Slab, Span, SLACK};
-use super::tiles::{Layout, Tile};
+use super::super::thread_buffer::{ELEMENTS_MAX, with_buffer};
 use super::Geometry;
+use super::axis::{Axis, Class};
+use super::channelwise::{BEHIND, Plane, sum_plane};
+use super::microkernel::{CHANNELS, CHANNELS_MAX, Start, Terms, TileOutput, VECTORS, correlate};
+use super::slab::{SLACK, Slab, Span, even, spans};
+use super::tiles::{Layout, Tile};
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;

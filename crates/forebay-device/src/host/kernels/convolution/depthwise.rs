@@ -7,13 +7,13 @@
 use forebay_base::kernel::Activation;
 
 use super::super::applied::apply_to;
-use super::super::parallel::{for_each, Pointer};
-use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
+use super::super::parallel::{Pointer, for_each};
+use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::spatial::Spatial;
 use super::super::thread_buffer::with_buffer;
-use super::lanes::{gather_lines, spread_lines, spread_padded, Lines};
-use super::slab::{even, spans};
 use super::Geometry;
+use super::lanes::{Lines, gather_lines, spread_lines, spread_padded};
+use super::slab::{even, spans};
 
 /// Vectors of positions that are summed together.
 const VECTORS: usize = 8;
@@ -438,9 +438,9 @@ unsafe fn sum_positions<V: Vector, const STEP: usize, const CLASSES: usize, cons
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::stored::Stored;
-    use super::super::super::testing::{desc, Random};
     use super::super::super::View;
+    use super::super::super::stored::Stored;
+    use super::super::super::testing::{Random, desc};
     use super::super::correlation::Correlation;
     use super::super::turned::turn_weights;
     use super::*;

@@ -3,11 +3,11 @@
 //! A row of positions is summed in blocks of [`COLUMNS`], each from zero and from its first position on, for several taps at once; blocks are
 //! added in the order in which they are packed, from the first row of a chunk on. So a chunk has the same sums in a part of an image.
 
-use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
+use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::stored::Stored;
-use super::lanes::Channels;
-use super::slab::{spans, Span};
 use super::Geometry;
+use super::lanes::Channels;
+use super::slab::{Span, spans};
 
 /// Positions of a row that are summed from zero.
 const COLUMNS: usize = 128;

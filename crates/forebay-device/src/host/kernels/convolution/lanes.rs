@@ -1,6 +1,6 @@
 //! Rows of channels as vectors with a channel in each lane, and back.
 
-use super::super::simd::{Vector, LANES};
+use super::super::simd::{LANES, Vector};
 use super::super::spatial::Spatial;
 use super::super::stored::Stored;
 

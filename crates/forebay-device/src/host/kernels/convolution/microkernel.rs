@@ -1,6 +1,6 @@
 //! The inner loops: a tile of target channels times adjacent positions in registers.
 
-use super::super::simd::{prefetch, SummedVector, Vector, LANES};
+use super::super::simd::{LANES, SummedVector, Vector, prefetch};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;

@@ -25,11 +25,11 @@ use forebay_base::kernel::Convolution;
 use forebay_base::{Kernel, TensorDesc};
 
 use super::applied::function;
-use super::parallel::{for_each, require_packed, Pointer};
+use super::parallel::{Pointer, for_each, require_packed};
 use super::sixteen_bit::check_types;
-use super::spatial::{spatial3, Spatial};
+use super::spatial::{Spatial, spatial3};
 use super::stored::Stored;
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 use correlation::Correlation;
 use depthwise::{Depthwise, Operands};

@@ -1,12 +1,12 @@
 //! Sums of products of two channels' elements at the same positions: the weight gradient where a window is one element. It is a matrix
 //! product of channels by positions, without the packing of windows.
 
-use super::super::product::{multiply_few, Matrix, PANEL};
+use super::super::product::{Matrix, PANEL, multiply_few};
 use super::super::spatial::Spatial;
 use super::super::stored::{Elements, Stored};
-use super::microkernel::CHANNELS;
-use super::slab::{even, spans, Span};
 use super::Geometry;
+use super::microkernel::CHANNELS;
+use super::slab::{Span, even, spans};
 
 /// Positions that are summed from zero: the terms of one block of a product.
 const POSITIONS: usize = forebay_base::kernel::PRODUCT_TERMS as usize;
@@ -81,11 +81,7 @@ impl Pointwise {
             }
         }
         let [row_tile, column_tile] = [row_tile, column_tile].map(|tile| tile.next_multiple_of(CHANNELS));
-        if self.by_input {
-            [column_tile, row_tile]
-        } else {
-            [row_tile, column_tile]
-        }
+        if self.by_input { [column_tile, row_tile] } else { [row_tile, column_tile] }
     }
 
     /// Where the sums of an output of a tile begin, and how far apart they are.

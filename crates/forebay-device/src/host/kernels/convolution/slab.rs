@@ -5,7 +5,7 @@
 //! number is the position's place in the plane and in what every tap sees of it.
 
 use super::super::parallel::copy_run;
-use super::super::simd::{dispatch_wide, Vector, WIDTH_MAX};
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 use super::super::spatial::Spatial;
 use super::super::stored::Elements;
 use super::axis::Axis;
@@ -288,11 +288,7 @@ fn row_pitch(axis: &Axis, columns: usize) -> usize {
     let zeros_before = inside.iter().map(|&(low, _)| low).min().unwrap_or(0);
     let pitch = inside.iter().map(|&(_, high)| high).max().unwrap_or(full).max(columns);
     // A row's positions read up to `full` elements: those beyond the pitch are the next row's first.
-    if full - pitch <= zeros_before {
-        pitch
-    } else {
-        full
-    }
+    if full - pitch <= zeros_before { pitch } else { full }
 }
 
 /// Positions of a block in each dimension, or none where not even one position fits.

@@ -1,8 +1,8 @@
-use forebay_base::kernel::{Activation, UnaryOp, Window};
-use forebay_base::sum_tree::{nodes_of, PartialSums};
 use forebay_base::DataType;
+use forebay_base::kernel::{Activation, UnaryOp, Window};
+use forebay_base::sum_tree::{PartialSums, nodes_of};
 
-use super::super::testing::{assert_bits_of_conversions, desc, dot, run, spoil_buffers, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_bits_of_conversions, desc, dot, run, spoil_buffers};
 use super::*;
 
 /// A convolution with its sizes: x, w, y.
@@ -394,9 +394,9 @@ fn what_absurd_sizes_need_is_found_out_at_once() {
     }
     let grouped = Convolution { window: window([3, 3], [1, 1], [0, 0]), groups: 1 << 30 };
     let channels = 1 << 30;
-    assert!(needed(&grouped, [&[1, channels, 3, 3], &[channels, 1, 3, 3], &[1, channels, 1, 1]])
-        .iter()
-        .all(Result::is_ok));
+    assert!(
+        needed(&grouped, [&[1, channels, 3, 3], &[channels, 1, 3, 3], &[1, channels, 1, 1]]).iter().all(Result::is_ok)
+    );
 }
 
 /// What a convolution applies to its result has the bits that a kernel of its own gives it, NaN included.

@@ -1,11 +1,11 @@
 //! Weights in the order in which the data gradient reads them: w\[output, input, tap] by group, family, input, output and tap.
 
-use super::super::parallel::{for_each, Pointer};
-use super::super::simd::{dispatch_wide, prefetch, Vector, LANES};
-use super::super::stored::{widened_brain, widened_half, Elements, Stored};
-use super::correlation::Correlation;
-use super::slab::{spans, Span};
+use super::super::parallel::{Pointer, for_each};
+use super::super::simd::{LANES, Vector, dispatch_wide, prefetch};
+use super::super::stored::{Elements, Stored, widened_brain, widened_half};
 use super::Geometry;
+use super::correlation::Correlation;
+use super::slab::{Span, spans};
 
 /// Inputs of a task: their weights of one output lie together.
 const INPUTS: usize = 2 * LANES;

@@ -5,21 +5,21 @@
 //! parts of a batch that are nodes of the tree, or of an image's chunks, have the sums that the whole has there. Tasks share out
 //! weights; where there are few weights, a task is a subtree's part of them, whose sums wait in workspace until all are there.
 
-use forebay_base::kernel::reduction_block_rows_of_image;
 use forebay_base::SumTree;
+use forebay_base::kernel::reduction_block_rows_of_image;
 
-use super::super::buffer::{Buffer, Target, BLOCK};
-use super::super::parallel::{for_each, wide, Pointer};
+use super::super::buffer::{BLOCK, Buffer, Target};
+use super::super::parallel::{Pointer, for_each, wide};
 use super::super::stored::Stored;
-use super::super::thread_buffer::{with_buffer, ELEMENTS_MAX};
+use super::super::thread_buffer::{ELEMENTS_MAX, with_buffer};
+use super::Geometry;
 use super::block_gradient::BlockGradient;
 use super::depthwise_gradient::DepthwiseGradient;
 use super::microkernel::CHANNELS;
 use super::pointwise::Pointwise;
-use super::slab::{spans, Span};
-use super::weight_tiles::{Tile, Tiles, TASKS_MIN};
+use super::slab::{Span, spans};
+use super::weight_tiles::{TASKS_MIN, Tile, Tiles};
 use super::window_gradient::WindowGradient;
-use super::Geometry;
 
 /// Workspace for the sums of subtrees, in elements, unless that leaves too few tasks.
 const WORKSPACE_MAX: usize = 128 * 1024;

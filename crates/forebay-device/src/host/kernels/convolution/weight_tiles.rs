@@ -1,8 +1,8 @@
 //! How the weights of a gradient are shared out to tasks.
 
+use super::Geometry;
 use super::microkernel::CHANNELS;
 use super::slab::Span;
-use super::Geometry;
 
 /// Tasks that keep a few threads busy to the end.
 pub(super) const TASKS_MIN: usize = 8;

@@ -5,14 +5,14 @@
 //! position to the last. Blocks are added one after the other from the first rows of a chunk on. Their sizes depend on a whole chunk's;
 //! x is packed for several of them, as many as fit.
 
-use super::super::buffer::{Buffer, Target, BLOCK};
-use super::super::simd::{dispatch_wide, Vector, LANES, WIDTH_MAX};
+use super::super::buffer::{BLOCK, Buffer, Target};
+use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::stored::Stored;
-use super::lanes::{gather_lines, Channels};
-use super::microkernel::CHANNELS_MAX;
-use super::slab::{even, spans, Span};
-use super::weight_tiles::Tiles;
 use super::Geometry;
+use super::lanes::{Channels, gather_lines};
+use super::microkernel::CHANNELS_MAX;
+use super::slab::{Span, even, spans};
+use super::weight_tiles::Tiles;
 
 /// Positions of a block, and of one of its rows, at most.
 const POSITIONS: usize = 256;

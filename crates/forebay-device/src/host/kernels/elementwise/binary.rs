@@ -1,12 +1,12 @@
 //! Functions of two variables.
 
-use forebay_base::kernel::{Activation, BinaryOp};
 use forebay_base::DataType;
+use forebay_base::kernel::{Activation, BinaryOp};
 
-use super::super::block::map2;
-use super::super::element::{for_type, Bool, Integer, Number};
-use super::super::simd::limited;
 use super::super::View;
+use super::super::block::map2;
+use super::super::element::{Bool, Integer, Number, for_type};
+use super::super::simd::limited;
 use super::unary;
 
 /// y = activation(op(a, b)).

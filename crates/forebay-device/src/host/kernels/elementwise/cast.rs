@@ -1,14 +1,14 @@
 //! Conversion between data types.
 
 use forebay_base::narrow::{self, Narrowing};
-use forebay_base::{rounded_to_odd, DataType};
+use forebay_base::{DataType, rounded_to_odd};
 use half::{bf16, f16};
 
-use super::super::block::map1;
-use super::super::buffer::{Buffer, BLOCK};
-use super::super::element::{Bool, Element};
-use super::super::parallel::{broadcast_strides, require_packed, Pointer, Walk};
 use super::super::View;
+use super::super::block::map1;
+use super::super::buffer::{BLOCK, Buffer};
+use super::super::element::{Bool, Element};
+use super::super::parallel::{Pointer, Walk, broadcast_strides, require_packed};
 
 /// The widest types. Every element type is held exactly by one of them, so that a conversion is a widening and a narrowing
 /// and rounds once; 23 x 23 direct conversions would only be more code.

@@ -1,10 +1,10 @@
 //! Dropout with a counter-based generator: the mask is a pure function of (seed, step, node, element).
 
+use super::super::View;
 use super::super::block::{run1, run2};
 use super::super::buffer::BLOCK;
-use super::super::element::{for_type, Bool, Float};
-use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
-use super::super::View;
+use super::super::element::{Bool, Float, for_type};
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 use super::random::{key, word};
 
 /// Elements with the probability `ratio` become 0, the others are scaled by 1 / (1 - ratio). A second output takes the
@@ -62,7 +62,7 @@ unsafe fn apply<T: Float>(ratio: f32, (key, first): (u64, u64), x: &View, writes
 mod tests {
     use forebay_base::{DataType, Kernel};
 
-    use super::super::super::testing::{desc, run, Random, Tensor};
+    use super::super::super::testing::{Random, Tensor, desc, run};
 
     #[test]
     fn masks_are_a_function_of_seed_step_node_and_element() {

@@ -9,8 +9,8 @@ mod unary;
 use forebay_base::Kernel;
 
 use super::block::{map1, map3};
-use super::element::{bits_of, for_type, Bool, Word};
-use super::{unsupported, View};
+use super::element::{Bool, Word, bits_of, for_type};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 pub(super) use unary::apply;
 

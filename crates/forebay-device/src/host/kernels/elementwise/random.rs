@@ -2,8 +2,8 @@
 
 use forebay_base::DataType;
 
-use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 
 /// Numbers in 0..1, multiples of 2^-24.
 ///
@@ -64,7 +64,7 @@ fn mix(word: u64) -> u64 {
 mod tests {
     use forebay_base::{DataType, Kernel};
 
-    use super::super::super::testing::{desc, run, Tensor};
+    use super::super::super::testing::{Tensor, desc, run};
 
     /// The numbers of a node in a step, from an element on.
     fn numbers(step: [f64; 2], node: u64, first: u64, count: u64) -> Vec<f64> {

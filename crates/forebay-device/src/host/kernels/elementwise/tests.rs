@@ -1,10 +1,10 @@
 //! Elementwise kernels against naive models in double precision.
 
 use forebay_base::kernel::{Activation, BinaryOp, UnaryOp};
-use forebay_base::narrow::{decode, unpack, Narrowing};
+use forebay_base::narrow::{Narrowing, decode, unpack};
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, differences, refusal, run, strided, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, refusal, run, strided};
 
 fn naive(op: UnaryOp, x: f64) -> f64 {
     match op {

@@ -2,15 +2,15 @@
 
 use std::cmp::Ordering;
 
-use forebay_base::kernel::UnaryOp;
 use forebay_base::DataType;
+use forebay_base::kernel::UnaryOp;
 
+use super::super::View;
 use super::super::block::{map1, map2, run1};
-use super::super::element::{for_type, Bool, Float, Number};
-use super::super::parallel::{for_chunks, widest, Pointer, CHUNK};
+use super::super::element::{Bool, Float, Number, for_type};
+use super::super::parallel::{CHUNK, Pointer, for_chunks, widest};
 use super::super::simd::limited;
 use super::super::stored::Stored;
-use super::super::View;
 
 /// y = op(x).
 ///
@@ -134,11 +134,7 @@ unsafe fn forward_integer<T: Number>(op: UnaryOp, x: &View, y: &View) -> Result<
 /// max(x, 0) that lets NaN pass.
 #[inline(always)]
 fn relu<T: Float>(x: T) -> T {
-    if x < T::ZERO {
-        T::ZERO
-    } else {
-        x
-    }
+    if x < T::ZERO { T::ZERO } else { x }
 }
 
 #[inline(always)]
@@ -352,11 +348,7 @@ unsafe fn gradient_float<T: Float>(op: UnaryOp, dy: &View, value: &View, dx: &Vi
                 let (alpha, beta) = (number(alpha), number(beta));
                 map2(dy, value, dx, move |dy: T, x: T| {
                     let line = alpha * x + beta;
-                    if line > T::ZERO && line < T::ONE {
-                        alpha * dy
-                    } else {
-                        T::ZERO
-                    }
+                    if line > T::ZERO && line < T::ONE { alpha * dy } else { T::ZERO }
                 })
             }
             UnaryOp::Tanh => map2(dy, value, dx, |dy: T, y: T| dy * (T::ONE - y * y)),

@@ -6,13 +6,13 @@
 use forebay_base::kernel::Convolution;
 use forebay_base::{DataType, TensorDesc};
 
-use super::super::convolution::Geometry;
-use super::super::parallel::{for_chunks, for_each, wide, Pointer};
 use super::super::View;
+use super::super::convolution::Geometry;
+use super::super::parallel::{Pointer, for_chunks, for_each, wide};
 use super::dots::{Engine, Rows};
-use super::finish::{limits, take_zeros, Along, Quantised};
-use super::panels::{interleave, panels, rows_of_task, sum, PanelProduct, COLUMNS};
-use super::{byte_at, QUANTISED_READS};
+use super::finish::{Along, Quantised, limits, take_zeros};
+use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
+use super::{QUANTISED_READS, byte_at};
 
 /// Filters whose sums one task computes.
 const SUMMED_ROWS: usize = 16;
@@ -69,11 +69,7 @@ impl Layout {
 
     /// Bytes of an image with its padding; 0 where x itself is used.
     fn image_bytes(&self) -> usize {
-        if self.is_x {
-            0
-        } else {
-            self.channels() * self.channel_bytes()
-        }
+        if self.is_x { 0 } else { self.channels() * self.channel_bytes() }
     }
 
     /// Of each tap, where the first window sees it, from the channel's first byte on.

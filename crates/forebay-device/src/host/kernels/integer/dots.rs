@@ -162,11 +162,7 @@ unsafe fn tile<L: Lanes>(rows: Rows, (panel, strips): (*const u8, usize), quads:
             }
         }
     }
-    if rows.count >= 4 {
-        4
-    } else {
-        1
-    }
+    if rows.count >= 4 { 4 } else { 1 }
 }
 
 /// Some rows with a strip.
@@ -246,7 +242,7 @@ mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::*;
 
-    use super::{tile, Lanes, Rows};
+    use super::{Lanes, Rows, tile};
 
     /// Whether the processor has `vpdpbusd` with the prefix of AVX; with AVX2, the system keeps its registers.
     #[allow(unused_unsafe)] // Newer compilers know that the instruction is safe.

@@ -45,11 +45,7 @@ pub(super) struct Quantised<'a> {
 
 /// The smallest and the largest integer of a type of 8 bits.
 pub(super) fn limits(data_type: DataType) -> (f32, f32) {
-    if data_type == DataType::Int8 {
-        (-128.0, 127.0)
-    } else {
-        (0.0, 255.0)
-    }
+    if data_type == DataType::Int8 { (-128.0, 127.0) } else { (0.0, 255.0) }
 }
 
 impl Quantised<'_> {

@@ -13,7 +13,7 @@ mod tests;
 
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// What both kernels read where the result has 8 bits.

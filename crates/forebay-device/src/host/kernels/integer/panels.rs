@@ -2,7 +2,7 @@
 
 use super::super::parallel::threads;
 use super::super::thread_buffer::with_buffer;
-use super::dots::{add_products, Engine, Rows, ROWS_MAX, STRIP, STRIPS_MAX};
+use super::dots::{Engine, ROWS_MAX, Rows, STRIP, STRIPS_MAX, add_products};
 
 /// Terms that a panel holds at most: with the sums of [`TILE_ROWS`] rows it stays in a core's second cache.
 pub(super) const TERMS: usize = 2048;

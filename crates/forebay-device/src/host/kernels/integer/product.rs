@@ -2,12 +2,12 @@
 
 use forebay_base::{DataType, TensorDesc};
 
-use super::super::parallel::{broadcast_strides, for_chunks, for_each, wide, Pointer};
 use super::super::View;
+use super::super::parallel::{Pointer, broadcast_strides, for_chunks, for_each, wide};
 use super::dots::{Engine, Rows};
-use super::finish::{limits, take_zeros, Along, Quantised};
-use super::panels::{interleave, panels, rows_of_task, sum, PanelProduct, COLUMNS};
-use super::{byte_at, QUANTISED_READS};
+use super::finish::{Along, Quantised, limits, take_zeros};
+use super::panels::{COLUMNS, PanelProduct, interleave, panels, rows_of_task, sum};
+use super::{QUANTISED_READS, byte_at};
 
 /// Rows whose sums one task computes.
 const SUMMED_ROWS: usize = 64;

@@ -1,11 +1,11 @@
 //! Integer kernels next to sums of 64 bits that are cut to 32.
 
-use forebay_base::kernel::{Convolution, Window};
-use forebay_base::DataType::{self, Float32, Int32, Int8, UInt8};
+use forebay_base::DataType::{self, Float32, Int8, Int32, UInt8};
 use forebay_base::Kernel;
+use forebay_base::kernel::{Convolution, Window};
 
-use super::super::testing::{desc, refusal, run, Random, Tensor};
-use super::dots::{add_products, Engine, Rows, STRIP};
+use super::super::testing::{Random, Tensor, desc, refusal, run};
+use super::dots::{Engine, Rows, STRIP, add_products};
 
 fn bytes(random: &mut Random, data_type: DataType, count: u64) -> Vec<f64> {
     let low = if data_type == Int8 { -128.0 } else { 0.0 };

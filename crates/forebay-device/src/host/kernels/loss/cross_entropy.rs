@@ -7,13 +7,13 @@
 use forebay_base::kernel::reduction_block_of_losses;
 use forebay_base::{DataType, SumTree, TensorDesc};
 
-use super::super::accumulators::{largest, Accumulators};
-use super::super::buffer::{Buffer, BLOCK};
+use super::super::View;
+use super::super::accumulators::{Accumulators, largest};
+use super::super::buffer::{BLOCK, Buffer};
 use super::super::element::Float;
-use super::super::parallel::{for_chunks, map_chunks, require_packed, split_at_axis, wide, Pointer};
+use super::super::parallel::{Pointer, for_chunks, map_chunks, require_packed, split_at_axis, wide};
 use super::super::partial_sums::load_sums;
 use super::super::strided_layout::StridedLayout;
-use super::super::View;
 
 /// Positions in a group.
 const GROUP: usize = BLOCK;

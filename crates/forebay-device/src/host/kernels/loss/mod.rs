@@ -5,8 +5,8 @@ pub(super) mod squared_error;
 
 use forebay_base::Kernel;
 
-use super::element::for_type;
 use super::View;
+use super::element::for_type;
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.

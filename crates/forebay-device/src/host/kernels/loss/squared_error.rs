@@ -1,15 +1,15 @@
 //! Mean squared error. Squares are added element by element within a reduction block
 //! ([`forebay_base::kernel::reduction_block_of_channels`]), and blocks by the sum tree.
 
-use forebay_base::kernel::reduction_block_of_channels;
 use forebay_base::SumTree;
+use forebay_base::kernel::reduction_block_of_channels;
 
+use super::super::View;
 use super::super::accumulators::Accumulators;
 use super::super::block::map2;
 use super::super::element::Float;
-use super::super::parallel::{map_chunks, require_packed, wide, Pointer};
+use super::super::parallel::{Pointer, map_chunks, require_packed, wide};
 use super::super::partial_sums::load_sums;
-use super::super::View;
 use super::cross_entropy::mean;
 
 /// Chunks that one task sums.

@@ -2,7 +2,7 @@
 
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, differences, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, run};
 
 /// The mean loss over the positions that count.
 fn naive(logits: &[f64], labels: &[f64], (outer, classes, inner): (usize, usize, usize), ignore: Option<i64>) -> f64 {

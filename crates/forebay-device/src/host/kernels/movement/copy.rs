@@ -1,8 +1,8 @@
 //! Copies between strided layouts, and slices, which are copies from a strided part.
 
-use super::super::element::{for_type, Element};
-use super::super::parallel::{for_chunks, require_packed, Pointer, Walk, CHUNK};
 use super::super::View;
+use super::super::element::{Element, for_type};
+use super::super::parallel::{CHUNK, Pointer, Walk, for_chunks, require_packed};
 
 /// Side of the square tiles in which transposing copies go: two tiles of 8-byte elements fit the first-level cache.
 const TILE: usize = 32;

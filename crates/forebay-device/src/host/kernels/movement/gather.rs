@@ -2,9 +2,9 @@
 
 use forebay_base::DataType;
 
-use super::super::element::{for_type, Element, Float};
-use super::super::parallel::{for_chunks, require_packed, split_at_axis, wide, Pointer, CHUNK};
 use super::super::View;
+use super::super::element::{Element, Float, for_type};
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_at_axis, wide};
 
 /// Elements of a gradient's slice that one task sums: enough to be worth a task, few enough to share out an embedding.
 const COLUMNS: usize = 64;
@@ -36,11 +36,7 @@ impl<'a> Indices<'a> {
     pub fn positions(&self, size: usize) -> Vec<usize> {
         let position = |index: i64| {
             let position = if index < 0 { index.wrapping_add(size as i64) } else { index } as u64;
-            if position < size as u64 {
-                position as usize
-            } else {
-                NOWHERE
-            }
+            if position < size as u64 { position as usize } else { NOWHERE }
         };
         match self {
             Indices::Int32(indices) => indices.iter().map(|&index| position(index.into())).collect(),

@@ -5,8 +5,8 @@ mod gather;
 mod pad;
 mod scatter;
 
-use forebay_base::kernel::facts::OperandRef;
 use forebay_base::Kernel;
+use forebay_base::kernel::facts::OperandRef;
 
 use super::View;
 use crate::device::DeviceError;

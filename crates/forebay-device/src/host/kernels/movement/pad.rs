@@ -2,9 +2,9 @@
 
 use forebay_base::kernel::PadMode;
 
-use super::super::element::{bits_of, for_type, Word};
-use super::super::parallel::{for_chunks, require_packed, Pointer, CHUNK};
 use super::super::View;
+use super::super::element::{Word, bits_of, for_type};
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed};
 
 /// y = x with `begins` elements before it and the rest after it, in every dimension.
 ///

@@ -2,9 +2,9 @@
 
 use forebay_base::kernel::ScatterOp;
 
-use super::super::element::{for_type, Element, Number};
-use super::super::parallel::{for_each, require_packed, wide, Pointer};
 use super::super::View;
+use super::super::element::{Element, Number, for_type};
+use super::super::parallel::{Pointer, for_each, require_packed, wide};
 use super::gather::{Indices, NOWHERE};
 
 /// Elements of a row that one task has.

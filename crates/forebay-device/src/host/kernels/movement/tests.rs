@@ -3,7 +3,7 @@
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, refusal, run, strided, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, refusal, run, strided};
 
 const TYPES: [DataType; 5] = [DataType::Float32, DataType::Float64, DataType::Float16, DataType::Int8, DataType::Int64];
 
@@ -127,11 +127,7 @@ fn padding_in_every_mode() {
                 while size > 1 && !(0..size).contains(&index) {
                     index = if index < 0 { -index } else { 2 * (size - 1) - index };
                 }
-                if size == 1 {
-                    0
-                } else {
-                    index
-                }
+                if size == 1 { 0 } else { index }
             };
             let value = |index: &Vec<u64>| {
                 let mut source = Vec::new();

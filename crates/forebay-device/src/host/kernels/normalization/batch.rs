@@ -3,16 +3,16 @@
 //! Statistics are sums over fixed chunks ([`forebay_base::kernel::reduction_block_of_channels`]), in double precision and relative to the
 //! first element of what is summed, so that a mean far from 0 costs no digits. Chunks are added by the sum tree.
 
-use forebay_base::kernel::{add_statistics, check_group_size, Activation};
+use forebay_base::kernel::{Activation, add_statistics, check_group_size};
 
+use super::super::View;
 use super::super::accumulators::Accumulators;
 use super::super::block::{run1, run2};
 use super::super::element::Float;
-use super::super::parallel::{for_chunks, map_chunks, require_packed, wide, Pointer, CHUNK};
+use super::super::parallel::{CHUNK, Pointer, for_chunks, map_chunks, require_packed, wide};
 use super::super::partial_sums::load_sums;
-use super::super::stored::{for_each_block, Stored};
+use super::super::stored::{Stored, for_each_block};
 use super::super::strided_layout::StridedLayout;
-use super::super::View;
 
 /// A strided layout for x, and one for each of the other operands of the same sizes.
 struct Shape<const N: usize> {
@@ -203,11 +203,7 @@ unsafe fn normalise<T: Float>(shape: &Shape<1>, has_relu: bool, channels: &[Chan
                 true => unsafe {
                     run1(x, y, length, |x| {
                         let y = channel.normalise(x);
-                        if y < T::ZERO {
-                            T::ZERO
-                        } else {
-                            y
-                        }
+                        if y < T::ZERO { T::ZERO } else { y }
                     })
                 },
             }
@@ -396,11 +392,7 @@ fn slope_means_of_groups<T: Float>(
 /// The gradient by the normalised value before a ReLU.
 #[inline(always)]
 fn relu<T: Float>(channel: Channel<T>, x: T, dy: T) -> T {
-    if channel.normalise(x) > T::ZERO {
-        dy
-    } else {
-        T::ZERO
-    }
+    if channel.normalise(x) > T::ZERO { dy } else { T::ZERO }
 }
 
 /// dx, where `mask(channel, x, dy)` is the gradient by the normalised value before the activation. `means` are those of

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::reduction_block_rows;
 use forebay_base::SumTree;
+use forebay_base::kernel::reduction_block_rows;
 
+use super::super::View;
 use super::super::accumulators::Accumulators;
 use super::super::block::{run2, run3};
 use super::super::buffer::BLOCK;
 use super::super::element::Float;
-use super::super::parallel::{for_chunks, require_packed, tree_sum, wide, Pointer, CHUNK};
-use super::super::View;
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, tree_sum, wide};
 
 /// Rows and their length, where all operands fit.
 fn shape(

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::element::Float;
-use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
+use super::super::element::Float;
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 
 /// Places that a task takes together.
 const PLACES: usize = 256;

@@ -7,8 +7,8 @@ mod local;
 use forebay_base::Kernel;
 
 use super::block::map2;
-use super::element::{for_type, Float};
-use super::{unsupported, View};
+use super::element::{Float, for_type};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.

@@ -3,7 +3,7 @@
 use forebay_base::kernel::Activation;
 use forebay_base::{DataType, Kernel, TensorDesc};
 
-use super::super::testing::{assert_close, desc, differences, dot, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, differences, dot, run};
 
 const EPSILON: f32 = 1e-3;
 
@@ -25,11 +25,7 @@ fn naive_batch(x: &[f64], sizes: &[u64], scale: &[f64], bias: &[f64], relu: bool
     let y = x.iter().enumerate().map(|(i, x)| {
         let c = channel_of(i);
         let y = scale[c] * (x - mean[c]) / (variance[c] + EPSILON as f64).sqrt() + bias[c];
-        if relu {
-            y.max(0.0)
-        } else {
-            y
-        }
+        if relu { y.max(0.0) } else { y }
     });
     Batch { y: y.collect(), mean, variance }
 }
@@ -256,11 +252,7 @@ fn naive_groups(x: &[f64], sizes: &[u64], group_size: u64, scale: &[f64], bias: 
     let y = y.iter().enumerate().map(|(i, y)| {
         let channel = i / places as usize;
         let y = scale[channel] * y + bias[channel];
-        if relu {
-            y.max(0.0)
-        } else {
-            y
-        }
+        if relu { y.max(0.0) } else { y }
     });
     let of_channels = |of_groups: Vec<f64>| (0..sizes[1]).map(|c| of_groups[(c / group_size) as usize]).collect();
     Batch { y: y.collect(), mean: of_channels(mean), variance: of_channels(variance) }

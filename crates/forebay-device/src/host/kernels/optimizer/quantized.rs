@@ -1,10 +1,10 @@
 //! Kernels: Adam with moments of 8 bits, block by block.
 
-use forebay_base::kernel::quantization::{QuantizationMap, QUANTIZATION_BLOCK, SIGNED, UNSIGNED};
 use forebay_base::DataType;
+use forebay_base::kernel::quantization::{QUANTIZATION_BLOCK, QuantizationMap, SIGNED, UNSIGNED};
 
-use super::super::parallel::{for_chunks, require_packed, wide, Pointer, CHUNK};
 use super::super::View;
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, wide};
 use super::AdamNumbers;
 
 /// Elements of a block.
@@ -53,11 +53,7 @@ impl Moment {
     unsafe fn write(&self, start: usize, numbers: &[f32]) {
         // What is no number stays one.
         let larger = |scale: f32, number: &f32| {
-            if number.abs() > scale || number.is_nan() {
-                number.abs()
-            } else {
-                scale
-            }
+            if number.abs() > scale || number.is_nan() { number.abs() } else { scale }
         };
         let scale = numbers.iter().fold(0.0, larger);
         // SAFETY: the caller's promise.
@@ -135,11 +131,11 @@ pub(super) unsafe fn update(numbers: AdamNumbers<f32>, reads: &[View], writes: &
 
 #[cfg(test)]
 mod tests {
-    use forebay_base::kernel::quantization::{SIGNED, UNSIGNED};
     use forebay_base::kernel::AdamHyperparameters;
+    use forebay_base::kernel::quantization::{SIGNED, UNSIGNED};
     use forebay_base::{DataType, Kernel};
 
-    use super::super::super::testing::{assert_close, desc, run, Random, Tensor};
+    use super::super::super::testing::{Random, Tensor, assert_close, desc, run};
     use super::BLOCK;
 
     /// Moments as the map has them, in float64: the codes and the scales of blocks.

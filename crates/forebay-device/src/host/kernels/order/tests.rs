@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{desc, refusal, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, desc, refusal, run};
 
 /// Elements of one row in the order that is asked for, by comparing them as numbers.
 fn ordered(row: &[f64], largest: bool, nan_first: bool, last: bool) -> Vec<usize> {

@@ -1,5 +1,5 @@
 use super::super::testing::{
-    assert_bits_of_conversions, assert_close, desc, differences, dot, run, strided, Random, Tensor,
+    Random, Tensor, assert_bits_of_conversions, assert_close, desc, differences, dot, run, strided,
 };
 use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::super::simd::{dispatch, dispatch_wide, prefetch, SummedVector, Vector, LANES, WIDTH_MAX};
+use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide, prefetch};
 use super::{Aligned, Job};
 
 /// Rows at most, where columns are adjacent.

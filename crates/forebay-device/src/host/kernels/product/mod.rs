@@ -16,8 +16,8 @@ mod tiles;
 
 use std::mem::MaybeUninit;
 
-use forebay_base::kernel::PRODUCT_TERMS;
 use forebay_base::SumTree;
+use forebay_base::kernel::PRODUCT_TERMS;
 
 use super::parallel::wide;
 use super::simd::{Vector, WIDTH_MAX};

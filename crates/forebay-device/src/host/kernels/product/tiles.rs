@@ -3,7 +3,7 @@
 
 use forebay_base::kernel::PRODUCT_TERMS;
 
-use super::super::simd::{dispatch_wide, prefetch, Vector, WIDTH_MAX};
+use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, prefetch};
 use super::{Aligned, Job, Matrix};
 
 /// Vectors of columns in a tile, at most.

@@ -9,11 +9,7 @@ use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
 fn limited(x: f32, limit: Option<f32>) -> f32 {
     let Some(limit) = limit else { return x };
     let x = if x < -limit { -limit } else { x };
-    if x > limit {
-        limit
-    } else {
-        x
-    }
+    if x > limit { limit } else { x }
 }
 
 #[inline(always)]
@@ -74,11 +70,7 @@ pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values:
 #[inline(always)]
 fn hard(x: f32) -> f32 {
     let x = if x < 0.0 { 0.0 } else { x };
-    if x > 1.0 {
-        1.0
-    } else {
-        x
-    }
+    if x > 1.0 { 1.0 } else { x }
 }
 
 #[inline(always)]
@@ -123,11 +115,7 @@ pub(super) fn slopes(
         ),
         RecurrentActivation::HardSigmoid { alpha, beta } => slope_each(xs, ys, limit, slopes, |x, _| {
             let line = alpha * x + beta;
-            if line > 0.0 && line < 1.0 {
-                alpha
-            } else {
-                0.0
-            }
+            if line > 0.0 && line < 1.0 { alpha } else { 0.0 }
         }),
         RecurrentActivation::Elu { alpha } => {
             slope_each(

@@ -2,15 +2,15 @@
 
 use std::ops::Range;
 
-use forebay_base::kernel::{state_steps, Recurrence, RecurrentCell};
 use forebay_base::DataType;
+use forebay_base::kernel::{Recurrence, RecurrentCell, state_steps};
 
 use super::super::super::helper_tasks;
-use super::super::parallel::{for_each, threads, wide, Pointer};
 use super::super::View;
+use super::super::parallel::{Pointer, for_each, threads, wide};
 use super::cell::Row;
 use super::layout::{Inputs, Sizes};
-use super::panels::{Panels, Product, COLUMNS};
+use super::panels::{COLUMNS, Panels, Product};
 
 /// Weights of a direction from which on threads share the units of a single sequence: what they wait for each other is less then.
 const SHARED_WEIGHTS_MIN: usize = 1 << 17;

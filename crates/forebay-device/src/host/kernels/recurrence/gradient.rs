@@ -4,14 +4,14 @@ mod again;
 
 use std::ops::Range;
 
-use forebay_base::kernel::{Recurrence, RecurrentCell};
 use forebay_base::DataType;
+use forebay_base::kernel::{Recurrence, RecurrentCell};
 
 use super::super::super::helper_tasks;
-use super::super::parallel::{for_each, wide, Pointer};
 use super::super::View;
+use super::super::parallel::{Pointer, for_each, wide};
 use super::layout::{Inputs, Sizes};
-use super::panels::{Panels, Product, COLUMNS};
+use super::panels::{COLUMNS, Panels, Product};
 
 /// Elements of workspace: packed weights in both directions; for each sequence what its state adds to the gates, the gradient of h
 /// and of the reset h; and c after every step.

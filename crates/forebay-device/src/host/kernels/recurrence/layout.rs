@@ -5,10 +5,10 @@ use std::ops::Range;
 use forebay_base::kernel::{Recurrence, RecurrentCell};
 use forebay_base::{DataType, TensorDesc};
 
-use super::super::parallel::{require_packed, threads, Pointer};
 use super::super::View;
+use super::super::parallel::{Pointer, require_packed, threads};
 use super::cell::Cell;
-use super::panels::{Packing, COLUMNS};
+use super::panels::{COLUMNS, Packing};
 
 /// Sizes of a recurrence.
 #[derive(Clone, Copy, Debug)]
@@ -151,11 +151,7 @@ impl<'a> Inputs<'a> {
 
     /// The place in the sequence of a direction's step.
     pub fn place(&self, direction: usize, step: usize) -> usize {
-        if self.recurrence.directions[direction].reverse {
-            self.sizes.steps - 1 - step
-        } else {
-            step
-        }
+        if self.recurrence.directions[direction].reverse { self.sizes.steps - 1 - step } else { step }
     }
 
     /// Whether a sequence has an element at a place.
@@ -175,11 +171,7 @@ impl<'a> Inputs<'a> {
     /// The last place that is gone through; none of an empty sequence.
     pub fn last(&self, direction: usize, sequence: usize) -> Option<usize> {
         let length = self.lengths[sequence];
-        if self.recurrence.directions[direction].reverse {
-            (length > 0).then_some(0)
-        } else {
-            length.checked_sub(1)
-        }
+        if self.recurrence.directions[direction].reverse { (length > 0).then_some(0) } else { length.checked_sub(1) }
     }
 
     /// Where a sequence's gates at a place begin, in \[steps, batch, directions, gates units].

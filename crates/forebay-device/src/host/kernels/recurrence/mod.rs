@@ -17,7 +17,7 @@ use forebay_base::{Kernel, TensorDesc};
 use layout::Sizes;
 
 use super::parallel::Pointer;
-use super::{unsupported, View};
+use super::{View, unsupported};
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.

@@ -3,8 +3,8 @@
 //! Every element is one sum, in the order of its terms, whichever rows and panels it is computed next to: so rows and panels may be
 //! shared out in any way.
 
-use super::super::parallel::{for_each, Pointer};
-use super::super::simd::{dispatch, Vector, LANES};
+use super::super::parallel::{Pointer, for_each};
+use super::super::simd::{LANES, Vector, dispatch};
 
 /// Vectors of a panel.
 const VECTORS: usize = 2;

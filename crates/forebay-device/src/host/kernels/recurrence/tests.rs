@@ -3,7 +3,7 @@
 use forebay_base::kernel::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, run};
 
 const SIGMOID: RecurrentActivation = RecurrentActivation::Sigmoid;
 const TANH: RecurrentActivation = RecurrentActivation::Tanh;

@@ -5,12 +5,12 @@
 
 use forebay_base::kernel::ReduceOp;
 
+use super::super::View;
 use super::super::accumulators::ACCUMULATORS;
 use super::super::element::{Float, Number, Reducible};
 use super::super::normalization::batch;
-use super::super::parallel::{for_chunks, wide, Pointer, Walk, CHUNK};
+use super::super::parallel::{CHUNK, Pointer, Walk, for_chunks, wide};
 use super::super::strided_layout::StridedLayout;
-use super::super::View;
 
 /// Outputs that one task reduces together where the innermost axis stays.
 const OUTPUTS: usize = 512;

@@ -4,11 +4,11 @@ mod axes;
 pub(super) mod rows;
 mod softmax;
 
-use forebay_base::kernel::{sums_rows, ReduceOp};
 use forebay_base::Kernel;
+use forebay_base::kernel::{ReduceOp, sums_rows};
 
-use super::element::for_type;
 use super::View;
+use super::element::for_type;
 use crate::device::DeviceError;
 
 /// Runs one kernel of this family.

@@ -1,11 +1,11 @@
 //! Sums over the rows of a table, one per place in a row, by reduction blocks of rows.
 
-use forebay_base::kernel::reduction_block_rows;
 use forebay_base::SumTree;
+use forebay_base::kernel::reduction_block_rows;
 
-use super::super::element::Float;
-use super::super::parallel::{require_packed, tree_sum, wide, Pointer};
 use super::super::View;
+use super::super::element::Float;
+use super::super::parallel::{Pointer, require_packed, tree_sum, wide};
 
 /// Rows, and their length, where the first axes are summed.
 fn table(x: &View, axes: usize) -> Result<(usize, usize), String> {

@@ -4,11 +4,11 @@
 //! column is a row of memory. All reads of a column's sums come before its writes, and elements are written where they were
 //! read, so that everything works in place.
 
-use super::super::accumulators::{largest, Accumulators};
+use super::super::View;
+use super::super::accumulators::{Accumulators, largest};
 use super::super::block::{run1, run2, run3};
 use super::super::element::Float;
-use super::super::parallel::{for_chunks, require_packed, split_at_axis, wide, Pointer, CHUNK};
-use super::super::View;
+use super::super::parallel::{CHUNK, Pointer, for_chunks, require_packed, split_at_axis, wide};
 
 /// Columns that one task takes along the axis together.
 const COLUMNS: usize = 256;

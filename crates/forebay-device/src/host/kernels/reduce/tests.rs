@@ -3,7 +3,7 @@
 use forebay_base::kernel::ReduceOp;
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, run};
 
 const OPS: [ReduceOp; 8] = [
     ReduceOp::Sum,

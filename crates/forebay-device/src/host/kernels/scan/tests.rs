@@ -3,7 +3,7 @@
 use forebay_base::kernel::ScanOp;
 use forebay_base::{DataType, Kernel};
 
-use super::super::testing::{assert_close, desc, refusal, run, Random, Tensor};
+use super::super::testing::{Random, Tensor, assert_close, desc, refusal, run};
 
 /// One row by the definition.
 fn scanned(op: ScanOp, exclusive: bool, x: &[f64], factors: &[f64]) -> Vec<f64> {

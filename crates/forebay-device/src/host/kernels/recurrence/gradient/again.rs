@@ -6,7 +6,7 @@ use forebay_base::kernel::RecurrentCell;
 
 use super::super::super::parallel::wide;
 use super::super::cell::Row;
-use super::super::panels::{Product, COLUMNS};
+use super::super::panels::{COLUMNS, Product};
 use super::Backward;
 
 impl Backward<'_> {
