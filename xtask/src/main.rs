@@ -21,6 +21,7 @@
 //! | [`accuracy`] | `cargo xtask accuracy`: elementary functions at every number of single precision |
 //! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
 //! | [`networks`] | `cargo xtask networks`: random networks at several budgets |
+//! | [`preconditions`] | `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code |
 //! | [`swiftshader`] | `cargo xtask swiftshader`: every Vulkan test on a second driver |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
 //! | [`bench`] | `cargo xtask bench`: speed next to peers |
@@ -48,6 +49,7 @@ mod networks;
 mod operators;
 mod package;
 mod parts;
+mod preconditions;
 mod python;
 mod recipes;
 mod results;
@@ -69,6 +71,7 @@ const HELP: &str = "Development tasks:
   cargo xtask accuracy                  errors of the CPU's elementary functions at every number of single precision, minutes
   cargo xtask kills [--times N]         kills processes of training runs, 100 times, and goes on; needs Open MPI
   cargo xtask networks [--count N]      random networks train to the same bits at any budget, 200 of them
+  cargo xtask preconditions             the CPU's kernels with the standard library's checks of unsafe code, a quarter of an hour
   cargo xtask swiftshader               every Vulkan test on SwiftShader, half an hour; the short ones are part of `test`
   cargo xtask conformance [ARGUMENTS]   ONNX's own test cases, counted and listed; --help says more
   cargo xtask bench [ARGUMENTS]         speed beside peers; needs python3 with the peers
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         "accuracy" => accuracy::accuracy(rest),
         "kills" => kills::kills(rest),
         "networks" => networks::networks(rest),
+        "preconditions" => preconditions::preconditions(),
         "swiftshader" => swiftshader::swiftshader(),
         "conformance" => conformance::conformance(rest),
         "bench" => bench::bench(rest),

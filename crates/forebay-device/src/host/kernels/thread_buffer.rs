@@ -16,7 +16,7 @@ thread_local! {
 /// Lends the calling thread's buffer: `count` elements from a cache line on, with whatever they held before. `work` must
 /// neither borrow it again nor hand work to the thread pool.
 pub(super) fn with_buffer<R>(count: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
-    debug_assert!(count <= ELEMENTS_MAX, "{count} elements are more than the {ELEMENTS_MAX} that count as host memory");
+    assert!(count <= ELEMENTS_MAX, "{count} elements are more than the {ELEMENTS_MAX} that count as host memory");
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < count + ALIGNMENT {
             *buffer = vec![0.0; count + ALIGNMENT];

@@ -253,7 +253,7 @@ pub(super) unsafe fn multiply_few(
     scale: f32,
     accumulate: bool,
 ) {
-    debug_assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
+    assert!(k <= PRODUCT_TERMS as usize, "{k} terms are more than a block has");
     let job = match computes_transposed(m, n) {
         true => Job { sizes: (n, m, k), a: b.transposed(), b: a.transposed(), c: c.transposed(), scale, accumulate },
         false => Job { sizes: (m, n, k), a, b, c, scale, accumulate },

@@ -127,7 +127,7 @@ impl Product<'_> {
     /// # Safety
     /// Rows must hold the terms and the panels, and no one else may touch the results.
     pub unsafe fn run(&self) {
-        debug_assert!(self.x.len() == self.out.len() && self.first_panel + self.panel_count <= self.panels.count);
+        assert!(self.x.len() == self.out.len() && self.first_panel + self.panel_count <= self.panels.count);
         // SAFETY: the caller's promises.
         unsafe { multiply(self) }
     }
