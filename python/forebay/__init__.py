@@ -5,11 +5,11 @@ to                     start at
 =====================  ===========================================================================
 run an ONNX model      :class:`Session`
 train an ONNX model    :class:`Trainer`
-train a module         :class:`forebay.torch.Trainer`; a part of one: :func:`forebay.torch.compile`
+train a module         :class:`forebay.torch.Trainer`, or part of it: :func:`forebay.torch.compile`
 ask whether it fits    :func:`plan`, :func:`forebay.torch.plan`
-see what there is      :func:`devices`, :func:`machines`
+list the hardware      :func:`devices`, :func:`machines`
 launch operations      :class:`Tensor`, :class:`Stream`, :class:`Event`, :class:`Context`
-exceed the device      :func:`forebay.managed.empty`
+exceed device memory   :func:`forebay.managed.empty`
 use several processes  :class:`Processes`
 handle failures        :class:`Error`, :class:`OutOfBudget`
 =====================  ===========================================================================
@@ -91,7 +91,7 @@ __version__: str = _forebay.__version__
 
 
 def devices() -> List[str]:
-    """The devices of this machine, by the names that sessions and trainers take.
+    """Returns the names of this machine's devices, as sessions and trainers accept them.
 
     >>> import forebay
     >>> "host" in forebay.devices()

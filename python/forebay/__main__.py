@@ -1,4 +1,4 @@
-"""The program ``forebay``: ``python -m forebay`` does the same."""
+"""The program ``forebay``, also available as ``python -m forebay``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from . import _forebay
 
 
 def main() -> int:
-    """Runs the command line; its exit code."""
-    # Ctrl-C is the program's own, which ends between two steps.
+    """Runs the command line and returns its exit code."""
+    # The program handles Ctrl-C itself and ends between two steps.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _forebay.run_command_line(["forebay", *sys.argv[1:]])
 

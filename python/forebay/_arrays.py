@@ -1,4 +1,4 @@
-"""Arrays in and out: NumPy, the buffer protocol, DLPack."""
+"""Array conversion: NumPy, the buffer protocol, DLPack."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 from .errors import InvalidArgument
 
-#: An array as the native module takes and gives it: type, shape, bytes.
+#: An array as passed to and returned by the native module: type, shape, bytes.
 Native = Tuple[str, Tuple[int, ...], "npt.NDArray[np.uint8]"]
 
 _NAMES = frozenset(
     ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
 )
-#: Types that are handed over as they are.
+#: Types that are passed on unchanged.
 _PLAIN: Dict[Any, str] = {np.dtype(name).newbyteorder("<"): name for name in sorted(_NAMES - {"bfloat16"})}
 _CPU = 1  # kDLCPU
 
 
 def bfloat16() -> Optional[Any]:
-    """NumPy's type for bfloat16, where the package ``ml_dtypes`` is there."""
+    """Returns NumPy's bfloat16 type if the package ``ml_dtypes`` is installed."""
     try:
         import ml_dtypes  # type: ignore[import-not-found, import-untyped, unused-ignore]  # pyright: ignore
     except ImportError:
@@ -31,7 +31,7 @@ def bfloat16() -> Optional[Any]:
 
 
 def _from_dlpack(value: Any) -> Tuple[str, "npt.NDArray[Any]"]:
-    """An array of whatever speaks DLPack, without a copy where it is on the host."""
+    """Returns the type name and the array of an object that supports DLPack, without a copy if it is on the host."""
     if hasattr(value, "detach"):
         value = value.detach()
     if int(value.__dlpack_device__()[0]) != _CPU:
@@ -46,10 +46,10 @@ def _from_dlpack(value: Any) -> Tuple[str, "npt.NDArray[Any]"]:
 
 
 def to_native(value: Any, expected: Optional[str] = None) -> Native:
-    """The array as the native module takes it, without a copy where it is packed and row-major. Numbers without a type of their own
-    (Python's, and lists of them) become ``expected``."""
+    """Converts an array for the native module, without a copy if it is packed and row-major. Untyped numbers (Python numbers and lists of
+    them) become ``expected``."""
     array: npt.NDArray[Any]
-    if type(value) is np.ndarray:  # What is most common, without questions.
+    if type(value) is np.ndarray:  # The fast path for the most common case.
         plain = _PLAIN.get(value.dtype)
         if plain is not None and value.flags.c_contiguous:
             return plain, value.shape, value.reshape(-1).view(np.uint8)
@@ -75,7 +75,7 @@ def to_native(value: Any, expected: Optional[str] = None) -> Native:
 
 
 def labels_to_native(value: Any, expected: str) -> Native:
-    """The same for labels: class numbers of any integer type are taken."""
+    """Converts labels like :func:`to_native`, but accepts class numbers of any integer type."""
     native = to_native(value, expected)
     name, shape, data = native
     if expected == "int64" and name != "int64" and np.dtype(name if name != "bfloat16" else "float32").kind in "iu":
@@ -84,8 +84,8 @@ def labels_to_native(value: Any, expected: str) -> Native:
 
 
 def from_native(native: Native) -> "npt.NDArray[Any]":
-    """An array that owns the bytes that the native module made. Numbers of type bfloat16 come as ``ml_dtypes.bfloat16`` where that
-    package is there, else as float32, which holds all of them."""
+    """Returns an array that owns the bytes made by the native module. bfloat16 becomes ``ml_dtypes.bfloat16`` if that package is
+    installed, otherwise float32, which represents all of its values."""
     name, shape, data = native
     if name != "bfloat16":
         return data.view(name).reshape(shape)
@@ -98,5 +98,5 @@ def from_native(native: Native) -> "npt.NDArray[Any]":
 
 
 def all_from_native(natives: Mapping[str, Native]) -> Dict[str, "npt.NDArray[Any]"]:
-    """Arrays by name."""
+    """Converts arrays by name."""
     return {name: from_native(native) for name, native in natives.items()}

@@ -1,4 +1,4 @@
-"""Batches from any iterable, read ahead on a thread, and progress."""
+"""Reading batches ahead from any iterable on a thread, and showing progress."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .errors import InvalidArgument
 
 T = TypeVar("T")
 
-#: Batches that are read ahead.
+#: The number of batches that are read ahead.
 _AHEAD = 2
 
 
 def split_batch(batch: Any, inputs: List[str], labels: str) -> Tuple[Mapping[str, Any], Any]:
-    """A batch as inputs by name, and labels: of a pair ``(inputs, labels)``, of a longer sequence whose last element are the labels, or of
-    a mapping that has the labels under their name, under ``labels`` or under ``label``."""
+    """Splits a batch into inputs by name and labels. A batch is a pair ``(inputs, labels)``, a longer sequence whose last element is the
+    labels, or a mapping that holds the labels under their name or under a usual one such as ``labels`` or ``label``."""
     if isinstance(batch, Mapping):
         named = dict(cast("Mapping[str, Any]", batch))
         for name in (labels, "labels", "label", "targets", "target", "y"):
@@ -35,7 +35,7 @@ def split_batch(batch: Any, inputs: List[str], labels: str) -> Tuple[Mapping[str
 
 
 def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
-    """What ``prepare`` makes of each item, in order, a few of them ahead of their use, on a thread that ends with the iterator."""
+    """Applies ``prepare`` to each item in order, a few items ahead of their use, on a thread that ends with the iterator."""
     ready: "queue.Queue[Tuple[str, Any]]" = queue.Queue(maxsize=_AHEAD)
     ended = threading.Event()
 
@@ -54,7 +54,7 @@ def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
                 if not put(("item", prepare(item))):
                     return
             put(("end", None))
-        except BaseException as error:  # The caller gets it.
+        except BaseException as error:  # Raised in the caller.
             put(("error", error))
 
     thread = threading.Thread(target=read, name="forebay-data", daemon=True)
@@ -72,12 +72,12 @@ def read_ahead(items: Iterable[T], prepare: Callable[[Any], T]) -> Iterator[T]:
             yield value
     finally:
         ended.set()
-        # One that waits for its data ends when they come.
+        # A thread that is waiting for data ends when the data arrives.
         thread.join(timeout=0.5)
 
 
 class Progress:
-    """A bar of tqdm where that is there and standard error is a terminal, else a line for each epoch."""
+    """A tqdm bar if tqdm is installed and standard error is a terminal, otherwise one line per epoch."""
 
     def __init__(self, show: bool, epoch: int, epochs: int, total: Optional[int]) -> None:
         self._show = show
@@ -92,20 +92,20 @@ class Progress:
                 pass
 
     def step(self, loss: float) -> None:
-        """Another step is done."""
+        """Records that another step is done."""
         if self._bar is not None:
             self._bar.set_postfix(loss=f"{loss:.4g}", refresh=False)
             self._bar.update(1)
 
     def note(self, text: str) -> None:
-        """Something to be told while the epoch goes on."""
+        """Prints a message while the epoch goes on."""
         if self._bar is not None:
             self._bar.write(f"{self._title}: {text}", file=sys.stderr)
         elif self._show:
             print(f"{self._title}: {text}", file=sys.stderr, flush=True)
 
     def end(self, summary: str) -> None:
-        """The epoch is done."""
+        """Ends the epoch with a summary."""
         if self._bar is not None:
             self._bar.set_postfix_str(summary)
             self._bar.close()
@@ -113,6 +113,6 @@ class Progress:
             self.note(summary)
 
     def stop(self) -> None:
-        """The epoch ends early."""
+        """Ends the epoch early."""
         if self._bar is not None:
             self._bar.close()

@@ -1,4 +1,4 @@
-"""Training over epochs: validation, checkpoints, and what ends it."""
+"""Training over epochs: validation, checkpoints, and stopping criteria."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ if TYPE_CHECKING:
 class StepReport:
     """What a training step did."""
 
-    #: Which step it was, from 1.
+    #: The number of the step, from 1.
     step: int
     #: The loss before the step's update.
     loss: float
     #: Seconds from the first command to the last.
     seconds: float
-    #: The part of them in which no kernel ran.
+    #: The part of ``seconds`` in which no kernel ran.
     stall_seconds: float
-    #: Copies to the device that kernels had to wait for.
+    #: The number of copies to the device that kernels had to wait for.
     late_copies: int
-    #: The part of ``stall_seconds`` that those cost.
+    #: The part of ``stall_seconds`` spent on those copies.
     late_seconds: float
     #: Whether a better plan, made with measured durations, takes over at the next step.
     replanned: bool
     #: The learning rate of the step.
     learning_rate: float
-    #: The norm of all gradients before they were limited, where it is asked for or needed.
+    #: The norm of all gradients before clipping, if it was requested or needed.
     gradient_norm: Optional[float]
-    #: Whether the update was left out, because the loss or a gradient is not finite.
+    #: Whether the update was skipped because the loss or a gradient is not finite.
     skipped: bool
-    #: The gradient of each parameter that trains, before it was limited; ``None`` where the step was not asked for them.
+    #: The gradient of each trainable parameter, before clipping; ``None`` unless the step was asked for gradients.
     gradients: Optional[Dict[str, npt.NDArray[Any]]] = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model makes of a batch, in evaluation mode."""
+    """The result of running a model on a batch in evaluation mode."""
 
     #: The loss.
     loss: float
-    #: What the loss is computed from: the model's output.
+    #: The model output that the loss is computed from.
     logits: npt.NDArray[Any]
 
 
 @dataclass
 class History:
-    """What :meth:`Trainer.fit` did."""
+    """The results of :meth:`Trainer.fit`."""
 
     #: The loss of every step.
     losses: List[float] = field(default_factory=lambda: [])
     #: The mean loss of every epoch.
     epoch_losses: List[float] = field(default_factory=lambda: [])
-    #: What every validation found: the step after which it was, as ``"step"``, the loss and the metrics.
+    #: The results of every validation: the step after which it ran, as ``"step"``, the loss and the metrics.
     validations: List[Dict[str, Any]] = field(default_factory=lambda: [])
-    #: The lowest loss of all validations, those before a restored checkpoint included.
+    #: The lowest loss of all validations, including those before a restored checkpoint.
     best_loss: Optional[float] = None
-    #: The step after which it was found.
+    #: The step after which the lowest loss was found.
     best_step: Optional[int] = None
     #: Whether a callback or ``patience`` ended the training.
     stopped: bool = False
@@ -88,7 +88,7 @@ Callback: TypeAlias = "Callable[[Trainer, StepReport], Optional[bool]]"
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What :meth:`Trainer.fit` was asked for; its arguments of the same names say what each means."""
+    """The settings of :meth:`Trainer.fit`, which documents them under the same names."""
 
     epochs: int
     callbacks: Sequence[Callback]
@@ -106,7 +106,7 @@ class FitSettings:
     progress: bool
 
     def check(self) -> None:
-        """Refuses settings that contradict each other."""
+        """Rejects settings that contradict each other."""
         if self.checkpoint is None and (self.resume or self.checkpoint_every is not None):
             raise InvalidArgument("name a folder for checkpoints: checkpoint=...")
         for name, steps in (
@@ -133,7 +133,7 @@ class FitSettings:
 
 
 class Fit:
-    """One call of :meth:`Trainer.fit`: where it is in the data, and what it found."""
+    """One call of :meth:`Trainer.fit`: its position in the data and its results."""
 
     def __init__(
         self,
@@ -149,9 +149,9 @@ class Fit:
         self._settings = settings
         self._history = History()
         self._epoch = 0
-        #: Batches of the epoch that are done.
+        #: The number of batches done in this epoch.
         self._done = 0
-        #: Validations in a row that found no lower loss.
+        #: The number of consecutive validations without a lower loss.
         self._worse = 0
 
     def run(self, data: Iterable[Any]) -> History:
@@ -160,7 +160,7 @@ class Fit:
         if self._settings.resume and folder is not None and os.path.exists(os.path.join(folder, "checkpoint.json")):
             self._go_on_from(self._trainer.restore(folder))
         if self._settings.gradients_every is not None:
-            # A budget that is too small for it is found before the first step.
+            # Fails before the first step if the budget is too small.
             self._trainer.plan_gradients()
         while self._epoch < self._settings.epochs and not self._history.stopped:
             self._run_epoch(data)
@@ -181,7 +181,7 @@ class Fit:
                 history.losses.append(report.loss)
                 bar.step(report.loss)
                 self._done = number + 1
-                # All of them are called, also those after one that ends the training.
+                # All callbacks run, even after one that ends the training.
                 ends = [callback(trainer, report) is False for callback in settings.callbacks]
                 if settings.validate_every is not None and report.step % settings.validate_every == 0:
                     bar.note(self._validate(report.step))
@@ -209,14 +209,14 @@ class Fit:
             trainer.save_checkpoint(settings.checkpoint, self._position())
 
     def _validate(self, step: int) -> str:
-        """Measures the model, and says what was found."""
+        """Measures the model and returns a summary of the results."""
         settings, trainer, history = self._settings, self._trainer, self._history
         found = trainer.measure(settings.validation or (), settings.metrics, settings.windows)
         history.validations.append({"step": step, **found})
         loss = float(found["loss"])
         trainer.observe(loss)
         best = history.best_loss
-        # The first loss is the lowest, unless it is no number.
+        # The first loss is the lowest, unless it is NaN.
         if not math.isnan(loss) and (best is None or loss < best - settings.min_delta):
             history.best_loss, history.best_step, self._worse = loss, step, 0
             if settings.best_checkpoint is not None:
@@ -228,7 +228,7 @@ class Fit:
         return ", ".join([f"validation {loss:.4g}", *(f"{name} {value:.4g}" for name, value in numbers.items())])
 
     def _position(self) -> Dict[str, Any]:
-        """Where the training is, as checkpoints hold it."""
+        """Returns the training position in the form stored in checkpoints."""
         best = {"loss": self._history.best_loss, "step": self._history.best_step, "worse": self._worse}
         return {"epoch": self._epoch, "batch": self._done, "best": best}
 
@@ -243,5 +243,5 @@ class Fit:
         self._history.stopped = self._has_waited()
 
     def _has_waited(self) -> bool:
-        """Whether as many validations as ``patience`` says found no lower loss."""
+        """Whether ``patience`` consecutive validations found no lower loss."""
         return self._settings.patience is not None and self._worse >= self._settings.patience

@@ -1,4 +1,4 @@
-"""Another head of a model, for transfer learning."""
+"""Replacing the head of a model, for transfer learning."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ._model import Model, ModelLike, as_model, native_model
 
 
 def with_head(model: ModelLike, layer: str, classes: int, seed: int = 0) -> Model:
-    """The model with another number of classes in a layer: a MatMul, Gemm or Conv without groups, named by its node, its output or its
-    weight. Its weight and bias begin with random numbers of the seed, within the bounds of PyTorch's layers; everything else stays.
+    """Returns the model with a different number of classes in one layer: a MatMul, Gemm or ungrouped Conv, named by its node, output or
+    weight. The layer's weight and bias are initialised at random from the seed, with PyTorch's bounds; everything else is unchanged.
 
     Raises:
-        forebay.Error: No such layer, or one whose weights something else uses, too.
+        forebay.Error: There is no such layer, or something else uses its weights too.
 
     >>> import forebay
     >>> trainer = forebay.Trainer(forebay.with_head(digits, "fc.weight", classes=3), batch_size=8)

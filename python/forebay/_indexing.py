@@ -1,4 +1,4 @@
-"""What an index means for a shape."""
+"""Interpretation of indices for a given shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a tensor as ONNX's Slice takes it, and the shape that it then gets."""
+    """A part of a tensor as arguments of ONNX's Slice, and the shape of the result."""
 
     starts: Sequence[int]
     ends: Sequence[int]
@@ -21,12 +21,12 @@ class Part:
 
 
 def keys_of(key: Any) -> Tuple[Any, ...]:
-    """What an index is made of, one for each dimension."""
+    """Returns the components of an index, one per dimension."""
     return key if isinstance(key, tuple) else (key,)  # pyright: ignore[reportUnknownVariableType]
 
 
 def part(shape: Tuple[int, ...], key: Any) -> Part:
-    """What numbers, slices, ``...`` and ``None`` choose of a shape, as in NumPy.
+    """Returns the part of a shape that numbers, slices, ``...`` and ``None`` select, as in NumPy.
 
     >>> part((4, 5), (1, slice(None, None, 2), None)).shape
     (3, 1)
@@ -61,7 +61,7 @@ def part(shape: Tuple[int, ...], key: Any) -> Part:
             if count == 0:
                 raise InvalidArgument(f"the slice of {size} along axis {axis} has no elements, and tensors have some")
             sizes.append(count)
-            # In ONNX, an end of -1 is the last element; what is before the first is farther.
+            # In ONNX, an end of -1 means the last element; the position before the first one is further left.
             stop = stop if stop >= 0 else -size - 1
         else:
             try:

@@ -1,4 +1,4 @@
-"""Low-rank adapters of a model's weights."""
+"""Low-rank adapters for a model's weights."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._model import Model, ModelLike, as_model, native_model
 
 @dataclass(frozen=True)
 class LoRA:
-    """Which weights get low-rank adapters: two factors next to each, which alone train. Weights of MatMul, Gemm, Gather, and of Conv
-    without groups can have one; what else matches stays as it is.
+    """Selects the weights that get low-rank adapters: two factors per weight, and only these train. Weights of MatMul, Gemm, Gather and
+    ungrouped Conv can have adapters; other weights that match are left unchanged.
 
     >>> import forebay
     >>> trainer = forebay.Trainer(digits, lora=forebay.LoRA("conv*", rank=4, also="fc.bias"), batch_size=8)
@@ -20,23 +20,23 @@ class LoRA:
     ['conv2.weight.lora_left', 'conv2.weight.lora_right', 'conv3.weight.lora_left']
     """
 
-    #: Patterns (``*``, ``?``) over the names of weights.
+    #: Patterns (``*``, ``?``) for the names of weights.
     patterns: Union[str, Sequence[str]]
     #: The rank.
     rank: int = 8
-    #: What adapters give is multiplied by ``alpha / rank``; by 1 where not given.
+    #: The output of adapters is multiplied by ``alpha / rank``, or by 1 if ``alpha`` is not given.
     alpha: Optional[float] = None
-    #: The seed that they begin with.
+    #: The seed for initializing the adapters.
     seed: int = 0
-    #: Patterns over the names of parameters that train as a whole next to them.
+    #: Patterns for the names of parameters that are trained in full alongside the adapters.
     also: Union[str, Sequence[str]] = ()
 
 
 def with_adapters(model: ModelLike, lora: LoRA) -> Model:
-    """The model with adapters: for a trainer or a plan. Weights are shared with the model as it was.
+    """Returns the model with adapters, for a trainer or a plan. It shares its weights with the original model.
 
     Raises:
-        forebay.Error: No weight that matches, or one that cannot have an adapter.
+        forebay.Error: No weight matches, or one cannot have an adapter.
 
     >>> import forebay
     >>> adapted = forebay.with_adapters(digits, forebay.LoRA("fc.weight"))

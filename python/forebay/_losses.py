@@ -1,7 +1,7 @@
 """Losses.
 
-Labels that are *classes* are integers, of the prediction's shape without the class axis; *targets* are numbers of the prediction's shape. A
-class axis counts from the end where negative; it is 1 where not given.
+Labels are either *classes*, integers of the prediction's shape without the class axis, or *targets*, numbers of the prediction's shape. A
+negative class axis counts from the end; the default is 1.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ class SoftmaxCrossEntropy:
     0.0
     """
 
-    #: The class axis of the logits, from the end where negative; 1 where not given.
+    #: The class axis of the logits; a negative axis counts from the end. The default is 1.
     class_axis: Optional[int] = None
-    #: A label that does not count.
+    #: A label that is ignored.
     ignore_index: Optional[int] = None
-    #: A weight for each class, which weigh the mean, too; all alike where there are none.
+    #: A weight per class, also used to weight the mean; empty for equal weights.
     class_weights: Tuple[float, ...] = ()
-    #: What all classes share of each label's probability.
+    #: The share of each label's probability that is spread over all classes.
     label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True)
 class SoftCrossEntropy:
-    """Mean over positions of ``-(target * log_softmax(logits)).sum()`` over classes. Labels are soft: targets are the probabilities of the classes at
-    a position, float32 of the logits' shape; or they are classes, each as the only one that is possible.
+    """Mean over positions of ``-(target * log_softmax(logits)).sum()`` over classes. Labels are either targets, the probabilities of the
+    classes at each position as float32 of the logits' shape, or classes, each of which has probability 1.
 
     >>> import forebay
     >>> forebay.SoftCrossEntropy(label_smoothing=0.1).class_weights
     ()
     """
 
-    #: The class axis of the logits, from the end where negative; 1 where not given.
+    #: The class axis of the logits; a negative axis counts from the end. The default is 1.
     class_axis: Optional[int] = None
-    #: A factor for each class, which does not weigh the mean; all alike where there are none.
+    #: A factor per class, which does not weight the mean; empty for equal factors.
     class_weights: Tuple[float, ...] = ()
-    #: What all classes share of each label's probability.
+    #: The share of each label's probability that is spread over all classes.
     label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True)
 class MeanSquaredError:
-    """Mean of ``(prediction - target)**2``. Targets are of the prediction's type and shape."""
+    """Mean of ``(prediction - target)**2``. Targets have the prediction's type and shape."""
 
 
 @dataclass(frozen=True)
@@ -64,42 +64,42 @@ class MeanAbsoluteError:
 
 @dataclass(frozen=True)
 class Huber:
-    """Mean of half the squared difference to the targets up to ``delta``, and of ``delta * (difference - delta / 2)`` beyond."""
+    """Mean of half the squared difference from the targets up to ``delta``, and of ``delta * (difference - delta / 2)`` beyond it."""
 
-    #: Where squares end.
+    #: The difference up to which the loss is quadratic.
     delta: float = 1.0
 
 
 @dataclass(frozen=True)
 class SmoothL1:
-    """Mean of half the squared difference to the targets, divided by ``beta``, up to ``beta``; of ``difference - beta / 2`` beyond."""
+    """Mean of half the squared difference from the targets, divided by ``beta``, up to ``beta``; of ``difference - beta / 2`` beyond it."""
 
-    #: Where squares end; 0: nowhere squares.
+    #: The difference up to which the loss is quadratic; 0 for never.
     beta: float = 1.0
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """Mean binary cross-entropy of logits and targets from 0 to 1: each number is a decision of its own.
+    """Mean binary cross-entropy of logits and targets from 0 to 1; each number is a separate decision.
 
     >>> import forebay
     >>> forebay.BinaryCrossEntropy(positive_weights=(3.0,)).positive_weights
     (3.0,)
     """
 
-    #: Weights of positive targets: one for all, or one for each class; none: 1.
+    #: Weights of positive targets: one for all, or one per class. The default is 1.
     positive_weights: Tuple[float, ...] = ()
-    #: The axis along which the weights lie; 1 where not given.
+    #: The axis along which the weights apply. The default is 1.
     class_axis: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class KLDivergence:
-    """Sum of ``target * (log(target) - prediction)`` by the number of samples. The prediction is log probabilities."""
+    """Sum of ``target * (log(target) - prediction)``, divided by the number of samples. The prediction is log probabilities."""
 
-    #: The class axis of a prediction that is logits: their log-softmax is taken.
+    #: The class axis if the prediction is logits, whose log-softmax is then taken.
     class_axis: Optional[int] = None
-    #: Whether targets are log probabilities, too.
+    #: Whether targets are log probabilities as well.
     log_targets: bool = False
     #: Whether the sum is divided by the number of elements instead.
     elementwise_mean: bool = False
@@ -107,114 +107,114 @@ class KLDivergence:
 
 @dataclass(frozen=True)
 class CosineEmbedding:
-    """Mean of ``1 - cos(prediction, target)``; or of pairs of outputs, with labels 1 (alike) and -1 (``max(0, cos - margin)``)."""
+    """Mean of ``1 - cos(prediction, target)``; or for pairs of outputs, with labels 1 (similar) and -1 (``max(0, cos - margin)``)."""
 
-    #: The axis along which a vector lies; 1 where not given.
+    #: The axis along which vectors lie. The default is 1.
     class_axis: Optional[int] = None
-    #: Cosine from which on pairs labelled -1 cost something.
+    #: The cosine above which pairs labelled -1 contribute to the loss.
     margin: float = 0.0
-    #: The output with the other vectors; the targets are these where not given.
+    #: The output with the other vectors. If not given, these are the targets.
     other_output: Optional[str] = None
 
 
 @dataclass(frozen=True)
 class Focal:
-    """Mean of ``-(1 - p)**gamma * log(p)``, where ``p`` is the softmax's probability of the label. Labels are classes."""
+    """Mean of ``-(1 - p)**gamma * log(p)``, where ``p`` is the softmax probability of the label. Labels are classes."""
 
-    #: How much less sure predictions count.
+    #: How strongly confident predictions are down-weighted.
     gamma: float = 2.0
-    #: A weight for each class, which weigh the mean, too; all alike where there are none.
+    #: A weight per class, also used to weight the mean; empty for equal weights.
     class_weights: Tuple[float, ...] = ()
-    #: The class axis of the logits; 1 where not given.
+    #: The class axis of the logits. The default is 1.
     class_axis: Optional[int] = None
-    #: A label that does not count.
+    #: A label that is ignored.
     ignore_index: Optional[int] = None
 
 
 @dataclass(frozen=True)
 class BinaryFocal:
-    """Mean focal loss of binary decisions, as torchvision's ``sigmoid_focal_loss``. Labels are targets."""
+    """Mean focal loss of binary decisions, like torchvision's ``sigmoid_focal_loss``. Labels are targets."""
 
-    #: Weight of positive targets, from 0 to 1; negative ones have the rest. None: both count alike.
+    #: The weight of positive targets, from 0 to 1; negative ones get the rest. ``None`` weights both equally.
     alpha: Optional[float] = 0.25
-    #: How much less sure predictions count.
+    #: How strongly confident predictions are down-weighted.
     gamma: float = 2.0
 
 
 @dataclass(frozen=True)
 class Dice:
-    """Mean over samples and classes of one minus their Dice score, as MONAI's ``DiceLoss``: classes along axis 1, any places behind.
+    """Mean over samples and classes of one minus their Dice score, like MONAI's ``DiceLoss``. Classes lie along axis 1, positions after it.
 
     >>> import forebay
     >>> forebay.Dice(include_background=False).activation
     'softmax'
     """
 
-    #: How the prediction becomes shares of classes: ``"softmax"``, ``"sigmoid"`` or ``"none"``.
+    #: How the prediction is converted to class shares: ``"softmax"``, ``"sigmoid"`` or ``"none"``.
     activation: str = "softmax"
-    #: Whether labels are targets, one for each class and place, instead of classes.
+    #: Whether labels are targets, one per class and position, instead of classes.
     multi_label: bool = False
-    #: Whether class 0 counts.
+    #: Whether class 0 is included.
     include_background: bool = True
-    #: Whether all samples of a batch are one region.
+    #: Whether all samples of a batch are treated as one region.
     batch: bool = False
-    #: Whether what is predicted and labelled are sums of squares.
+    #: Whether the sums of predictions and labels are sums of squares.
     squared: bool = False
-    #: A label that does not count, where labels are classes.
+    #: A label that is ignored, if labels are classes.
     ignore_index: Optional[int] = None
-    #: A weight for each class, class 0 included; all alike where there are none.
+    #: A weight per class, including class 0; empty for equal weights.
     class_weights: Tuple[float, ...] = ()
-    #: Added above and below the line.
+    #: Added to the numerator and the denominator.
     smooth: float = 1e-5
 
 
 @dataclass(frozen=True)
 class DiceCrossEntropy(Dice):
-    """Dice plus cross-entropy, as MONAI's ``DiceCELoss``; for targets, plus binary cross-entropy."""
+    """Dice plus cross-entropy, like MONAI's ``DiceCELoss``; binary cross-entropy if labels are targets."""
 
-    #: Factor of Dice.
+    #: The factor of Dice.
     dice_weight: float = 1.0
-    #: Factor of cross-entropy.
+    #: The factor of cross-entropy.
     cross_entropy_weight: float = 1.0
 
 
 @dataclass(frozen=True)
 class Tversky(Dice):
-    """Mean over samples and classes of one minus their Tversky score, as MONAI's ``TverskyLoss``."""
+    """Mean over samples and classes of one minus their Tversky score, like MONAI's ``TverskyLoss``."""
 
-    #: Weight of what is wrongly predicted.
+    #: The weight of false positives.
     alpha: float = 0.5
-    #: Weight of what is missed.
+    #: The weight of false negatives.
     beta: float = 0.5
 
 
 @dataclass(frozen=True)
 class CTC:
-    """Connectionist temporal classification, as PyTorch's ``CTCLoss`` with its mean: the output is logits or log probabilities ``[samples,
-    positions, classes]``; labels are classes ``[samples, label_length]``, with -1 behind the last one of a sample.
+    """Connectionist temporal classification, like PyTorch's ``CTCLoss`` with mean reduction. The output is logits or log probabilities
+    ``[samples, positions, classes]``; labels are classes ``[samples, label_length]``, padded with -1 after the last one of a sample.
 
     >>> import forebay
     >>> forebay.CTC(label_length=16, zero_infinity=True).blank
     0
     """
 
-    #: How many labels a sample may have.
+    #: The maximum number of labels per sample.
     label_length: int
-    #: The class of places without a label.
+    #: The class of positions without a label.
     blank: int = 0
-    #: Whether positions are the first axis of the output and samples the second.
+    #: Whether the first axis of the output is positions and the second is samples.
     time_first: bool = False
-    #: The input of a batch with the numbers of positions that count. None: all of them.
+    #: The input of a batch with the number of valid positions per sample. ``None`` means that all are valid.
     lengths: Optional[str] = None
-    #: Whether labels that do not fit into their positions cost nothing, instead of infinitely much.
+    #: Whether labels that do not fit into their positions contribute zero instead of infinity.
     zero_infinity: bool = False
 
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """The model's output itself, of one element: the model computes its loss, from one of its inputs as labels."""
+    """The model's output itself, which has one element: the model computes its own loss and takes the labels as one of its inputs."""
 
-    #: The name of that input; ``labels``, ``label``, ``targets``, ``target`` or ``y`` where not given, the first that there is.
+    #: The name of that input. The default is the first that exists of ``labels``, ``label``, ``targets``, ``target`` and ``y``.
     labels: Optional[str] = None
 
 
@@ -258,7 +258,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class LossTerm:
-    """The loss of one more output, which a trainer adds to its first: deep supervision, several tasks.
+    """The loss of another output, which a trainer adds to the first loss, for example for deep supervision or multi-task training.
 
     >>> import forebay
     >>> forebay.LossTerm("depth", "huber", weight=0.5, labels="metres").weight
@@ -267,11 +267,11 @@ class LossTerm:
 
     #: The name of the output.
     output: str
-    #: What is minimised there; ``"output"``: the output itself, of one element.
+    #: The loss to minimise; ``"output"`` for the output itself, which then has one element.
     loss: Union[str, Loss]
-    #: Its factor.
+    #: The factor of this loss.
     weight: float = 1.0
-    #: The input of a batch with its labels. None: those of the first loss; where the output has fewer places, those of the nearest.
+    #: The input of a batch with its labels. ``None`` uses those of the first loss, at the nearest positions if this output has fewer.
     labels: Optional[str] = None
 
 
@@ -299,7 +299,7 @@ _NAMED: Dict[str, Loss] = {
 
 
 def loss_named(loss: Union[str, Loss]) -> Loss:
-    """A loss, by its name or as it is."""
+    """Returns the loss with a name; a loss is returned unchanged."""
     if not isinstance(loss, str):
         return loss
     found = _NAMED.get(loss.lower())
@@ -309,13 +309,13 @@ def loss_named(loss: Union[str, Loss]) -> Loss:
 
 
 def term_given(term: LossTerm) -> Dict[str, Any]:
-    """One more loss as the native module takes it."""
+    """Converts an additional loss for the native module."""
     loss = loss_given(loss_named(term.loss))
     return {"output": term.output, "loss": loss, "weight": term.weight, "labels": term.labels}
 
 
 def loss_given(loss: Loss) -> Dict[str, Any]:
-    """A loss as the native module takes it: with all that any loss takes."""
+    """Converts a loss for the native module, with the options of all losses."""
     given: Dict[str, Any] = {
         "kind": type(loss).__name__,
         "class_axis": None,

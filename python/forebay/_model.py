@@ -1,4 +1,4 @@
-"""Models, and what goes into them and comes out."""
+"""Models, their inputs and their outputs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TensorInfo:
 
     #: Its name in the model.
     name: str
-    #: Its type, as NumPy names it, or ``bfloat16``.
+    #: Its type, by its NumPy name, or ``bfloat16``.
     dtype: str
-    #: Its sizes; the symbol of a size that the model leaves open, or ``?`` where it has none.
+    #: Its sizes. A size that the model leaves open is given by its symbol, or by ``?`` if it has none.
     shape: Tuple[Union[int, str], ...]
 
     @staticmethod
@@ -37,14 +37,14 @@ class TensorInfo:
 
 
 class Model:
-    """An ONNX model: a path, bytes, or an ``onnx.ModelProto``. Weights are shared by all that is made of it.
+    """An ONNX model, given as a path, bytes or an ``onnx.ModelProto``. Everything created from it shares its weights.
 
     Args:
         source: The model.
-        external_data: The folder of external data files; that of the model's file where not given.
+        external_data: The folder of external data files. The default is the folder of the model's file.
 
     Raises:
-        forebay.Error: No model that Forebay knows; :class:`forebay.FileError` where the file cannot be read.
+        forebay.Error: The model is not supported; :class:`forebay.FileError` if the file cannot be read.
 
     >>> import forebay
     >>> forebay.Model(digits).outputs[0].name
@@ -67,39 +67,39 @@ class Model:
 
     @classmethod
     def of_native(cls, native: _forebay.Model, name: str) -> Model:
-        """A model that the native module made."""
+        """Wraps a model created by the native module."""
         model = cls.__new__(cls)
         model.name, model._native = name, native
         return model
 
     @property
     def inputs(self) -> List[TensorInfo]:
-        """What the model takes, as it declares it."""
+        """The inputs that the model declares."""
         return infos(self._native.inputs())
 
     @property
     def outputs(self) -> List[TensorInfo]:
-        """What the model gives, as it declares it."""
+        """The outputs that the model declares."""
         return infos(self._native.outputs())
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, inputs={[info.name for info in self.inputs]}, outputs={[info.name for info in self.outputs]})"
 
 
-#: A :class:`Model`, or what one is made of: a path, bytes, an ``onnx.ModelProto``.
+#: A :class:`Model`, or anything it can be created from: a path, bytes, or an ``onnx.ModelProto``.
 ModelLike: TypeAlias = Any
 
 
 def as_model(model: ModelLike) -> Model:
-    """The model, or one made of it."""
+    """Returns the model itself, or creates one from its source."""
     return model if isinstance(model, Model) else Model(model)
 
 
 def native_model(model: Model) -> _forebay.Model:
-    """The model as the native module has it."""
+    """Returns the native module's model."""
     return model._native
 
 
 def infos(described: "List[_forebay._Described]") -> List[TensorInfo]:
-    """Descriptions of the native module."""
+    """Converts descriptions from the native module."""
     return [TensorInfo._of(one) for one in described]

@@ -32,7 +32,7 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with bias correction; epsilon is added outside the square root, and decay to the gradient."""
+    """Adam with bias correction. Epsilon is added outside the square root; weight decay is added to the gradient."""
 
     #: Step size.
     learning_rate: float = 0.001
@@ -40,7 +40,7 @@ class Adam:
     beta1: float = 0.9
     #: Decay of the second moment.
     beta2: float = 0.999
-    #: Added to the root of the second moment.
+    #: Added to the square root of the second moment.
     epsilon: float = 1e-8
     #: Weight decay, added to the gradient.
     weight_decay: float = 0.0
@@ -48,7 +48,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Adam with decay of the parameters themselves: by default of matrices alone (``decay="all"`` for all, as PyTorch does)."""
+    """Adam with decoupled weight decay, by default of matrices only (``decay="all"`` for all parameters, as in PyTorch)."""
 
     #: Step size.
     learning_rate: float = 0.001
@@ -56,7 +56,7 @@ class AdamW:
     beta1: float = 0.9
     #: Decay of the second moment.
     beta2: float = 0.999
-    #: Added to the root of the second moment.
+    #: Added to the square root of the second moment.
     epsilon: float = 1e-8
     #: Weight decay of the parameters.
     weight_decay: float = 0.01
@@ -64,15 +64,15 @@ class AdamW:
 
 @dataclass(frozen=True)
 class Adam8bit(Adam):
-    """:class:`Adam` with moments of 8 bits in blocks of 256 elements, as bitsandbytes has it: a quarter of its state. Parameters of fewer than
-    4096 elements keep moments of float32.
+    """:class:`Adam` with 8-bit moments in blocks of 256 elements, as in bitsandbytes: a quarter of the state. Parameters with fewer than
+    4096 elements keep float32 moments.
     """
 
 
 @dataclass(frozen=True)
 class AdamW8bit(AdamW):
-    """:class:`AdamW` with moments of 8 bits in blocks of 256 elements, as bitsandbytes has it: a quarter of its state. Parameters of fewer
-    than 4096 elements keep moments of float32.
+    """:class:`AdamW` with 8-bit moments in blocks of 256 elements, as in bitsandbytes: a quarter of the state. Parameters with fewer than
+    4096 elements keep float32 moments.
 
     >>> import forebay
     >>> forebay.AdamW8bit(3e-4).weight_decay
@@ -82,7 +82,7 @@ class AdamW8bit(AdamW):
 
 @dataclass(frozen=True)
 class RMSprop:
-    """RMSprop, as PyTorch has it: the gradient by the root of the mean of its squares.
+    """RMSprop as in PyTorch: the gradient divided by the root mean square of past gradients.
 
     >>> import forebay
     >>> forebay.RMSprop(0.01, momentum=0.9).decay_rate
@@ -91,39 +91,39 @@ class RMSprop:
 
     #: Step size.
     learning_rate: float = 0.01
-    #: Decay of the mean of squares: PyTorch's ``alpha``.
+    #: Decay of the mean square: PyTorch's ``alpha``.
     decay_rate: float = 0.99
-    #: Added to the root.
+    #: Added to the square root.
     epsilon: float = 1e-8
     #: Weight decay, added to the gradient.
     weight_decay: float = 0.0
     #: Momentum; 0 for none.
     momentum: float = 0.0
-    #: Whether squares are those of distances to the mean gradient.
+    #: Whether to use squares of deviations from the mean gradient.
     centered: bool = False
 
 
 @dataclass(frozen=True)
 class Adagrad:
-    """Adagrad, as PyTorch has it: the gradient by the root of the sum of its squares."""
+    """Adagrad as in PyTorch: the gradient divided by the square root of the sum of its squares."""
 
     #: Step size.
     learning_rate: float = 0.01
-    #: Step number t has the step size divided by 1 + (t - 1) times this: PyTorch's ``lr_decay``.
+    #: In step t, the step size is divided by 1 + (t - 1) times this value: PyTorch's ``lr_decay``.
     rate_decay: float = 0.0
     #: Weight decay, added to the gradient.
     weight_decay: float = 0.0
-    #: Added to the root.
+    #: Added to the square root.
     epsilon: float = 1e-10
 
 
 @dataclass(frozen=True)
 class Lion:
-    """Lion: the sign of an averaged gradient. Weight decay acts on the parameters, by default on matrices alone."""
+    """Lion: the sign of an averaged gradient. Weight decay is decoupled, by default of matrices only."""
 
     #: Step size.
     learning_rate: float = 1e-4
-    #: Weight of the moment in the average with the gradient.
+    #: Weight of the moment in its average with the gradient.
     beta1: float = 0.9
     #: Decay of the moment.
     beta2: float = 0.99
@@ -133,7 +133,7 @@ class Lion:
 
 @dataclass(frozen=True)
 class LAMB:
-    """LAMB: AdamW whose step is scaled to the size of each parameter. Weight decay is of matrices alone by default."""
+    """LAMB: AdamW with the step scaled to the size of each parameter. By default, only matrices decay."""
 
     #: Step size.
     learning_rate: float = 0.001
@@ -141,25 +141,25 @@ class LAMB:
     beta1: float = 0.9
     #: Decay of the second moment.
     beta2: float = 0.999
-    #: Added to the root of the second moment.
+    #: Added to the square root of the second moment.
     epsilon: float = 1e-6
-    #: Weight decay, part of the step that is scaled.
+    #: Weight decay, which is part of the scaled step.
     weight_decay: float = 0.01
 
 
 @dataclass(frozen=True)
 class Adafactor:
-    """Adafactor, as PyTorch has it: little state, and steps relative to the size of each parameter."""
+    """Adafactor as in PyTorch: little state, and steps relative to the size of each parameter."""
 
     #: Largest relative step size.
     learning_rate: float = 0.01
-    #: Step number t keeps ``1 - t**beta2_decay`` of the mean squares.
+    #: Step t keeps ``1 - t**beta2_decay`` of the mean squares.
     beta2_decay: float = -0.8
-    #: Least size of a parameter, for the step relative to it.
+    #: The smallest size of a parameter assumed for its relative step.
     epsilon: float = 1e-3
     #: Largest root mean square of a step before it is scaled: PyTorch's ``d``.
     threshold: float = 1.0
-    #: Weight decay of the parameters, by default of matrices alone.
+    #: Weight decay of the parameters, by default of matrices only.
     weight_decay: float = 0.0
 
 
@@ -172,7 +172,7 @@ _KINDS: Dict[str, Type[Optimizer]] = {
 
 
 def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optional[float]) -> Optimizer:
-    """An optimizer, by its name or as it is."""
+    """Returns the optimizer with a name; an optimizer is returned unchanged."""
     if optimizer is not None and not isinstance(optimizer, str):
         if learning_rate is not None:
             raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
@@ -184,7 +184,7 @@ def optimizer_named(optimizer: Union[None, str, Optimizer], learning_rate: Optio
 
 
 def optimizer_given(optimizer: Optimizer) -> Dict[str, Any]:
-    """An optimizer as the native module takes it: with all that any optimizer takes."""
+    """Converts an optimizer for the native module, with the options of all optimizers."""
     given: Dict[str, Any] = {
         "kind": type(optimizer).__name__.lower(),
         "momentum": 0.0,

@@ -1,4 +1,4 @@
-"""The options that sessions, trainers and plans share."""
+"""Options shared by sessions, trainers and plans."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from .errors import InvalidArgument
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
-#: Bytes, or a text such as ``"256MiB"``, ``"8GiB"``, or ``"50%"`` of what a step takes without a budget.
+#: A number of bytes, or a string such as ``"256MiB"``, ``"8GiB"``, or ``"50%"`` of what a step takes without a budget.
 Size: TypeAlias = Union[int, str]
-#: A path, as text or as :class:`os.PathLike`.
+#: A path, as a string or an :class:`os.PathLike`.
 PathLike: TypeAlias = "Union[str, os.PathLike[str]]"
 
 
 class EngineOptions(TypedDict, total=False):
-    """What sessions, trainers and plans take beside their own arguments. All have defaults."""
+    """Options of sessions, trainers and plans besides their own arguments. All have defaults."""
 
-    #: Threads for kernels and copies together; as many as the machine runs at once where not given. No result depends on it.
+    #: The total number of threads for kernels and copies; by default, as many as the machine runs at once. Does not affect results.
     threads: Optional[int]
-    #: Memory that the whole process may take, Python included: ``"4GiB"``, ``"80%free"``, ``"none"``. On the host only; takes the
-    #: place of the other budgets.
+    #: Memory limit of the whole process, including Python: ``"4GiB"``, ``"80%free"``, ``"none"``. For the host only; replaces the other
+    #: budgets.
     memory_limit: Optional[Size]
-    #: On the host: takes a part of its memory for that of a device of its own, with this budget.
+    #: On the host: treats part of its memory as the memory of a separate device, with this budget.
     simulate_device: Optional[Size]
-    #: Host memory for what is not on the device; unlimited where not given.
+    #: Host memory for data that is not on the device; unlimited by default.
     host_memory: Optional[Size]
-    #: A folder for what exceeds host memory.
+    #: A folder for data that exceeds host memory.
     spill_dir: Optional[PathLike]
-    #: A machine to plan for instead, whether or not it is there: one of :func:`forebay.machines`, or a TOML file. Nothing is computed.
+    #: Another machine to plan for, which need not be present: one of :func:`forebay.machines`, or a TOML file. Nothing is computed.
     machine: Optional[PathLike]
-    #: Who decides what is on the device: ``"planned"``, or managed memory, ``"direct"``, ``"cooperative"`` or ``"automatic"``.
+    #: How to decide what is on the device: ``"planned"``, or managed memory: ``"direct"``, ``"cooperative"`` or ``"automatic"``.
     memory_mode: str
     #: How managed memory evicts in mode ``"automatic"``: ``"driver"``, ``"touch"`` or ``"planned"``.
     eviction: Optional[str]
-    #: Whether managed memory takes device memory as it needs it.
+    #: Whether managed memory allocates device memory on demand.
     growth: bool
-    #: A file of durations to plan with until others are measured (:meth:`forebay.Trainer.save_costs`).
+    #: A file of durations to plan with until new ones are measured (:meth:`forebay.Trainer.save_costs`).
     costs: Optional[PathLike]
-    #: Whether operators are merged.
+    #: Whether operators are fused.
     fuse: bool
-    #: The order of launches: ``"barriers"``, with the fewest barriers, or ``"file"``, as the model has them.
+    #: The order of launches: ``"barriers"`` for the fewest barriers, or ``"file"`` for the order of the model.
     order: str
-    #: Where training steps update parameters and the optimizer's state: on the ``"device"``, or on the ``"host"``'s processor, so that state
-    #: never crosses the link. Changes nothing where the device's memory is the host's.
+    #: Where training steps update parameters and the optimizer's state: on the ``"device"``, or on the CPU (``"host"``), so that the state
+    #: never crosses the link. Has no effect if the device's memory is the host's.
     updates: str
     #: Whether plans are checked for races and lost data before they run.
     check: bool
-    #: Whether to keep when every command ran (:meth:`forebay.Trainer.trace`).
+    #: Whether to record when every command ran (:meth:`forebay.Trainer.trace`).
     trace: bool
     #: The largest heap behind a reservation, in bytes.
     heap_size: Optional[int]
     #: The unit in which heaps are mapped, in bytes.
     tile_size: Optional[int]
-    #: Whether heaps are mapped tile by tile where the device can.
+    #: Whether heaps are mapped tile by tile if the device supports it.
     tiled: bool
-    #: Slows copies between host and device down, for experiments, in bytes per second.
+    #: Limits the speed of copies between host and device, in bytes per second, for experiments.
     link_bytes_per_second: Optional[int]
-    #: Processes that compute each batch together, with the results of one: a :class:`forebay.Processes`, or a communicator of mpi4py.
-    #: All of them make the same calls, with whole batches.
+    #: Processes that compute each batch together, with the same results as one process: a :class:`forebay.Processes` or an mpi4py
+    #: communicator. All of them make the same calls, with whole batches.
     processes: Any
-    #: What of a training step each of them keeps a slice of: ``"state"`` of the optimizer, ``"gradients"`` too, ``"parameters"`` too.
+    #: What is sharded across the processes: the optimizer's ``"state"``; also ``"gradients"``; or also ``"parameters"``.
     shard: Optional[str]
 
 
 def size_text(size: Optional[Size]) -> Optional[str]:
-    """A size as the native module takes it."""
+    """Converts a size for the native module."""
     is_number = isinstance(size, Integral) and not isinstance(size, bool)
     if size is not None and not isinstance(size, str) and not (is_number and int(size) >= 0):
         raise InvalidArgument(f"{size!r} is no size: write bytes as a number, or a text such as '8GiB'")
@@ -80,12 +80,12 @@ def size_text(size: Optional[Size]) -> Optional[str]:
 
 
 def path_text(path: Optional[PathLike]) -> Optional[str]:
-    """A path as the native module takes it."""
+    """Converts a path for the native module."""
     return None if path is None else os.fspath(path)
 
 
 def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -> Dict[str, Any]:
-    """Device, budgets and planning as the native module takes them."""
+    """Converts the options of the device, budgets and planning for the native module."""
     unknown = sorted(set(options) - set(EngineOptions.__annotations__))
     if unknown:
         raise TypeError(f"unexpected argument {unknown[0]!r}; there are {', '.join(sorted(EngineOptions.__annotations__))}")
@@ -117,7 +117,7 @@ def engine(device: str, device_memory: Optional[Size], options: EngineOptions) -
 
 
 def open_sizes(batch_size: Optional[int], sizes: Optional[Mapping[str, int]]) -> Dict[str, Any]:
-    """The batch size and other open sizes as the native module takes them."""
+    """Converts the batch size and other open sizes for the native module."""
     return {"batch_size": batch_size, "sizes": dict(sizes or {})}
 
 
@@ -136,7 +136,7 @@ def training(
     float32: Union[str, Sequence[str]] = (),
     recipe: Optional[Dict[str, Any]] = None,
 ) -> Dict[str, Any]:
-    """Options of training as the native module takes them."""
+    """Converts training options for the native module."""
     patterns: List[str] = [freeze] if isinstance(freeze, str) else list(freeze)
     return {
         "loss": loss_given(loss),

@@ -1,4 +1,4 @@
-"""Plans: what a step takes and does, before anything runs."""
+"""Plans: what a step needs and does, before anything runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .errors import InvalidArgument, OutOfBudget
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-#: Beyond this, a batch is taken to fit whatever its size.
+#: The largest batch size that is tried.
 _BATCH_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine that comes with the package, to plan for: ``forebay.plan(model, machine=machine)``, or its key instead."""
+    """A machine description included in the package, for ``forebay.plan(model, machine=machine)``. Its key works as well."""
 
-    #: What :func:`plan` takes.
+    #: The key that :func:`plan` accepts.
     key: str
-    #: What it is.
+    #: Its name.
     name: str
     #: Memory of the device, in bytes.
     device_memory: int
@@ -42,25 +42,25 @@ class Machine:
 
 @dataclass(frozen=True)
 class Offer:
-    """A machine that can take the step."""
+    """A machine that can run the step."""
 
-    #: The machine, as it was given.
+    #: The machine, as passed in.
     machine: str
-    #: Its price per hour, as it was given.
+    #: Its price per hour, as passed in.
     price_per_hour: Optional[float]
-    #: Predicted seconds of a step there.
+    #: The predicted seconds per step on this machine.
     seconds: float
-    #: The price of a step; none without a price per hour.
+    #: The price of a step; ``None`` without a price per hour.
     price_per_step: Optional[float]
-    #: The step there.
+    #: The plan of the step on this machine.
     plan: Plan
 
 
 class Plan:
-    """How a step runs within a budget: what lies where, what moves when and why, what it costs.
+    """How a step runs within a budget: what is placed where, what moves when and why, and what it costs.
 
-    It prints as a table, shows a picture of device memory over the step in a notebook, and answers questions. Made by
-    :func:`forebay.plan`, by :meth:`forebay.Trainer.plan`, and by :func:`forebay.torch.plan`.
+    A plan prints as a table, displays device memory over the step as a picture in notebooks, and answers questions. Plans are returned by
+    :func:`forebay.plan`, :meth:`forebay.Trainer.plan` and :func:`forebay.torch.plan`.
 
     >>> import forebay
     >>> plan = forebay.plan(digits, train=True, batch_size=32, device_memory="60%")
@@ -78,7 +78,7 @@ class Plan:
         self._again = again
         self._subject = subject
 
-    # What it takes.
+    # Memory.
 
     @property
     def least(self) -> int:
@@ -92,66 +92,66 @@ class Plan:
 
     @property
     def needs(self) -> int:
-        """Device memory that a step takes without a budget, in bytes."""
+        """The device memory that a step takes without a budget, in bytes."""
         return int(self._data["in_core_peak_bytes"])
 
     @property
     def peak(self) -> int:
-        """Device memory that this plan takes, in bytes."""
+        """The device memory that this plan takes, in bytes."""
         return int(self._data["device_peak_bytes"])
 
     @property
     def budget(self) -> Optional[int]:
-        """The budget of device memory, in bytes; none where unlimited."""
+        """The device memory budget in bytes; ``None`` if unlimited."""
         budget = self._data["device_budget_bytes"]
         return None if budget is None else int(budget)
 
     @property
     def host_memory(self) -> int:
-        """Host memory that this plan takes, in bytes."""
+        """The host memory that this plan takes, in bytes."""
         return int(self._data["host_bytes"])
 
-    # What it costs.
+    # Costs.
 
     @property
     def seconds(self) -> float:
-        """Predicted seconds of a step."""
+        """The predicted seconds of a step."""
         return float(self._data["predicted_seconds"])
 
     @property
     def unlimited_seconds(self) -> float:
-        """Predicted seconds of a step without a budget."""
+        """The predicted seconds of a step without a budget."""
         return float(self._data["in_core_predicted_seconds"])
 
     @property
     def bound_seconds(self) -> float:
-        """No plan of these launches in this order within the budget takes less, in seconds."""
+        """A lower bound on the seconds of any plan of these launches, in this order and within the budget."""
         return float(self._data["lower_bound_seconds"])
 
     @property
     def bytes_to_device(self) -> int:
-        """Bytes copied to the device in a step."""
+        """The number of bytes copied to the device in a step."""
         return int(self._data["bytes_to_device"])
 
     @property
     def bytes_from_device(self) -> int:
-        """Bytes copied from the device in a step."""
+        """The number of bytes copied from the device in a step."""
         return int(self._data["bytes_from_device"])
 
     @property
     def moves(self) -> List[str]:
-        """Every copy of a step, in order, in words."""
+        """A description of every copy of a step, in order."""
         return list(self._moves)
 
     @property
     def buffers(self) -> List[str]:
-        """Names of all buffers that lie in device memory at some time."""
+        """The names of all buffers that are in device memory at some point."""
         return sorted({str(place["name"]) for place in self._data["placement"]})
 
     # Questions.
 
     def fits(self, size: Size) -> bool:
-        """Whether the step runs within this much device memory: ``"8GiB"``, ``"50%"`` of what it needs, or bytes.
+        """Returns whether the step runs within this much device memory: ``"8GiB"``, ``"50%"`` of what it needs, or a number of bytes.
 
         >>> import forebay
         >>> forebay.plan(digits, batch_size=8).fits("1KiB")
@@ -162,14 +162,14 @@ class Plan:
             return False
         if self._again is None or not self._again.bounds_host:
             return True
-        # Less on the device is more on the host, which has a limit, too.
+        # Less memory on the device means more on the host, which also has a limit.
         return self._again.plan(device_memory=budget) is not None
 
     def why(self, buffer: str) -> str:
-        """Where a buffer lies in device memory and when, which copies move it, and why.
+        """Describes where and when a buffer is in device memory, which copies move it, and why.
 
         Raises:
-            forebay.InvalidArgument: There is no buffer of this name; the text names those most like it.
+            forebay.InvalidArgument: There is no buffer with this name; the message lists similar names.
 
         >>> import forebay
         >>> print(forebay.plan(digits, batch_size=8).why("x").splitlines()[0])
@@ -193,10 +193,10 @@ class Plan:
         return "\n".join(lines)
 
     def largest_batch(self, size: Size) -> int:
-        """The largest batch whose step has a plan within this much device memory; 0 where not even one sample has.
+        """Returns the largest batch size whose step has a plan within this much device memory, or 0 if not even one sample fits.
 
-        It may be slow: all but the largest launch may have to move. ``forebay.plan(..., batch_size=N, device_memory=size)`` says how
-        slow.
+        Such a step can be slow, because everything but the largest launch may have to move.
+        ``forebay.plan(..., batch_size=N, device_memory=size)`` predicts how slow.
 
         >>> import forebay
         >>> forebay.plan(digits, batch_size=1).largest_batch("256KiB") > 16
@@ -206,7 +206,7 @@ class Plan:
         again = self._remake()
 
         def fits(batch: int) -> bool:
-            # A plan without a budget is quickly made, and knows the least one.
+            # A plan without a budget is quick to make and knows the smallest possible budget.
             whole = again.plan(unlimited=True, batch_size=batch)
             return whole is not None and whole.fits(budget)
 
@@ -223,11 +223,11 @@ class Plan:
         return good
 
     def offers(self, machines: Union[Mapping[Any, float], Iterable[PathLike]]) -> List[Offer]:
-        """The machines that can take the step, the cheapest first.
+        """Returns the machines that can run the step, the cheapest first.
 
         Args:
-            machines: Prices per hour by machine; or machines alone, the cheapest first. A machine is one of :func:`forebay.machines`
-                or its key, or a TOML file that describes one.
+            machines: Prices per hour by machine, or only machines, ordered from the cheapest. A machine is one of
+                :func:`forebay.machines`, its key, or a TOML file that describes one.
         """
         again = self._remake()
         prices: Dict[str, Optional[float]]
@@ -244,7 +244,7 @@ class Plan:
         return sorted(found, key=lambda offer: offer.price_per_step or 0.0)
 
     def cheapest(self, machines: Union[Mapping[Any, float], Iterable[PathLike]]) -> Optional[Offer]:
-        """The machine on which a step costs least, of those that can take it; none where none can. See :meth:`offers`.
+        """Returns the machine on which a step costs least, or ``None`` if no machine can run it. See :meth:`offers`.
 
         >>> import forebay
         >>> plan = forebay.plan(digits, train=True, batch_size=32)
@@ -263,15 +263,15 @@ class Plan:
         text = str(size).strip()
         return int(self.needs * float(text[:-1]) / 100) if text.endswith("%") else _forebay.parse_size(text)
 
-    # How it looks.
+    # Output.
 
     def to_dict(self) -> Dict[str, Any]:
-        """All numbers, places and moves, as plain data."""
+        """Returns all numbers, placements and moves as plain data."""
         copy: Dict[str, Any] = json.loads(json.dumps(self._data))
         return copy
 
     def svg(self) -> str:
-        """Device memory over the step as an SVG picture."""
+        """Returns device memory over the step as an SVG picture."""
         return self._picture
 
     def __str__(self) -> str:
@@ -327,12 +327,12 @@ class _Again:
         *,
         unlimited: bool = False,
     ) -> Optional[Plan]:
-        """The plan; none where there is none within the budgets."""
+        """Returns the plan, or ``None`` if there is none within the budgets."""
         engine, sizes = dict(self._engine), dict(self._sizes)
         if unlimited or device_memory is not None:
             engine["simulate_device"] = None if unlimited else str(device_memory)
         if machine is not None:
-            # Its memories are the budgets.
+            # The machine's memories are the budgets.
             engine.update(machine=machine, simulate_device=None, host_memory=None)
         if batch_size is not None:
             sizes["batch_size"] = batch_size
@@ -357,17 +357,17 @@ def plan(
     freeze: Iterable[str] = (),
     **options: Unpack[EngineOptions],
 ) -> Plan:
-    """Plans a step without running it: of training where ``train`` is true or a loss or an optimizer is given, else of inference.
+    """Plans a step without running it: a training step if ``train`` is true or a loss or an optimizer is given, otherwise inference.
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
         loss: As for :class:`forebay.Trainer`.
         optimizer: As for :class:`forebay.Trainer`.
         train: Whether to plan a training step.
-        device: As for :class:`forebay.Trainer`. ``machine=...`` plans for a machine that need not be there.
+        device: As for :class:`forebay.Trainer`. ``machine=...`` plans for a machine that need not be present.
         device_memory: A budget for the tensors on the device: ``"8GiB"``, or ``"50%"`` of what the step takes without one. What does
-            not fit moves to host memory and back, or is computed again.
-        batch_size: The batch size, where the model leaves it open or another one is wanted.
+            not fit is moved to host memory and back, or recomputed.
+        batch_size: The batch size, if the model leaves it open or to override it.
         sizes: Other sizes that the model leaves open, by symbol or as ``input[dimension]``.
         loss_output: As for :class:`forebay.Trainer`.
         decay: As for :class:`forebay.Trainer`.
@@ -375,7 +375,7 @@ def plan(
         **options: See :class:`forebay.EngineOptions`.
 
     Raises:
-        forebay.OutOfBudget: No plan fits the budget; ``least`` says what would do, in bytes.
+        forebay.OutOfBudget: No plan fits the budget; ``least`` is the smallest sufficient budget in bytes.
 
     >>> import forebay
     >>> plan = forebay.plan(digits, train=True, batch_size=32)
@@ -399,7 +399,7 @@ def plan(
 
 
 def machines() -> List[Machine]:
-    """The machines that come with the package.
+    """Returns the machine descriptions included in the package.
 
     >>> import forebay
     >>> any(machine.key == "laptop-8gb" for machine in forebay.machines())

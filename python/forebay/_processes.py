@@ -13,20 +13,20 @@ from .errors import InvalidArgument
 
 
 class Processes:
-    """The processes of a run, connected by MPI: each computes its share of every batch, and results have the bits of one process.
+    """The processes of a run, connected by MPI. Each computes its share of every batch; results are bit-identical to those of one process.
 
     A launcher starts them (``mpirun -n 4 python train.py``); sessions and trainers take them as ``processes=...``. All processes make the
-    same calls in the same order, with whole batches. What writes a file, all call as well; the first one writes, while the others go on
-    (:meth:`barrier` waits for it). A process that ends by an exception ends the others, too.
+    same calls in the same order, with whole batches. This includes calls that write files: the first process writes while the others go
+    on (:meth:`barrier` waits for it). A process that ends with an exception ends the others too.
 
     Args:
-        communicator: A communicator of mpi4py; all processes of it take part. Without, all that the launcher started, and mpi4py is not
-            needed.
-        timeout: Seconds after which a process that does not answer is given up.
+        communicator: An mpi4py communicator, all of whose processes take part. Without one, all processes that the launcher started
+            take part, and mpi4py is not needed.
+        timeout: The number of seconds after which a process that does not answer is given up on.
 
     Raises:
-        forebay.InvalidArgument: No library of MPI is there, or it was begun for calls of one thread. ``FOREBAY_MPI_LIBRARY`` names another
-            library.
+        forebay.InvalidArgument: No MPI library was found, or MPI was initialised for calls from a single thread.
+            ``FOREBAY_MPI_LIBRARY`` names another library.
 
     A program for any number of processes:
 
@@ -40,9 +40,9 @@ class Processes:
             print("done")
     """
 
-    #: That of all processes that the launcher started.
+    #: The group of all processes that the launcher started.
     _world: Optional[Processes] = None
-    #: Those that there are: their connections end before Python does.
+    #: All groups, whose connections are closed before Python exits.
     _all: List[Processes] = []
 
     def __init__(self, communicator: Any = None, *, timeout: int = 600) -> None:
@@ -56,7 +56,7 @@ class Processes:
         else:
             self._native = _forebay.Processes(None, library, timeout)
             Processes._world = self
-        # MPI's handle is that of the communicator, which lives as long as this does.
+        # The MPI handle belongs to the communicator, which must live as long as this object.
         self._communicator = communicator
         if not Processes._all:
             _end_together()
@@ -69,26 +69,26 @@ class Processes:
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """The number of processes."""
         return self._native.size()
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that this process has sent."""
+        """The number of bytes that this process has sent."""
         return self._native.exchanged()[0]
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that this process has received."""
+        """The number of bytes that this process has received."""
         return self._native.exchanged()[1]
 
     @property
     def exchange_seconds(self) -> float:
-        """For how long at least one exchange was under way."""
+        """The seconds during which at least one exchange was in progress."""
         return self._native.exchanged()[2]
 
     def barrier(self) -> None:
-        """Waits until all processes have called it: after that, each of them finds the files that the first one wrote before."""
+        """Waits until all processes have called it. Afterwards, each of them finds the files that the first one wrote before."""
         self._native.barrier()
 
     def __repr__(self) -> str:
@@ -96,14 +96,14 @@ class Processes:
 
     @staticmethod
     def _native_of(given: Any) -> Optional[_forebay.Processes]:
-        """Processes, or a communicator, as the native module takes them."""
+        """Converts processes or a communicator for the native module."""
         if given is None or isinstance(given, Processes):
             return None if given is None else given._native
         return Processes(given)._native
 
 
 def _address_of(communicator: Any) -> int:
-    """Where mpi4py has MPI's handle of a communicator."""
+    """Returns the address of the MPI handle of an mpi4py communicator."""
     try:
         from mpi4py import MPI  # pyright: ignore
     except ImportError as error:
@@ -114,7 +114,7 @@ def _address_of(communicator: Any) -> int:
 
 
 def _end_together() -> None:
-    """Has connections end before Python does, and all processes end where this one ends by an exception."""
+    """Closes connections before Python exits, and ends all processes if this one ends with an exception."""
     hook = sys.excepthook
 
     def abort(kind: Type[BaseException], error: BaseException, traceback: Optional[TracebackType]) -> None:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, limits of gradients, groups of parameters, and what else a recipe of training has."""
+"""Learning-rate schedules, gradient clipping, parameter groups, and the rest of a training recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import InvalidArgument
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the learning rate changes from step to step, from the optimizer's own rate on; formulas are those of
+    """How the learning rate changes from step to step, starting from the optimizer's rate. The formulas are those of
     ``torch.optim.lr_scheduler``, with a ``scheduler.step()`` after each step.
 
     >>> import forebay
@@ -19,58 +19,59 @@ class Schedule:
     """
 
     #: ``"constant"``, ``"step"``, ``"multi_step"``, ``"exponential"``, ``"polynomial"``, ``"cosine"``, ``"cosine_restarts"``,
-    #: ``"one_cycle"``, ``"plateau"`` (of the losses that :meth:`forebay.Trainer.observe` is told), or ``"table"``.
+    #: ``"one_cycle"``, ``"plateau"`` (of the losses passed to :meth:`forebay.Trainer.observe`), or ``"table"``.
     curve: str = "constant"
-    #: Steps of polynomial, cosine and one_cycle, after the warm-up; between two changes of step; of the first cycle of cosine_restarts.
+    #: The number of steps: of polynomial, cosine and one_cycle after the warm-up; between changes for step; of the first cycle for
+    #: cosine_restarts.
     steps: Optional[int] = None
     #: The smallest rate of polynomial, cosine, cosine_restarts and plateau.
     min_rate: float = 0.0
     #: The factor of step, multi_step, exponential and plateau.
     gamma: float = 0.1
-    #: Steps after which multi_step changes.
+    #: The steps after which multi_step changes the rate.
     milestones: Sequence[int] = ()
     #: The power of polynomial.
     power: float = 1.0
-    #: How many times as long each further cycle of cosine_restarts is.
+    #: The factor by which each further cycle of cosine_restarts is longer.
     restart_factor: int = 1
-    #: The part of one_cycle in which the rate rises.
+    #: The fraction of one_cycle in which the rate rises.
     pct_start: float = 0.3
-    #: The highest rate of one_cycle over its first.
+    #: The highest rate of one_cycle divided by its first.
     div_factor: float = 25.0
-    #: The first rate of one_cycle over its last.
+    #: The first rate of one_cycle divided by its last.
     final_div_factor: float = 1e4
-    #: Losses in a row that may be no better before plateau acts.
+    #: The number of consecutive losses without improvement that plateau tolerates.
     patience: int = 10
-    #: The part by which a loss must be below the best one to be better.
+    #: The fraction by which a loss must be below the best one to count as an improvement.
     threshold: float = 1e-4
-    #: Losses after a reduction that plateau does not count as worse.
+    #: The number of losses after a reduction that plateau does not count as worse.
     cooldown: int = 0
-    #: Rates by the steps from which on they hold.
+    #: Rates with the steps from which they apply.
     table: Sequence[Tuple[int, float]] = ()
-    #: Steps before all that in which the rate rises in a straight line.
+    #: The number of steps before the curve in which the rate rises linearly.
     warmup: int = 0
-    #: The part of the rate with which they begin.
+    #: The fraction of the rate at which the warm-up begins.
     warmup_start: float = 0.0
 
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that train with numbers of their own. A parameter belongs to the first group that matches its name.
+    """Parameters with their own training settings. A parameter belongs to the first group that matches its name.
 
     >>> import forebay
     >>> forebay.ParameterGroup("conv*", rate_factor=0.1, weight_decay=0.0).pattern
     'conv*'
     """
 
-    #: A pattern (``*``, ``?``) over names.
+    #: A pattern (``*``, ``?``) for names.
     pattern: str
-    #: The learning rate over that of the optimizer.
+    #: The factor applied to the optimizer's learning rate.
     rate_factor: float = 1.0
-    #: Weight decay instead of the optimizer's.
+    #: Weight decay, overriding the optimizer's.
     weight_decay: Optional[float] = None
-    #: Whether they stay as they are.
+    #: Whether the parameters are not trained.
     frozen: bool = False
-    #: How their learning rate changes, instead of that of all others; not ``"plateau"``.
+    #: A learning-rate schedule for this group; not ``"plateau"``.
     schedule: Optional[Schedule] = None
 
 
@@ -85,7 +86,7 @@ def recipe(
     average: Optional[float] = None,
     layer_decay: Optional[float] = None,
 ) -> Dict[str, Any]:
-    """A recipe as the native module takes it."""
+    """Converts a recipe for the native module."""
     limits = {"value": clip_value, "norm": clip_norm, "global_norm": clip_global_norm}
     given = [(kind, limit) for kind, limit in limits.items() if limit is not None]
     if len(given) > 1:

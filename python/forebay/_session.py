@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunTimes:
-    """When a run took place."""
+    """The times of a run."""
 
     #: Seconds from the first command to the last result.
     seconds: float
-    #: The part of them in which no kernel ran.
+    #: The part of ``seconds`` in which no kernel ran.
     stall_seconds: float
-    #: Copies to the device that kernels had to wait for.
+    #: The number of copies to the device that kernels had to wait for.
     late_copies: int
-    #: The part of ``stall_seconds`` that those cost.
+    #: The part of ``stall_seconds`` spent on those copies.
     late_seconds: float
 
 
 class Session:
     """A model, ready to run within a memory budget.
 
-    Sizes that the model leaves open are those of the inputs of each run: there is a plan for each, made at the first run with these
-    sizes and kept. Memory is taken at the first run. Several threads may use a session: runs take turns.
+    Sizes that the model leaves open are taken from the inputs of each run. A plan is made at the first run with each combination of
+    sizes, and kept. Memory is allocated at the first run. A session can be shared by several threads: runs take turns.
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
-        device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, computes nothing).
-        device_memory: The budget. On the host it bounds the whole process, Python included, as long as the process can keep to it;
-            else the tensors (see :attr:`budget_excludes_process`).
-        batch_size: The batch size, where the model leaves it open and the plan is to be made now.
+        device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, but computes nothing).
+        device_memory: The budget. On the host it bounds the whole process, including Python, if the process can stay within it;
+            otherwise only the tensors (see :attr:`budget_excludes_process`).
+        batch_size: The batch size, if the model leaves it open and the plan is to be made now.
         sizes: Other sizes that the model leaves open, by symbol or as ``input[dimension]``.
         **options: See :class:`forebay.EngineOptions`.
 
     Raises:
-        forebay.OutOfBudget: No plan fits the budget; ``least`` says what would do, in bytes.
-        forebay.UnsupportedOperator: The model uses an operator that Forebay does not have.
+        forebay.OutOfBudget: No plan fits the budget; ``least`` is the smallest sufficient budget in bytes.
+        forebay.UnsupportedOperator: The model uses an operator that Forebay does not support.
 
     >>> import forebay, numpy as np
     >>> session = forebay.Session(digits, device_memory="1MiB")
@@ -72,21 +72,21 @@ class Session:
 
     @property
     def inputs(self) -> List[TensorInfo]:
-        """What a run takes."""
+        """The inputs of a run."""
         return infos(self._native.inputs())
 
     @property
     def outputs(self) -> List[TensorInfo]:
-        """What a run gives."""
+        """The outputs of a run."""
         return infos(self._native.outputs())
 
     def run(self, inputs: Any = None, **named: Any) -> Dict[str, npt.NDArray[Any]]:
-        """Runs the model: all inputs by name, all outputs by name.
+        """Runs the model on inputs by name and returns all outputs by name.
 
         Args:
-            inputs: A dictionary of arrays by name; an array alone where the model has one input. Arrays are NumPy's, or of whatever
-                speaks DLPack or the buffer protocol; lists of numbers are taken, too.
-            **named: Inputs by name, instead.
+            inputs: A dictionary of arrays by name, or a single array if the model has one input. An array is a NumPy array, an object
+                that supports DLPack or the buffer protocol, or a list of numbers.
+            **named: The inputs as keyword arguments instead.
 
         Returns:
             Arrays that own their memory.
@@ -108,23 +108,23 @@ class Session:
 
     @property
     def last_run(self) -> RunTimes:
-        """When the latest run took place."""
+        """The times of the latest run."""
         return RunTimes(*self._native.last_run())
 
     @property
     def device_peak_bytes(self) -> int:
-        """The most bytes of device memory that the session had at once."""
+        """The peak device memory of the session, in bytes."""
         return self._native.heap_peak_bytes()
 
     @property
     def budget_excludes_process(self) -> bool:
-        """Whether the budget bounds tensors alone, because the whole process cannot stay within it."""
+        """Whether the budget bounds only the tensors, because the whole process cannot stay within it."""
         return self._native.budget_excludes_process()
 
 
 def by_name(inputs: Any, names: List[str]) -> Mapping[str, Any]:
-    """Inputs by name: a mapping as it is, a list or tuple in the order of the names, anything else as the only input, also if it is an array
-    alone in a tuple."""
+    """Returns inputs by name: a mapping unchanged, a list or tuple in the order of the names, and anything else, or a tuple of a single
+    array, as the only input."""
     if isinstance(inputs, Mapping):
         return inputs  # pyright: ignore[reportUnknownVariableType]
     if isinstance(inputs, tuple) and len(names) == len(inputs) == 1 and hasattr(inputs[0], "shape"):

@@ -1,4 +1,4 @@
-"""Contexts, streams and events: work that is launched one operation at a time."""
+"""Contexts, streams and events, for launching work one operation at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def size_bytes(size: Optional[Size]) -> Optional[int]:
-    """A size in bytes."""
+    """Returns a size in bytes."""
     text = size_text(size)
     return None if text is None else _forebay.parse_size(text)
 
@@ -25,21 +25,21 @@ def size_bytes(size: Optional[Size]) -> Optional[int]:
 class Context:
     """A device with its streams and its memory.
 
-    Where nothing else is said, work goes to a context on the host that the package makes when it is first needed. In a ``with`` block, a
-    context takes its place for the thread.
+    By default, work goes to a context on the host that the package creates when it is first needed. Within a ``with`` block, a context
+    replaces this default for the current thread.
 
     Args:
         device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (computes nothing).
-        device_memory: The most memory that tensors may take; as much as the device has where not given.
-        record: Whether to keep what is submitted and waited for, for :meth:`check`. It takes memory for every operation.
-        threads: Threads for kernels and copies together; as many as the machine runs at once where not given.
-        growth: Whether device memory is taken as tensors need it. Without, all of ``device_memory`` is taken at the start.
-        extend_lifetimes: Whether memory that is freed while another stream uses it is kept until that use is over. It can be turned off only
-            to show what goes wrong without.
-        memory_history: Of how many blocks that are gone to keep who had them when, for :meth:`memory_picture`.
+        device_memory: The most memory that tensors can take; by default, all memory of the device.
+        record: Whether to record submissions and waits, for :meth:`check`. This takes memory for every operation.
+        threads: The total number of threads for kernels and copies; by default, as many as the machine runs at once.
+        growth: Whether device memory is allocated on demand. Otherwise, all of ``device_memory`` is allocated at the start.
+        extend_lifetimes: Whether memory that is freed while another stream uses it is kept until that use is complete. Turn this off only
+            to demonstrate what goes wrong without it.
+        memory_history: The number of freed blocks whose owners and lifetimes are kept for :meth:`memory_picture`.
         tile_size: The unit in which memory is mapped, in bytes.
-        tiled: Whether memory is mapped tile by tile where the device can.
-        link_bytes_per_second: Slows copies down, for experiments.
+        tiled: Whether memory is mapped tile by tile if the device supports it.
+        link_bytes_per_second: A limit on the speed of copies, for experiments.
 
     >>> import forebay, numpy as np
     >>> with forebay.Context(record=True) as context:
@@ -66,7 +66,7 @@ class Context:
         self.device: str = device
         self.device_memory: Optional[int] = size_bytes(device_memory)
         self._recording = record
-        #: The managed memory that it keeps (:func:`forebay.managed.empty`).
+        #: The managed memory that the context keeps (:func:`forebay.managed.empty`).
         self._managed: Any = None
         self._native = _forebay.Context(
             {
@@ -85,28 +85,28 @@ class Context:
         self._default_stream = Stream._of(self, self._native.default_stream())
 
     def default_stream(self) -> Stream:
-        """The stream that work goes to where no other was entered."""
+        """Returns the stream that work goes to if no other stream is entered."""
         return self._default_stream
 
     def current_stream(self) -> Stream:
-        """The stream that this thread's work goes to."""
+        """Returns the stream that this thread's work goes to."""
         for context, stream in reversed(_thread.entered):
             if context is self and stream is not None:
                 return stream
         return _thread.chosen.get(self, self._default_stream)
 
     def synchronize(self) -> None:
-        """Waits until everything that was submitted to any stream is complete."""
+        """Waits until all work submitted to any stream is complete."""
         self._native.synchronize()
 
     def start_recording(self) -> None:
-        """Starts to record what is submitted, for :meth:`check`. What was recorded before is forgotten."""
+        """Starts recording submissions for :meth:`check`, and discards earlier recordings."""
         self._native.start_recording()
         self._recording = True
 
     def check(self) -> None:
-        """Looks for races in everything recorded so far: two operations that use the same bytes, at least one writing, without an order
-        between them. It judges what could happen, not what happened.
+        """Checks everything recorded so far for races: two operations that use the same bytes, at least one of them writing, without an
+        order between them. It checks what could happen, not what happened.
 
         Raises:
             forebay.RaceError: ``error.races`` has a sentence for each: both operations, their streams, the bytes, and what is missing.
@@ -133,12 +133,12 @@ class Context:
             raise RaceError("\n".join(races), races)
 
     def trim(self) -> int:
-        """Waits for all work and gives memory that nothing uses back to the device. The bytes given back."""
+        """Waits for all work, returns unused memory to the device, and returns the number of bytes released."""
         return self._native.trim()
 
     def memory(self) -> Dict[str, Any]:
-        """Device memory in numbers (``in_use_bytes``, ``in_use_peak_bytes``, ``reserved_bytes``, ...), and in ``segments`` every block with its
-        owner and stream.
+        """Returns device memory statistics (``in_use_bytes``, ``in_use_peak_bytes``, ``reserved_bytes``, ...) and, in ``segments``, every
+        block with its owner and stream.
 
         >>> import forebay, numpy as np
         >>> with forebay.Context() as context:
@@ -150,11 +150,11 @@ class Context:
         return found
 
     def reset_peaks(self) -> None:
-        """Peaks of memory start again from what is now."""
+        """Resets the memory peaks to the current values."""
         self._native.reset_peaks()
 
     def memory_picture(self, title: str = "device memory") -> str:
-        """Who had which bytes when, as an SVG picture.
+        """Returns an SVG picture of who owned which bytes when.
 
         Raises:
             forebay.InvalidArgument: The context keeps no history (``memory_history``).
@@ -176,12 +176,12 @@ class Context:
 
 
 class Stream:
-    """An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted; streams run side by side,
-    unless they wait for each other. Cheap to make.
+    """An ordered queue of work on a device. Work in a stream runs in the order in which it was submitted; streams run concurrently unless
+    they wait for each other. Creating one is cheap.
 
     Args:
-        context: The context; the thread's current one where not given. A number is taken for the priority.
-        priority: Waiting work of a stream with a lower number starts first, where the device can tell.
+        context: The context; by default, the thread's current one. An integer is taken as the priority.
+        priority: The priority. Waiting work in streams with lower numbers starts first, if the device supports priorities.
 
     >>> import forebay, numpy as np
     >>> s = forebay.Stream()
@@ -211,25 +211,25 @@ class Stream:
         return stream
 
     def wait_stream(self, stream: Stream) -> None:
-        """Later work of this stream starts after everything submitted to ``stream`` so far is complete."""
+        """Makes later work in this stream wait until all work submitted to ``stream`` so far is complete."""
         self._native.wait_stream(stream._native)
 
     def wait_event(self, event: Event) -> None:
-        """Later work of this stream starts after the event's latest record. An event that was never recorded holds nothing up."""
+        """Makes later work in this stream wait for the event's latest record. An event that was never recorded has no effect."""
         event.wait(self)
 
     def record_event(self, event: Optional[Event] = None) -> Event:
-        """Records an event in this stream: a new one where none is given."""
+        """Records an event in this stream, a new one if none is given, and returns it."""
         recorded = Event() if event is None else event
         recorded.record(self)
         return recorded
 
     def query(self) -> bool:
-        """Whether everything submitted to the stream is complete. Does not wait."""
+        """Returns whether all work submitted to the stream is complete. Does not wait."""
         return self._native.query()
 
     def synchronize(self) -> None:
-        """Waits until everything submitted to the stream is complete."""
+        """Waits until all work submitted to the stream is complete."""
         self._native.synchronize()
 
     def __enter__(self) -> Self:
@@ -250,14 +250,14 @@ class Stream:
 
 
 class Event:
-    """A point in a stream. It can be recorded again and again; who waits, waits for the latest record.
+    """A point in a stream. It can be recorded any number of times; waiting for it waits for the latest record.
 
-    It belongs to the context of the stream that it is first recorded in. As in PyTorch and MindSpore, an event that was never recorded
-    counts as complete: waiting for it waits for nothing.
+    An event belongs to the context of the stream in which it is first recorded. As in PyTorch and MindSpore, an event that was never
+    recorded counts as complete, so waiting for it returns at once.
 
     Args:
-        enable_timing: Whether it measures when it fires, for :meth:`elapsed_time`.
-        blocking: Taken for the sake of programs written for others; waiting takes no processor time either way.
+        enable_timing: Whether to measure when the event completes, for :meth:`elapsed_time`.
+        blocking: Accepted for compatibility with other libraries. Waiting takes no processor time either way.
 
     >>> import forebay, numpy as np
     >>> start, end = forebay.Event(enable_timing=True), forebay.Event(enable_timing=True)
@@ -275,31 +275,31 @@ class Event:
         self._native: Optional[_forebay.Event] = None
 
     def record(self, stream: Optional[Stream] = None) -> None:
-        """Records the event in a stream: the current one where none is given."""
+        """Records the event in a stream, by default the current one."""
         stream = current_stream() if stream is None else stream
         if self._native is None:
             self._native = _forebay.Event(stream.context._native, self.enable_timing)
         self._native.record(stream._native)
 
     def wait(self, stream: Optional[Stream] = None) -> None:
-        """Later work of a stream (the current one where none is given) starts after the event's latest record."""
+        """Makes later work in a stream (by default the current one) wait for the event's latest record."""
         if self._native is not None:
             self._native.wait((current_stream() if stream is None else stream)._native)
 
     def query(self) -> bool:
-        """Whether everything before the event's latest record is complete. Does not wait."""
+        """Returns whether all work before the event's latest record is complete. Does not wait."""
         return self._native is None or self._native.query()
 
     def synchronize(self) -> None:
-        """Waits until everything before the event's latest record is complete."""
+        """Waits until all work before the event's latest record is complete."""
         if self._native is not None:
             self._native.synchronize()
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to ``end_event``, on the device's clock. Both have to be complete.
+        """Returns the milliseconds from this event to ``end_event``, on the device's clock. Both must be complete.
 
         Raises:
-            forebay.Error: An event was never recorded, has not fired yet, or measures no time (``enable_timing=True``).
+            forebay.Error: An event was never recorded, is not complete yet, or was created without ``enable_timing=True``.
         """
         if self._native is None or end_event._native is None:
             raise Error("there is no time between events of which one was never recorded: record both first")
@@ -313,7 +313,7 @@ class Event:
 
 
 class StreamCtx:
-    """A ``with`` block in which a stream is the thread's current one. With ``None``, nothing changes.
+    """A context manager that makes a stream the thread's current one. With ``None``, it has no effect.
 
     >>> import forebay
     >>> s = forebay.Stream()
@@ -338,7 +338,7 @@ class StreamCtx:
 
 
 class _Thread(threading.local):
-    """What a thread has entered and not left, and which streams it chose for good."""
+    """The contexts and streams that a thread has entered and not left, and the streams it has set permanently."""
 
     def __init__(self) -> None:
         self.entered: List[Tuple[Context, Optional[Stream]]] = []
@@ -351,7 +351,7 @@ _default_lock = threading.Lock()
 
 
 def _leave(context: Context, stream: Optional[Stream]) -> None:
-    """Leaves what was entered last of this kind."""
+    """Removes the latest matching entry."""
     entered = _thread.entered
     for place in range(len(entered) - 1, -1, -1):
         if entered[place][0] is context and entered[place][1] is stream:
@@ -360,7 +360,7 @@ def _leave(context: Context, stream: Optional[Stream]) -> None:
 
 
 def current_context() -> Context:
-    """The context that this thread's work goes to: the one entered last, or whose stream was; else the package's own, on the host."""
+    """Returns the context that this thread's work goes to: that of the last context or stream entered, or else the default on the host."""
     global _default
     if _thread.entered:
         return _thread.entered[-1][0]
@@ -372,25 +372,25 @@ def current_context() -> Context:
 
 
 def stream(stream: Optional[Stream]) -> StreamCtx:
-    """A ``with`` block in which a stream is the thread's current one: :class:`StreamCtx`."""
+    """Returns a context manager that makes a stream the thread's current one: :class:`StreamCtx`."""
     return StreamCtx(stream)
 
 
 def current_stream(context: Optional[Context] = None) -> Stream:
-    """The stream that this thread's work goes to: the one entered last, else the default stream."""
+    """Returns the stream that this thread's work goes to: the one entered last, or else the default stream."""
     return (current_context() if context is None else context).current_stream()
 
 
 def default_stream(context: Optional[Context] = None) -> Stream:
-    """The stream that work goes to where no other was entered."""
+    """Returns the stream that work goes to if no other stream is entered."""
     return (current_context() if context is None else context).default_stream()
 
 
 def set_current_stream(stream: Stream) -> None:
-    """Makes a stream the thread's current one for good, where no ``with`` block says otherwise."""
+    """Makes a stream the thread's current one permanently, outside of ``with`` blocks that override it."""
     _thread.chosen[stream.context] = stream
 
 
 def synchronize(context: Optional[Context] = None) -> None:
-    """Waits until everything that was submitted to any stream of the context is complete."""
+    """Waits until all work submitted to any stream of the context is complete."""
     (current_context() if context is None else context).synchronize()

@@ -17,14 +17,14 @@ from .errors import InvalidArgument
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
-#: A number, or an array of whatever kind: NumPy's, DLPack's, a list.
+#: A number or any kind of array: NumPy, DLPack, a list.
 ArrayLike: TypeAlias = Any
-#: A type by its name or as NumPy has it.
+#: A type, by name or as a NumPy type.
 DTypeLike: TypeAlias = Any
-#: Axes of a reduction; all where none is given.
+#: The axes of a reduction; ``None`` means all.
 Axes: TypeAlias = Union[int, Sequence[int], None]
 
-#: What ONNX calls the types.
+#: The ONNX type numbers.
 _ONNX_NUMBERS: Dict[str, int] = {
     "float32": 1,
     "uint8": 2,
@@ -45,7 +45,7 @@ _DL_CPU, _DL_VULKAN = 1, 7
 
 
 def type_name(dtype: DTypeLike) -> str:
-    """The name of a type."""
+    """Returns the name of a type."""
     name = dtype if isinstance(dtype, str) and dtype == "bfloat16" else str(np.dtype(dtype))
     if name not in _ONNX_NUMBERS:
         raise InvalidArgument(f"there is no type {name}; there are {', '.join(_ONNX_NUMBERS)}")
@@ -53,7 +53,7 @@ def type_name(dtype: DTypeLike) -> str:
 
 
 def _common(one: str, other: str) -> str:
-    """The type of a result of two tensors: the wider of the same kind, else floats before integers before booleans."""
+    """Returns the result type of two tensors: the wider of two types of the same kind, otherwise floats before integers before booleans."""
     if one == other:
         return one
     rank = [2 if name in _FLOATS else 0 if name == "bool" else 1 for name in (one, other)]
@@ -65,16 +65,16 @@ def _common(one: str, other: str) -> str:
 
 
 class Tensor:
-    """A tensor in a device's memory. Operations on it go to the thread's current stream and return at once; the host waits only where it asks
-    for numbers (:meth:`numpy`, :meth:`item`, printing). Order between streams is yours (:meth:`Stream.wait_stream`,
-    :class:`Event`); memory is not: a tensor may be dropped at any time.
+    """A tensor in device memory. Operations on it go to the thread's current stream and return at once; the host waits only when it needs
+    values (:meth:`numpy`, :meth:`item`, printing). The caller orders streams (:meth:`Stream.wait_stream`, :class:`Event`), but memory is
+    managed automatically: a tensor can be dropped at any time.
 
-    Results of operations, slices included, are tensors of their own. Only :meth:`copy_` and :meth:`fill_` change a tensor.
+    Results of operations, including slices, are separate tensors. Only :meth:`copy_` and :meth:`fill_` modify a tensor.
 
     Args:
-        data: An array of NumPy, or of whatever speaks DLPack or the buffer protocol, or numbers in lists. It is copied.
-        dtype: Another type for it.
-        context: Where to; the thread's current context where not given.
+        data: A NumPy array, an object that supports DLPack or the buffer protocol, or a list of numbers. It is copied.
+        dtype: The type to convert it to.
+        context: The context; by default, the thread's current one.
 
     >>> import forebay, numpy as np
     >>> a = forebay.Tensor(np.array([[1.0, 2.0], [3.0, 4.0]], np.float32))
@@ -84,7 +84,7 @@ class Tensor:
     (6.0, [2.0, 3.0], [[False, False], [True, True]])
     """
 
-    #: NumPy leaves operators between its arrays and tensors to tensors.
+    #: Makes NumPy leave operators between arrays and tensors to tensors.
     __array_ufunc__ = None
 
     _native: _forebay.DeviceTensor
@@ -107,53 +107,53 @@ class Tensor:
         tensor._set(context, native)
         return tensor
 
-    # What it is.
+    # Properties.
 
     @property
     def context(self) -> Context:
-        """Where it is."""
+        """The context of the tensor."""
         return self._context
 
     @property
     def device(self) -> str:
-        """The device that it is on."""
+        """The device that the tensor is on."""
         return self._context.device
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """Its sizes in elements; none for a scalar."""
+        """The sizes of the dimensions; empty for a scalar."""
         return self._shape
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self._shape)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return int(np.prod(self._shape, dtype=np.int64))
 
     @property
     def dtype(self) -> Any:
-        """Its type, as NumPy has it; the text ``bfloat16`` where NumPy has none (without the package ``ml_dtypes``)."""
+        """The NumPy type, or the string ``bfloat16`` if NumPy has no such type (without the package ``ml_dtypes``)."""
         if self._type != "bfloat16":
             return np.dtype(self._type)
         return bfloat16() or "bfloat16"
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its elements take."""
+        """The number of bytes that the elements take."""
         return self.size * (2 if self._type == "bfloat16" else np.dtype(self._type).itemsize)
 
-    # To the host and back.
+    # Transfers.
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Copies it to the host, after the current stream's work so far, and waits for that."""
+        """Copies the tensor to the host, after the current stream's work so far, and waits for the copy."""
         return from_native(self._native.to_host(self._context.current_stream()._native))
 
     def _shared(self) -> Optional[npt.NDArray[Any]]:
-        """Its numbers where they are, after the current stream's work so far; none where the host has no access to them, or where NumPy has no
+        """Returns the elements in place, after the current stream's work so far, or ``None`` if the host cannot access them or NumPy has no
         such type."""
         if self._type == "bfloat16":
             return None
@@ -161,11 +161,11 @@ class Tensor:
         return None if native is None else from_native(native)
 
     def item(self) -> Any:
-        """The number of a tensor that has only one."""
+        """Returns the value of a tensor with one element."""
         return self.numpy().item()
 
     def tolist(self) -> Any:
-        """Its numbers in lists."""
+        """Returns the elements as nested lists."""
         return self.numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> npt.NDArray[Any]:
@@ -176,7 +176,7 @@ class Tensor:
         return array if dtype is None else array.astype(dtype)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """The device of :meth:`__dlpack__`: the CPU for a tensor of the host."""
+        """Returns the device for :meth:`__dlpack__`: the CPU for a tensor on the host."""
         if self._context.device.startswith("vulkan"):
             adapter = self._context.device.partition(":")[2]
             return _DL_VULKAN, int(adapter) if adapter.isdigit() else 0
@@ -190,15 +190,16 @@ class Tensor:
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
     ) -> Any:
-        """Hands it over by DLPack, as memory of the host. The current stream's work so far is complete then, so that the consumer, who has no
-        stream on the host, need not wait for anything.
+        """Exports the tensor by DLPack, as host memory. The current stream's work so far is complete by then, so the consumer, which has no
+        stream on the host, need not wait.
 
-        A tensor of the host is shared: it and what the consumer makes of it are the same memory, for as long as either has it. Let the
-        consumer be done before work on a stream changes it. A tensor of a GPU or in managed memory is copied, and any is if ``copy`` is true.
+        A tensor on the host is shared: it and the consumer's array use the same memory, for as long as either exists. Make sure that the
+        consumer is done before work on a stream changes it. A tensor on a GPU or in managed memory is copied, as is any tensor if ``copy``
+        is true.
 
         Raises:
-            BufferError: Memory of another device or a stream is asked for; the same memory without a copy where there has to be one; or a type
-                that NumPy cannot hand over.
+            BufferError: Memory of another device or a stream was requested; a copy is needed but ``copy`` is false; or NumPy cannot
+                export the type.
         """
         where = self.__dlpack_device__() if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
         if where != (_DL_CPU, 0):
@@ -214,20 +215,20 @@ class Tensor:
             array = self.numpy()
         try:
             return array.__dlpack__(max_version=max_version) if max_version is not None else array.__dlpack__()  # type: ignore[call-arg, unused-ignore]  # pyright: ignore
-        except TypeError:  # NumPy before 2.1 knows one version alone, which every consumer takes.
+        except TypeError:  # NumPy before 2.1 knows only one version, which every consumer accepts.
             return array.__dlpack__()
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """The same numbers in another type."""
+        """Converts the tensor to another type."""
         name = type_name(dtype)
         return self if name == self._type else self._run("Cast", self, to=_ONNX_NUMBERS[name])
 
     def clone(self) -> Tensor:
-        """A copy with memory of its own."""
+        """Returns a copy in separate memory."""
         return empty(self._shape, self._type, context=self._context).copy_(self)
 
     def copy_(self, other: ArrayLike) -> Tensor:
-        """Overwrites it, on the current stream, with a tensor or an array of the same shape; the tensor itself."""
+        """Overwrites the tensor, on the current stream, with a tensor or an array of the same shape, and returns it."""
         stream = self._context.current_stream()._native
         if isinstance(other, Tensor):
             self._native.copy_from(stream, other.astype(self._type)._native)
@@ -236,7 +237,7 @@ class Tensor:
         return self
 
     def fill_(self, value: Union[int, float, bool]) -> Tensor:
-        """Overwrites all elements, on the current stream, with a number; the tensor itself."""
+        """Overwrites all elements, on the current stream, with a number, and returns the tensor."""
         self._native.fill(self._context.current_stream()._native, given(value, self._type))
         return self
 
@@ -247,7 +248,7 @@ class Tensor:
         return result
 
     def _binary(self, op_type: str, other: ArrayLike, reverse: bool = False, integers: Optional[str] = None) -> Tensor:
-        """An operation on two tensors, or a tensor and numbers, of one type; where that is none of floats, of ``integers``."""
+        """Applies an operation to two tensors, or a tensor and numbers, in their common type; in ``integers`` if that is not a float."""
         if isinstance(other, Tensor):
             name = _common(self._type, other._type)
         elif isinstance(other, (bool, np.bool_)):
@@ -369,7 +370,7 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A part: numbers, slices, ``...`` and ``None``, as in NumPy; or a tensor or list of integers, which choose rows."""
+        """Returns a part: numbers, slices, ``...`` and ``None`` index as in NumPy; a tensor or list of integers selects rows."""
         if isinstance(key, (Tensor, np.ndarray, list)):
             chosen = key if isinstance(key, Tensor) else Tensor(cast("Any", key), context=self._context)
             if chosen._type not in ("int32", "int64"):
@@ -383,12 +384,12 @@ class Tensor:
         return found if found._shape == part.shape else found.reshape(*part.shape)
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same elements, in the same order, with other sizes; one of them may be -1."""
+        """Returns the same elements, in the same order, with other sizes, one of which can be -1."""
         sizes = [int(size) for size in (shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)]
         return self._run("Reshape", self, np.asarray(sizes, np.int64))
 
     def transpose(self, *order: Any) -> Tensor:
-        """The dimensions in another order; reversed where none is given."""
+        """Permutes the dimensions, or reverses them if no order is given."""
         axes = [int(axis) for axis in (order[0] if len(order) == 1 and not isinstance(order[0], int) else order)]
         if not axes:
             axes = list(range(self.ndim))[::-1]
@@ -396,7 +397,7 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """The dimensions in reverse order."""
+        """The tensor with its dimensions in reverse order."""
         return self.transpose()
 
     def _reduce(self, op_type: str, axis: Axes, keepdims: bool) -> Tensor:
@@ -413,23 +414,23 @@ class Tensor:
         return (self.astype("int64") if narrow else self)._reduce("ReduceSum", axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Means over axes; those of integers are float32."""
+        """Averages over axes. Means of integers are float32."""
         return (self if self._type in _FLOATS else self.astype("float32"))._reduce("ReduceMean", axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The largest along axes."""
+        """Returns the largest elements along axes."""
         return self._reduce("ReduceMax", axis, keepdims)
 
     def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The smallest along axes."""
+        """Returns the smallest elements along axes."""
         return self._reduce("ReduceMin", axis, keepdims)
 
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Products along axes."""
+        """Multiplies elements along axes."""
         return self._reduce("ReduceProd", axis, keepdims)
 
     def argmax(self, axis: Optional[int] = None, keepdims: bool = False) -> Tensor:
-        """Where the largest is along an axis; in the flattened tensor where none is given."""
+        """Returns the index of the largest element along an axis, or in the flattened tensor if no axis is given."""
         whole = self if axis is not None else self.reshape(-1)
         return whole._run("ArgMax", whole, axis=axis or 0, keepdims=int(keepdims and axis is not None))
 
@@ -438,7 +439,7 @@ class Tensor:
         return self._run("Relu", self)
 
     def exp(self) -> Tensor:
-        """e to the power of it."""
+        """Exponential function."""
         return self._run("Exp", self)
 
     def log(self) -> Tensor:
@@ -481,7 +482,7 @@ class Tensor:
 
 
 def given(data: ArrayLike, name: Optional[str]) -> Native:
-    """An array, in another type where one is named."""
+    """Converts an array for the native module, to another type if one is named."""
     if isinstance(data, Tensor):
         data = data.numpy()
     if name is None and isinstance(data, (float, list, tuple)):
@@ -499,7 +500,7 @@ def given(data: ArrayLike, name: Optional[str]) -> Native:
 
 @dataclass(frozen=True)
 class _Given:
-    """An array that is ready to be handed over."""
+    """An array that is already converted for the native module."""
 
     native: Native
 
@@ -507,21 +508,21 @@ class _Given:
 def operation(
     op_type: str, *inputs: Any, name: Optional[str] = None, outputs: int = 1, context: Optional[Context] = None, **attributes: Any
 ) -> Any:
-    """Any operator of ONNX by its name, on the current stream.
+    """Runs any ONNX operator by name, on the current stream.
 
     Args:
         op_type: The operator, such as ``"Conv"``.
-        *inputs: Tensors, or arrays of the host; ``None`` for one that is left out.
-        name: What the race checker and messages call it; else the operator with a number.
-        outputs: How many outputs to take.
-        context: Where, if no input is a tensor.
+        *inputs: Tensors or host arrays; ``None`` for an omitted input.
+        name: The name used by the race checker and in messages; by default, the operator with a number.
+        outputs: The number of outputs to return.
+        context: The context, if no input is a tensor.
         **attributes: Attributes of the operator.
 
     Returns:
-        A tensor; a list of them for several outputs.
+        A tensor, or a list of tensors for several outputs.
 
     Raises:
-        forebay.InvalidArgument: The operator refuses its inputs.
+        forebay.InvalidArgument: The inputs are not valid for the operator.
         forebay.UnsupportedOperator: There is no such operator.
 
     >>> import forebay, numpy as np
@@ -561,7 +562,7 @@ def sizes_of(shape: Union[int, Sequence[int]]) -> List[int]:
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
-    """A tensor whose numbers are not defined until it is overwritten."""
+    """Returns a tensor whose values are undefined until it is overwritten."""
     context = current_context() if context is None else context
     stream = context.current_stream()._native
     return Tensor._of(context, _forebay.DeviceTensor.empty(stream, type_name(dtype), sizes_of(shape)))
@@ -570,7 +571,7 @@ def empty(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, con
 def full(
     shape: Union[int, Sequence[int]], value: Union[int, float, bool], dtype: DTypeLike = "float32", *, context: Optional[Context] = None
 ) -> Tensor:
-    """A tensor of one number again and again.
+    """Returns a tensor filled with one number.
 
     >>> import forebay
     >>> forebay.full((2, 2), 7, "int64").tolist()
@@ -582,18 +583,18 @@ def full(
 
 
 def zeros(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
-    """A tensor of zeros."""
+    """Returns a tensor of zeros."""
     return full(shape, 0, dtype, context=context)
 
 
 def ones(shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32", *, context: Optional[Context] = None) -> Tensor:
-    """A tensor of ones."""
+    """Returns a tensor of ones."""
     return full(shape, 1, dtype, context=context)
 
 
 def from_dlpack(array: Any, *, context: Optional[Context] = None) -> Tensor:
-    """A tensor with the numbers of an array that speaks DLPack. They are copied on the current stream. An array of another tensor's memory in
-    the same context is shared instead.
+    """Returns a tensor with the elements of an array that supports DLPack, copied on the current stream. A tensor of the same context is
+    returned unchanged.
 
     >>> import forebay, numpy as np
     >>> forebay.from_dlpack(np.arange(3.0)).tolist()
@@ -608,7 +609,7 @@ def from_dlpack(array: Any, *, context: Optional[Context] = None) -> Tensor:
 
 
 def where(condition: Tensor, one: ArrayLike, other: ArrayLike) -> Tensor:
-    """Elements of ``one`` where ``condition`` holds, else of ``other``.
+    """Returns elements of ``one`` where ``condition`` is true, and of ``other`` elsewhere.
 
     >>> import forebay
     >>> a = forebay.Tensor([-1.0, 2.0])
@@ -624,17 +625,17 @@ def where(condition: Tensor, one: ArrayLike, other: ArrayLike) -> Tensor:
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one behind the other along an axis."""
+    """Concatenates tensors along an axis."""
     if not tensors:
         raise InvalidArgument("there is nothing to concatenate")
     return tensors[0]._run("Concat", *tensors, axis=axis)
 
 
 def maximum(one: Tensor, other: ArrayLike) -> Tensor:
-    """The larger of two, element by element."""
+    """Returns the element-wise maximum of two tensors."""
     return one._binary("Max", other)
 
 
 def minimum(one: Tensor, other: ArrayLike) -> Tensor:
-    """The smaller of two, element by element."""
+    """Returns the element-wise minimum of two tensors."""
     return one._binary("Min", other)

@@ -1,4 +1,4 @@
-"""Rows of embeddings that PyTorch does not train."""
+"""Embedding rows that PyTorch does not train."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _untyped: Any = torch
 
 @contextlib.contextmanager
 def padding_rows_stay(module: nn.Module, others_change_them: bool = False) -> Iterator[None]:
-    """While a module is exported, the row of ``padding_idx`` of its embeddings has no gradient, as in PyTorch: ONNX has no word for that, so
-    what is looked up there is multiplied by 0 where the row is 0, else a constant, unless others may change the row later."""
+    """While a module is exported, gives the ``padding_idx`` row of its embeddings no gradient, as in PyTorch. ONNX cannot express this, so
+    lookups of the row are multiplied by 0 if it is 0, and are otherwise a constant, unless others can change the row later."""
     patched: List[nn.Embedding] = []
     try:
         for each in module.modules():

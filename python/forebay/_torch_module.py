@@ -1,4 +1,4 @@
-"""Modules that run by Forebay inside larger programs of PyTorch."""
+"""Modules that Forebay runs inside larger PyTorch programs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _NEXT, _GRADIENT = "next:", "gradient:"
 
 
 class CompiledModule(nn.Module):
-    """A module that runs by Forebay, forwards and backwards, within a memory budget (:func:`forebay.torch.compile`).
+    """A module whose forward and backward passes Forebay runs within a memory budget (:func:`forebay.torch.compile`).
 
-    It is called as the module is, with tensors, and gives what the module gives. The module itself is :attr:`module`; its parameters and
-    buffers are read at every call, gradients go to them, and running statistics are updated in them, so optimizers, ``state_dict`` and other
-    layers do not notice a difference.
+    It is called like the original module, with tensors, and returns the same outputs. The original is :attr:`module`. Each call reads its
+    parameters and buffers, accumulates gradients in them and updates running statistics in them, so optimizers, ``state_dict`` and other
+    layers notice no difference.
     """
 
     module: nn.Module
@@ -54,7 +54,7 @@ class CompiledModule(nn.Module):
         self._passes: Dict[Any, _Passes] = {}
 
     def __getstate__(self) -> Dict[str, Any]:
-        """What copies and files have of it: all but the plans, which are made again."""
+        """Returns the state to copy or pickle: everything but the plans, which are made again."""
         return {**self.__dict__, "_passes": {}}
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
@@ -77,7 +77,7 @@ class CompiledModule(nn.Module):
 
 
 class _Run(torch.autograd.Function):
-    """Forwards by one plan, backwards by another, which computes the forward pass again."""
+    """Runs the forward pass by one plan and the backward pass by another, which recomputes the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Any:
@@ -97,7 +97,7 @@ class _Run(torch.autograd.Function):
 
 
 class _Call:
-    """Arguments of a module: tensors, which are inputs of its plans, and other values, which are parts of them."""
+    """The arguments of a module: tensors, which are inputs of its plans, and other values, which are constants of the plans."""
 
     def __init__(self, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> None:
         self._leaves, self._arrangement = _tree.tree_flatten((arguments, named))
@@ -114,17 +114,17 @@ class _Call:
         described = [
             (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else (type(value), value) for value in self._leaves
         ]
-        #: What plans depend on.
+        #: The key of the plans for these arguments.
         self.key: Any = (repr(self._arrangement), tuple(described))
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The arguments and named arguments with other tensors."""
+        """Returns the positional and named arguments with other tensors."""
         left = iter(tensors)
         leaves = [next(left) if isinstance(value, torch.Tensor) else value for value in self._leaves]
         return _tree.tree_unflatten(leaves, self._arrangement)
 
     def without_tensors(self) -> _Call:
-        """The same for other tensors, of which none is kept."""
+        """Returns a copy that keeps no tensors, for use with other ones."""
         call = _Call.__new__(_Call)
         kept = [torch.empty(0) if isinstance(value, torch.Tensor) else value for value in self._leaves]
         call._leaves, call._arrangement, call.tensors, call.key = kept, self._arrangement, (), self.key
@@ -132,7 +132,7 @@ class _Call:
 
 
 class _Flat(nn.Module):
-    """A module that takes tensors and gives a tuple of tensors, however it arranges them."""
+    """A wrapper that makes a module take tensors and return a flat tuple of tensors."""
 
     def __init__(self, module: nn.Module, call: _Call) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class _Passes:
         self._engine = engine
         self._training = module.training
         folder = tempfile.mkdtemp(prefix="forebay-")
-        # Weights may be read from the file for as long as there are plans.
+        # Weights can be read from the file for as long as plans exist.
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         flat = _Flat(module, call.without_tensors())
         path = os.path.join(folder, "module.onnx")
@@ -166,7 +166,7 @@ class _Passes:
         self._model = Model(path)
         self._forwards = self._session("forwards")
         self._backwards: Optional[_forebay.Session] = None
-        #: What the plans take, in the order in which tensors are handed over.
+        #: The inputs of the plans, in the order in which tensors are passed.
         self._names = [name for name, _, _ in self._forwards.inputs()]
         own = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
@@ -182,7 +182,7 @@ class _Passes:
         unused = [name for name in unused if id(own[name]) not in shared]
         if unused:
             warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters get no gradients", stacklevel=4)
-        # Other buffers are constants of the plans, but for counters, which no output depends on.
+        # Other buffers are constants of the plans, except for counters, which no output depends on.
         taken = {name[len(_PREFIX) :] for name in self._names}
         is_constant = {name: name not in taken and not name.endswith(_COUNTER) for name in buffers}
         self._constants = {name: _state(buffer) for name, buffer in buffers.items() if is_constant[name]}
@@ -192,12 +192,12 @@ class _Passes:
         return _forebay.Session(native_model(self._model), self._engine, _options.open_sizes(None, None), part, self._training)
 
     def is_stale(self, module: nn.Module) -> bool:
-        """Whether a buffer has changed that the plans hold as a constant."""
+        """Returns whether a buffer that the plans hold as a constant has changed."""
         buffers = dict(module.named_buffers(remove_duplicate=False))
         return any(name not in buffers or _state(buffers[name]) != state for name, state in self._constants.items())
 
     def tensors(self, module: nn.Module, inputs: Tuple[Any, ...], step: torch.Tensor) -> List[torch.Tensor]:
-        """What the plans take, now."""
+        """Returns the current inputs of the plans."""
         parameters = dict(module.named_parameters(remove_duplicate=False))
         buffers = dict(module.named_buffers(remove_duplicate=False))
         given: Dict[str, torch.Tensor] = {**dict(zip(self._inputs, inputs)), _STEP: step}
@@ -209,12 +209,12 @@ class _Passes:
             elif own in parameters:
                 found.append(parameters[own])
             else:
-                # A copy: the buffer changes before the backward pass looks at it.
+                # A copy, because the buffer changes before the backward pass reads it.
                 found.append(buffers[own].detach().clone())
         return found
 
     def forwards(self, tensors: Sequence[torch.Tensor]) -> Tuple[torch.Tensor, ...]:
-        """The module's outputs."""
+        """Runs the forward pass and returns the module's outputs."""
         found = _run(self._forwards, dict(zip(self._names, tensors)))
         self._statistics = {name: tensor for name, tensor in found.items() if name.startswith(_NEXT)}
         like = next((tensor for name, tensor in zip(self._names, tensors) if name != _STEP), None)
@@ -224,7 +224,7 @@ class _Passes:
     def backwards(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], needed: Sequence[bool]
     ) -> List[Optional[torch.Tensor]]:
-        """Gradients of what the plans take, from those of the outputs."""
+        """Returns the gradients of the inputs of the plans, given those of the outputs."""
         if self._backwards is None:
             self._backwards = self._session("backwards")
         wanted = {name for name, _, _ in self._backwards.inputs()}
@@ -238,7 +238,7 @@ class _Passes:
         return results
 
     def update_statistics(self, module: nn.Module) -> None:
-        """Running statistics take their next values."""
+        """Updates running statistics to their next values."""
         if not self._statistics:
             return
         buffers = dict(module.named_buffers(remove_duplicate=False))
@@ -255,17 +255,17 @@ class _Passes:
         self._statistics = {}
 
     def restore(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """Outputs as the module arranges them."""
+        """Restores the structure of the module's outputs."""
         return _tree.tree_unflatten(list(outputs), self._arrangement)
 
 
 def _state(buffer: torch.Tensor) -> Tuple[int, int]:
-    """What changes when a buffer is overwritten."""
+    """Returns a value that changes when a buffer is overwritten."""
     return id(buffer), buffer._version
 
 
 def _refuse_other_gradients(module: nn.Module, inputs: Sequence[torch.Tensor]) -> None:
-    """Gradients are those of float32 numbers alone: of others there would be none, and nothing would say so."""
+    """Rejects gradients of types other than float32, which would silently be missing."""
     named = [(f"'{name}'", parameter) for name, parameter in module.named_parameters()]
     for name, tensor in [*named, *((f"input {place}", value) for place, value in enumerate(inputs))]:
         if tensor.requires_grad and tensor.dtype != torch.float32:
@@ -290,20 +290,20 @@ def _to_torch(native: Native) -> torch.Tensor:
 
 
 def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -> List[str]:
-    """Writes a module as ONNX; the names of its outputs. The module is as before."""
+    """Writes a module as ONNX and returns the names of its outputs. The module is left unchanged."""
     training = flat.module.training
     modes = [(each, each.training) for each in flat.modules()]
     kept = {name: buffer.detach().clone() for name, buffer in flat.named_buffers()}
     keywords: Dict[str, Any] = {"dynamo": False}
-    # In evaluation mode, the exporter would make one initializer of parameters that are equal now. So the module is in its mode, and
-    # what wraps it is not.
+    # In evaluation mode, the exporter would merge parameters that happen to be equal into one initializer. So the module keeps its mode,
+    # but its wrapper does not.
     mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.PRESERVE
     try:
         with warnings.catch_warnings(), _untyped.random.fork_rng(devices=[]), padding_rows_stay(flat, True), torch.no_grad():
             warnings.simplefilter("ignore")
             flat.train()
             flat.module.train(training)
-            # Once as it is, to know how many outputs there are.
+            # Run once to find the number of outputs.
             outputs = [f"output_{index}" for index in range(len(flat(*inputs)))]
             watched = [value.detach() for value in inputs]
             with one_way():
@@ -332,13 +332,13 @@ def _export(flat: _Flat, inputs: Tuple[Any, ...], names: List[str], path: str) -
 
 
 def refuse_others(module: Any) -> None:
-    """What is no module."""
+    """Rejects anything that is not a module."""
     if not isinstance(module, nn.Module):
         raise InvalidArgument(f"a module of PyTorch is needed, not {type(module).__name__}")
 
 
 def refuse_mixed_modes(module: nn.Module) -> None:
-    """A plan is in training mode or is not: a module that keeps a part of itself out of its mode cannot run as it is meant."""
+    """Rejects a module with parts in another mode: a plan is in training mode as a whole or not at all."""
     changing = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     untyped: Any = module
     for name, each in untyped.named_modules():
@@ -352,25 +352,26 @@ def refuse_mixed_modes(module: nn.Module) -> None:
 def compile(
     module: nn.Module, *, device_memory: Optional[Size] = None, device: str = "host", seed: int = 0, **options: Unpack[EngineOptions]
 ) -> CompiledModule:
-    """A module that runs by Forebay, forwards and backwards, inside a larger program of PyTorch, so that one layer that does not fit is moved
-    and the rest stays.
+    """Returns a module whose forward and backward passes Forebay runs inside a larger PyTorch program, so that only a layer that does not
+    fit is offloaded and the rest stays.
 
-    It is exported to ONNX at the first call with inputs of new sizes, and planned: once for the forward pass, once for the backward pass,
-    which computes the forward pass again instead of keeping what that made. Gradients of gradients are not there.
+    At the first call with inputs of new sizes, the module is exported to ONNX and planned: once for the forward pass and once for the
+    backward pass, which recomputes the forward pass instead of keeping its results. Higher-order gradients are not supported.
 
     Args:
-        module: The module. It takes tensors, which are inputs, and numbers, texts, flags and None, which are parts of its plans; in order or by
-            name, and in tuples, lists and dictionaries. It gives tensors, arranged as it likes. What has a gradient is float32.
-        device_memory: The budget of each of the two passes. On the host it bounds the whole process, PyTorch included, as long as the process
-            can keep to it, else the tensors (``simulate_device`` bounds these alone).
+        module: The module. It takes tensors, which are inputs, and numbers, strings, booleans and ``None``, which are constants of its
+            plans, by position or name, also nested in tuples, lists and dictionaries. It returns tensors in any such structure. Whatever
+            has a gradient is float32.
+        device_memory: The budget of each of the two passes. On the host it bounds the whole process, including PyTorch, if the process can
+            stay within it; otherwise only the tensors (``simulate_device`` bounds only these).
         device: ``"host"`` (the CPU), ``"vulkan"`` (a GPU).
-        seed: For dropout and other random numbers, which are a function of it and of the number of the call.
+        seed: The seed of dropout and other random numbers, which are a function of the seed and the number of the call.
         **options: See :class:`forebay.EngineOptions`.
 
     Raises:
-        forebay.OutOfBudget: At a call: no plan fits the budget; ``least`` says what would do.
-        forebay.Error: At a call: the module cannot be exported so that its parameters can be told apart, or its control flow depends on the
-            values of tensors (``if x.sum() > 0``); the text says why, and where.
+        forebay.OutOfBudget: At a call, if no plan fits the budget; ``least`` is the smallest sufficient budget.
+        forebay.Error: At a call, if the module cannot be exported so that its parameters can be told apart, or if its control flow depends
+            on the values of tensors (``if x.sum() > 0``); the message says why and where.
 
     >>> import torch, forebay.torch
     >>> large = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))

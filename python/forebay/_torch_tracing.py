@@ -1,4 +1,4 @@
-"""Detects data-dependent control flow, which tracing would record for one batch and repeat for all."""
+"""Detection of data-dependent control flow, which tracing would record for one batch and repeat for all."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .errors import Error
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
-#: What converts a tensor to Python numbers.
+#: The methods that convert a tensor to Python numbers.
 _METHODS = ("__bool__", "__int__", "__float__", "__index__", "item", "tolist")
-#: Nodes of a trace that ask for sizes: a plan has its own for each.
+#: Trace nodes that query sizes, which each plan fixes.
 _SIZES = frozenset(["aten::size", "aten::dim", "aten::numel", "aten::len", "aten::_shape_as_tensor", "onnx::Shape", "prim::shape"])
 _PYTORCH = os.path.dirname(torch.__file__) + os.sep
 _lock = threading.RLock()
@@ -30,11 +30,11 @@ class OneWayError(Error):
 
 @contextlib.contextmanager
 def one_way() -> Iterator[None]:
-    """Within this, tracing a module fails where it converts a tensor that depends on its inputs or parameters to a Python number, as an ``if``
-    or a loop does.
+    """A context manager in which tracing a module fails if the module converts a tensor that depends on its inputs or parameters to a
+    Python number, as an ``if`` or a loop does.
 
     Raises:
-        forebay.Error: It does so; the text says where.
+        forebay.Error: The module does so; the message says where.
     """
     with _lock:
         own = {name: vars(torch.Tensor).get(name) for name in _METHODS}
@@ -51,7 +51,7 @@ def one_way() -> Iterator[None]:
 
 
 def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, which looks first at what its tensor is computed from."""
+    """Wraps a method so that it first checks what its tensor is computed from."""
 
     def watched(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         caller = sys._getframe(1)
@@ -68,10 +68,10 @@ def _watched(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_computed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of the trace is computed from the numbers, not the sizes, of an input or a parameter."""
+    """Returns whether a traced tensor is computed from the values, not just the sizes, of an input or a parameter."""
     try:
         values: List[Any] = [_untyped._C._get_value_trace(tensor)]
-    except RuntimeError:  # It is no part of the trace.
+    except RuntimeError:  # It is not part of the trace.
         return False
     seen = set()
     while values:
@@ -88,6 +88,6 @@ def _is_computed(tensor: torch.Tensor) -> bool:
 
 
 def _place(frame: FrameType) -> str:
-    """Where a frame stands."""
+    """Describes the source location of a frame."""
     code, line = frame.f_code, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
     return f"in {code.co_name}, {code.co_filename}, line {frame.f_lineno}" + (f" (`{line}`)" if line else "")

@@ -28,53 +28,53 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """A model in training, within a memory budget, with the same results, bit for bit, as without one.
+    """Trains a model within a memory budget, with bit-identical results to training without one.
 
-    Everything is planned before the first step: what stays on the device, what moves to host memory or to disk and back, what is computed
-    a second time. Memory is taken at the first step. Several threads may use a trainer: they take turns. Ctrl-C raises
-    ``KeyboardInterrupt`` within a second; a step that is under way then goes on to its end, and the next call waits for it.
+    Everything is planned before the first step: what stays on the device, what moves to host memory or disk and back, and what is
+    recomputed. Memory is allocated at the first step. A trainer can be shared by several threads, which take turns. Ctrl-C raises
+    ``KeyboardInterrupt`` within a second; a step in progress then runs to completion, and the next call waits for it.
 
     Args:
         model: A :class:`forebay.Model`, a path, bytes, or an ``onnx.ModelProto``.
         loss: ``"softmax_cross_entropy"``, ``"soft_cross_entropy"``, ``"mse"``, ``"bce"``, ``"l1"``, ``"huber"``, ``"smooth_l1"``, ``"kl"``, ``"cosine"``,
-            ``"focal"``, ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or one of their classes such as
-            :class:`forebay.SoftmaxCrossEntropy` and :class:`forebay.Dice`, which take numbers.
+            ``"focal"``, ``"binary_focal"``, ``"dice"``, ``"dice_ce"``, ``"tversky"``, ``"output"``, or an instance of one of
+            their classes, such as :class:`forebay.SoftmaxCrossEntropy` and :class:`forebay.Dice`, which have parameters.
         optimizer: ``"sgd"``, ``"adam"``, ``"adamw"``, ``"adam8bit"``, ``"adamw8bit"``, ``"rmsprop"``, ``"adagrad"``, ``"lion"``, ``"lamb"``,
-            ``"adafactor"``, or one of their classes such as :class:`forebay.SGD` and :class:`forebay.AdamW`.
-        learning_rate: The step size, where the optimizer is given by name.
-        device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, computes nothing).
+            ``"adafactor"``, or an instance of one of their classes, such as :class:`forebay.SGD` and :class:`forebay.AdamW`.
+        learning_rate: The step size, if the optimizer is given by name.
+        device: ``"host"`` (the CPU), ``"vulkan"`` or ``"vulkan:0"`` (a GPU), ``"null"`` (plans, but computes nothing).
         device_memory: The budget: ``"192MiB"``, or ``"50%"`` of what a step takes without one. On the host it bounds the whole process,
-            Python included, as long as the process can keep to it; else the tensors (see :attr:`budget_excludes_process`).
-        batch_size: The batch size, where the model leaves it open or another one is wanted.
+            including Python, if the process can stay within it; otherwise only the tensors (see :attr:`budget_excludes_process`).
+        batch_size: The batch size, if the model leaves it open or to override it.
         sizes: Other sizes that the model leaves open, by symbol or as ``input[dimension]``.
-        loss_output: The output that the loss takes, where the model has several.
-        loss_weight: The factor of that loss next to others; 1 where not given.
-        terms: Losses of other outputs, which are added, each a :class:`forebay.LossTerm`.
-        decay: Which parameters decay: ``"all"`` or ``"matrices"``; matrices only for AdamW, else all, where not given.
-        freeze: Patterns (``*``, ``?``) over names of parameters that do not train.
+        loss_output: The output that the loss is computed from, if the model has several.
+        loss_weight: The factor of this loss if there are others. The default is 1.
+        terms: Losses of other outputs to add, each a :class:`forebay.LossTerm`.
+        decay: Which parameters decay: ``"all"`` or ``"matrices"``. The default is only matrices for AdamW, otherwise all.
+        freeze: Patterns (``*``, ``?``) for names of parameters that are not trained.
         seed: The seed of dropout.
-        on_nan: What happens when the loss is not finite: ``"stop"`` (the step fails, with :class:`forebay.NotFinite`),
-            ``"continue"``, or ``"skip"`` (the update is left out; looks at the gradients, too).
+        on_nan: What to do when the loss is not finite: ``"stop"`` (the step fails with :class:`forebay.NotFinite`), ``"continue"``, or
+            ``"skip"`` (the update is skipped; also checks the gradients).
         precision: ``"bf16"`` or ``"f16"``: products, convolutions and what follows them compute in 16 bits; parameters, normalisations and the
-            loss stay float32. Gradients of ``"f16"`` are scaled; a step in which they are not finite updates nothing.
-        float32: Patterns over names of nodes, outputs and weights that stay float32 then.
+            loss stay float32. Gradients of ``"f16"`` are scaled; a step whose gradients are not finite makes no update.
+        float32: Patterns for names of nodes, outputs and weights that stay float32 in that case.
         schedule: How the learning rate changes from step to step, a :class:`forebay.Schedule`.
-        clip_value: Limits each element of a gradient to this number and its negative.
-        clip_norm: Scales a parameter's gradient down whose norm exceeds this number.
-        clip_global_norm: Scales all gradients down where their common norm exceeds this number.
-        gradient_norm: Whether each step reports that norm, also where nothing needs it.
-        groups: Parameters that train with numbers of their own, each a :class:`forebay.ParameterGroup`.
-        layer_decay: A factor by which the learning rate falls from layer to layer, from the last towards the inputs. Layers are what names
-            number, as in ``blocks.3.attn.weight``; parameters of ``groups`` have what those say.
-        accumulate: In how many parts of ``batch_size`` samples a step goes through its batch, one after the other, with the memory for the
-            activations of one part and the bits of the batch as a whole. Batch normalisation takes the statistics of each part.
-        average: The decay of an exponential moving average of the parameters: see :meth:`save_average`.
-        lora: Low-rank adapters that train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
+        clip_value: Clips each element of a gradient to the range from the negative of this number to this number.
+        clip_norm: Scales down each parameter's gradient if its norm exceeds this number.
+        clip_global_norm: Scales down all gradients if their global norm exceeds this number.
+        gradient_norm: Whether each step reports the global norm even if nothing else needs it.
+        groups: Parameters with their own training settings, each a :class:`forebay.ParameterGroup`.
+        layer_decay: A factor by which the learning rate falls from layer to layer, from the last layer towards the inputs. Layers are
+            identified by the numbers in names, as in ``blocks.3.attn.weight``; settings of ``groups`` take precedence.
+        accumulate: The number of parts, each of ``batch_size`` samples, that a step processes one after the other, with the activation
+            memory of one part and the bits of the whole batch. Batch normalisation uses the statistics of each part.
+        average: The decay of an exponential moving average of the parameters; see :meth:`save_average`.
+        lora: Low-rank adapters to train instead of the weights, a :class:`forebay.LoRA`. :meth:`save` merges them into the weights.
         **options: See :class:`forebay.EngineOptions`: ``host_memory``, ``memory_limit``, ``spill_dir``, ``threads`` and others.
 
     Raises:
-        forebay.OutOfBudget: No plan fits the budget; ``least`` says what would do, in bytes.
-        forebay.UnsupportedOperator: An operator that Forebay does not have, or without a gradient.
+        forebay.OutOfBudget: No plan fits the budget; ``least`` is the smallest sufficient budget in bytes.
+        forebay.UnsupportedOperator: The model uses an operator that Forebay does not support or that has no gradient.
 
     >>> import forebay, numpy as np
     >>> trainer = forebay.Trainer(digits, optimizer=forebay.SGD(0.05), batch_size=32, simulate_device="50%")
@@ -151,11 +151,11 @@ class Trainer:
         self._types = {name: dtype for name, dtype, _ in self._native.inputs()}
         self._labels = TensorInfo._of(self._native.labels())
 
-    # What it takes.
+    # Inputs.
 
     @property
     def inputs(self) -> List[TensorInfo]:
-        """What a batch holds next to the labels, at the planned batch size."""
+        """The inputs of a batch, without the labels, at the planned batch size."""
         return infos(self._native.inputs())
 
     @property
@@ -165,25 +165,25 @@ class Trainer:
 
     @property
     def step_count(self) -> int:
-        """Steps done, those before a restored checkpoint included."""
+        """The number of steps done, including those before a restored checkpoint."""
         return self._native.step_count()
 
     # Steps.
 
     def step(self, inputs: Any, labels: Any, *, gradients: bool = False) -> StepReport:
-        """Trains on one batch. Where the model leaves sizes open, they may be others than the planned ones.
+        """Trains on one batch. Sizes that the model leaves open can differ from the planned ones.
 
         Args:
-            inputs: A dictionary of arrays by name; an array alone where there is one input. Arrays are NumPy's, or of whatever speaks
-                DLPack (PyTorch's tensors do) or the buffer protocol.
-            labels: An array of the type and shape of :attr:`labels`; class numbers may be of any integer type.
-            gradients: Whether the report has the gradients, too. Such a step has a plan of its own, within the same budgets and with the same
-                bits, and is slower. The arrays take as much memory as the parameters, next to the budgets.
+            inputs: A dictionary of arrays by name, or a single array if there is one input. An array is a NumPy array or an object that
+                supports DLPack, like PyTorch tensors, or the buffer protocol.
+            labels: An array of the type and shape of :attr:`labels`; class numbers can have any integer type.
+            gradients: Whether the report includes the gradients. Such a step has a separate plan, within the same budgets and with the same
+                bits, and is slower. The arrays take as much memory as the parameters, in addition to the budgets.
 
         Raises:
-            forebay.InvalidArgument: Inputs or labels that do not fit.
-            forebay.NotFinite: The loss is no number; parameters are as before.
-            forebay.OutOfBudget: No plan that keeps the gradients fits the budget; :meth:`plan_gradients` finds that before any step.
+            forebay.InvalidArgument: Inputs or labels do not match the model.
+            forebay.NotFinite: The loss is not finite; parameters are unchanged.
+            forebay.OutOfBudget: No plan that keeps the gradients fits the budget; :meth:`plan_gradients` detects this before any step.
 
         >>> import forebay, numpy as np
         >>> trainer = forebay.Trainer(digits, batch_size=10)
@@ -194,18 +194,18 @@ class Trainer:
         return self._prepared_step(*self._batch(inputs, labels), gradients)
 
     def plan_gradients(self) -> None:
-        """Makes the plan of steps that give gradients, so that a budget which is too small for it is found before any training."""
+        """Makes the plan for steps that return gradients, so that a budget that is too small is detected before any training."""
         self._native.plan_gradients()
 
     def evaluate(self, inputs: Any, labels: Any, windows: Optional[Windows] = None) -> Evaluation:
-        """Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
+        """Runs the model on one batch in evaluation mode, with the current parameters, which do not change.
 
         Args:
             inputs: As for :meth:`step`.
             labels: As for :meth:`step`.
-            windows: How the model goes over samples that are larger than what it takes. The first input with more axes than a window says what
-                the sizes of samples are; whatever has the same last axes is cut alike, the labels too. The loss is that of the merged predictions;
-                of a loss that needs several predictions, or that the model computes itself, the mean of the windows' losses.
+            windows: How to run the model on samples larger than its input. The first input with more axes than a window determines the
+                sizes of samples; everything with the same last axes is cut in the same way, including the labels. The loss is that of the
+                merged predictions, or the mean over the windows if the loss needs several predictions or the model computes it.
         """
         loss, logits = self._evaluate(*self._batch(inputs, labels), windows)
         return Evaluation(loss, from_native(logits))
@@ -216,42 +216,42 @@ class Trainer:
         return self._native.evaluate_windows(batch, labels, windows._given())
 
     def plan_windows(self, sample: Sequence[int], windows: Windows) -> None:
-        """Makes the plans of :meth:`evaluate` with ``windows`` for samples of these sizes along their last axes, one at a time, so that budgets
-        which are too small for them are found before any training. Where labels have a shape of their own, plans are made when they are
+        """Makes the plans of :meth:`evaluate` with ``windows`` for samples of these sizes along their last axes, one sample at a time, so
+        that budgets that are too small are detected before any training. If labels have a different shape, plans are made when they are
         needed.
 
         Raises:
-            forebay.OutOfBudget: The plans need more.
-            forebay.InvalidArgument: The model does not take such windows, or ``sample`` has another number of axes than a window.
+            forebay.OutOfBudget: The plans do not fit the budget.
+            forebay.InvalidArgument: The model does not accept such windows, or ``sample`` does not have the number of axes of a window.
         """
         self._native.plan_windows([int(size) for size in sample], windows._given())
 
     def observe(self, loss: float) -> None:
-        """Tells a schedule ``"plateau"`` of a loss. :meth:`fit` does, after each epoch: of that of the validation data, else of the mean."""
+        """Passes a loss to a ``"plateau"`` schedule. :meth:`fit` does so after each epoch, with the validation loss or else the mean."""
         self._native.observe(loss)
 
     def validate(self, data: Iterable[Any]) -> float:
-        """The mean loss over all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`."""
+        """Returns the mean loss over all samples of an iterable of batches, in evaluation mode. Batches are as for :meth:`fit`."""
         return float(self.measure(data)["loss"])
 
     def measure(
         self, data: Iterable[Any], metrics: Sequence[str] = (), windows: Optional[Windows] = None
     ) -> Dict[str, Any]:
-        """How well the model does on all samples of an iterable of batches, in evaluation mode; batches are as for :meth:`fit`.
+        """Measures the model on all samples of an iterable of batches, in evaluation mode. Batches are as for :meth:`fit`.
 
         Args:
             data: The batches.
-            metrics: What to measure next to the loss: ``"accuracy"``, ``"top5"`` (any number), ``"f1"``, ``"auc"``, ``"iou"``, ``"dice"``,
-                ``"perplexity"`` and ``"confusion"`` of classes; of these ``"accuracy"``, ``"f1"``, ``"auc"``, ``"iou"`` and ``"dice"`` of
-                decisions (the loss ``"bce"``); ``"mae"`` of numbers. They are defined as in scikit-learn.
-            windows: How the model goes over samples that are larger than what it takes: see :meth:`evaluate`.
+            metrics: What to measure besides the loss. For classes: ``"accuracy"``, ``"top5"`` (any number), ``"f1"``, ``"auc"``, ``"iou"``,
+                ``"dice"``, ``"perplexity"`` and ``"confusion"``; for decisions (the loss ``"bce"``): ``"accuracy"``, ``"f1"``, ``"auc"``,
+                ``"iou"`` and ``"dice"``; for numbers: ``"mae"``. They are defined as in scikit-learn.
+            windows: How to run the model on samples larger than its input; see :meth:`evaluate`.
 
         Returns:
-            ``"loss"``, the mean over all samples, and each metric by its name: a number, ``None`` where it is not defined; of the confusion
-            matrix the rows, one for each label.
+            ``"loss"``, the mean over all samples, and each metric by name: a number, or ``None`` if it is not defined; for the confusion
+            matrix, its rows, one per label.
 
         Raises:
-            forebay.InvalidArgument: A metric that there is not, or that does not fit the loss.
+            forebay.InvalidArgument: A metric does not exist or does not fit the loss.
 
         >>> import forebay, numpy as np
         >>> trainer = forebay.Trainer(digits, batch_size=10)
@@ -270,7 +270,7 @@ class Trainer:
         return {"loss": total / count if count else math.nan, **measured.values()}
 
     def _metrics(self, names: Sequence[str]) -> _forebay.Metrics:
-        """Metrics by name, before anything was measured."""
+        """Creates metrics by name, before anything is measured."""
         chosen = [names] if isinstance(names, str) else list(names)
         return _forebay.Metrics(loss_given(self._loss), chosen)
 
@@ -293,25 +293,25 @@ class Trainer:
         resume: bool = False,
         progress: bool = True,
     ) -> History:
-        """Trains on batches of an iterable: a list, a generator (for one epoch), a PyTorch ``DataLoader``. They are read ahead on a thread.
+        """Trains on batches from an iterable: a list, a generator (for one epoch) or a PyTorch ``DataLoader``. A thread reads ahead.
 
         Args:
             data: Batches: pairs ``(inputs, labels)`` as for :meth:`step`, sequences with the labels last, or dictionaries with the labels
                 among them.
-            epochs: How often to go through ``data``.
+            epochs: The number of passes through ``data``.
             callbacks: Called after each step with the trainer and the step's report; one that returns ``False`` ends the training.
-            gradients_every: Steps after which the report has the gradients, too: see :meth:`step`.
-            validation: Batches that the model is measured on after each epoch.
-            validate_every: Steps after which it is measured instead.
-            metrics: What to measure next to the loss: see :meth:`measure`.
-            windows: How the model goes over samples of ``validation`` that are larger than what it takes: see :meth:`evaluate`.
-            patience: Ends the training when as many validations in a row found no lower loss.
-            min_delta: How much lower it has to be.
+            gradients_every: The number of steps after which the report includes the gradients; see :meth:`step`.
+            validation: Batches on which the model is measured after each epoch.
+            validate_every: The number of steps after which it is measured instead.
+            metrics: What to measure besides the loss; see :meth:`measure`.
+            windows: How to run the model on samples of ``validation`` that are larger than its input; see :meth:`evaluate`.
+            patience: Ends the training after this many consecutive validations without a lower loss.
+            min_delta: The amount by which a loss must be lower.
             best_checkpoint: A folder for a checkpoint of the step with the lowest loss of all validations.
-            checkpoint: A folder for checkpoints: one after each epoch, and at the end.
-            checkpoint_every: Steps after which there is another one.
-            resume: Whether to go on from the checkpoint in that folder, where there is one: the batches of the epoch that are done are
-                left out, so ``data`` has to give the same ones again.
+            checkpoint: A folder for checkpoints, which are written after each epoch and at the end.
+            checkpoint_every: The number of steps after which another one is written.
+            resume: Whether to resume from the checkpoint in that folder, if there is one. The batches of the epoch that are already done
+                are skipped, so ``data`` must return the same batches again.
             progress: Whether to show progress on standard error.
 
         >>> import forebay, numpy as np
@@ -337,13 +337,13 @@ class Trainer:
             resume=resume,
             progress=progress,
         )
-        # Metrics that there are not are refused before the first step.
+        # Unknown metrics are rejected before the first step.
         self._metrics(metrics)
         history = Fit(self, settings, self._prepare, self._prepared_step).run(data)
         self._after_fit()
         return history
 
-    # What a subclass does around steps.
+    # Hooks for subclasses.
 
     def _before_step(self) -> None:
         """Called before each step."""
@@ -352,7 +352,7 @@ class Trainer:
         """Called when :meth:`fit` ends without an error."""
 
     def _prepared_step(self, batch: Dict[str, Native], labels: Native, gradients: bool) -> StepReport:
-        """A step on arrays as the native module takes them."""
+        """Runs a step on arrays that are converted for the native module."""
         self._before_step()
         if not gradients:
             return StepReport(*self._native.step(batch, labels))
@@ -367,29 +367,29 @@ class Trainer:
     def _prepare(self, batch: Any) -> Tuple[Dict[str, Native], Native]:
         return self._batch(*split_batch(batch, list(self._types), self._labels.name))
 
-    # What it learned.
+    # Learned values.
 
     def parameters(self) -> Dict[str, npt.NDArray[Any]]:
-        """The trained parameters by name, as arrays of the caller's own."""
+        """Returns copies of the trained parameters by name."""
         return all_from_native(self._native.parameters())
 
     def parameter(self, name: str) -> npt.NDArray[Any]:
-        """One trained parameter."""
+        """Returns one trained parameter."""
         native = self._native.parameter(name)
         if native is None:
             raise InvalidArgument(f"no parameter that trains is named {name!r}")
         return from_native(native)
 
     def state(self) -> Dict[str, npt.NDArray[Any]]:
-        """Everything else that steps change: running statistics, and the optimizer's ``NAME.velocity``, or ``NAME.first_moment`` and
-        ``NAME.second_moment``, of each parameter."""
+        """Returns everything else that steps change: running statistics and, for each parameter, the optimizer's ``NAME.velocity``, or
+        ``NAME.first_moment`` and ``NAME.second_moment``."""
         return all_from_native(self._native.state())
 
     def set_values(self, values: Mapping[str, Any], *, step_count: Optional[int] = None) -> None:
-        """Replaces parameters and state by name; all others stay as they are.
+        """Replaces parameters and state by name, and leaves all others unchanged.
 
         Args:
-            values: Arrays, each of the type and shape of what it replaces.
+            values: Arrays, each with the type and shape of the value that it replaces.
             step_count: The number of steps done, for Adam's bias correction and the random numbers of dropout.
 
         >>> import forebay, numpy as np
@@ -402,40 +402,40 @@ class Trainer:
         self._native.set_values({name: to_native(value) for name, value in values.items()}, step_count)
 
     def save(self, path: PathLike) -> None:
-        """Writes the trained model as ONNX. The file is replaced as a whole or not at all.
+        """Writes the trained model as ONNX. The file is replaced atomically.
 
-        Of several processes (``processes=...``), all call it, and the first one writes; so with all that writes. The others find the file
-        after :meth:`Processes.barrier`.
+        With several processes (``processes=...``), all of them make this call and the first one writes, as with every method that writes
+        files. The others find the file after :meth:`Processes.barrier`.
         """
         self._native.save(os.fspath(path))
 
     def save_average(self, path: PathLike) -> None:
-        """Writes the trained model with the moving averages of its parameters in their place (``average=...``)."""
+        """Writes the trained model with the moving averages of its parameters instead of the parameters (``average=...``)."""
         self._native.save_average(os.fspath(path))
 
     def save_adapters(self, folder: PathLike) -> None:
-        """Writes the adapters alone (``lora=...``), as PEFT does: ``adapter_model.safetensors`` and ``adapter_config.json``."""
+        """Writes only the adapters (``lora=...``), in PEFT's format: ``adapter_model.safetensors`` and ``adapter_config.json``."""
         self._native.save_adapters(os.fspath(folder))
 
-    # Stop and go on.
+    # Checkpoints.
 
     def save_checkpoint(self, folder: PathLike, position: Any = None) -> None:
-        """Writes a checkpoint into a folder; the one that was there stays complete until the new one is.
+        """Writes a checkpoint into a folder. An existing checkpoint there stays complete until the new one is.
 
         Args:
-            folder: The folder, which is made if need be, and which this trainer alone then writes to.
-            position: The position in the data, in your own terms: anything that JSON can hold.
+            folder: The folder, which is created if necessary. From then on, only this trainer writes to it.
+            position: The position in the data, as any JSON-serialisable value of your choice.
         """
         self._native.save_checkpoint(os.fspath(folder), json.dumps(position))
 
     def restore(self, folder: PathLike) -> Any:
-        """Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever the budgets.
+        """Restores a checkpoint. The next step is bit for bit the same as in the run that wrote it, whatever the budgets.
 
         Returns:
             The position that was saved with it.
 
         Raises:
-            forebay.Error: A checkpoint of another model or optimizer, or none at all.
+            forebay.Error: There is no checkpoint, or it belongs to another model or optimizer.
         """
         return json.loads(self._native.restore(os.fspath(folder)))
 
@@ -443,7 +443,7 @@ class Trainer:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer. Setting another of the same kind changes the learning rate, momentum, decay from the next step on.
+        """The optimizer. Setting another one of the same kind changes the learning rate, momentum and decay from the next step on.
 
         >>> import dataclasses, forebay
         >>> trainer = forebay.Trainer(digits, optimizer=forebay.AdamW(1e-3), batch_size=8)
@@ -457,39 +457,39 @@ class Trainer:
         self._optimizer = optimizer
 
     def set_device_memory(self, size: Optional[Size]) -> None:
-        """Another budget from the next step on; none for as much as it takes. All results stay the same."""
+        """Sets another budget from the next step on, or no limit for ``None``. Results stay the same."""
         self._native.set_device_memory(_options.size_text(size))
 
     @property
     def memory_limit(self) -> Optional[int]:
-        """The limit on the process that the plan keeps to, in bytes: one that was given, or that was chosen by what is free."""
+        """The process memory limit that the plan stays within, in bytes: given by the caller or chosen by the free memory."""
         return self._native.memory_limit()
 
     @property
     def budget_excludes_process(self) -> bool:
-        """Whether the budget bounds tensors alone, because the whole process cannot stay within it."""
+        """Whether the budget bounds only the tensors, because the whole process cannot stay within it."""
         return self._native.budget_excludes_process()
 
     @property
     def device_peak_bytes(self) -> int:
-        """The most bytes of device memory that the trainer had at once."""
+        """The peak device memory of the trainer, in bytes."""
         return self._native.heap_peak_bytes()
 
-    # What it does.
+    # Inspection.
 
     def plan(self) -> Plan:
-        """The plan of a step, as it is now."""
+        """Returns the current plan of a step."""
         return Plan(self._native.plan(f"device memory of {self._model.name} over a step"), subject=self._model.name)
 
     @property
     def predicted_seconds(self) -> float:
-        """Seconds that a step takes, as predicted with the durations that the latest steps measured."""
+        """The seconds that a step takes, as predicted from the durations measured in the latest steps."""
         return self._native.predicted_seconds()
 
     def save_costs(self, path: PathLike) -> None:
-        """Writes the durations that steps measured, for ``costs=...`` of another trainer or plan."""
+        """Writes the durations measured in steps, for ``costs=...`` of another trainer or plan."""
         self._native.save_costs(os.fspath(path))
 
     def trace(self) -> Any:
-        """When every command ran, as data in the format of Perfetto and ``chrome://tracing``; empty unless ``trace=True``."""
+        """Returns when every command ran, in the format of Perfetto and ``chrome://tracing``; empty unless ``trace=True``."""
         return json.loads(self._native.trace())

@@ -1,4 +1,4 @@
-"""Exceptions. Each says what is wrong, with the numbers, and a way out; all of them are below :class:`Error`.
+"""Exceptions. Each says what is wrong, with the numbers, and how to fix it; all of them derive from :class:`Error`.
 
 >>> import forebay
 >>> issubclass(forebay.OutOfBudget, forebay.Error), issubclass(forebay.OutOfBudget, MemoryError)
@@ -22,11 +22,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """Something was not done. The text carries names, numbers and a way out."""
+    """The base class of all errors. The message contains names, numbers and a way to fix the problem."""
 
 
 class InvalidArgument(Error, ValueError):
-    """An option, an input or a label has no meaning for the model."""
+    """An option, an input or a label is not valid for the model."""
 
 
 class FileError(Error, OSError):
@@ -34,7 +34,7 @@ class FileError(Error, OSError):
 
 
 class OutOfBudget(Error, MemoryError):
-    """There is no plan within a memory budget, or the memory that it allows is not there.
+    """There is no plan within a memory budget, or the memory that it allows is not available.
 
     >>> import forebay
     >>> try:
@@ -44,10 +44,10 @@ class OutOfBudget(Error, MemoryError):
     device_memory True
     """
 
-    #: Which budget: ``"device_memory"``, ``"host_memory"``, ``"memory_limit"`` (of the process), or ``"device"`` for what the device
-    #: itself cannot give.
+    #: The budget: ``"device_memory"``, ``"host_memory"``, ``"memory_limit"`` (of the process), or ``"device"`` if the device itself
+    #: cannot provide the memory.
     budget: str
-    #: The least that has a plan, in bytes; none where that is not known.
+    #: The smallest budget that has a plan, in bytes; ``None`` if unknown.
     least: Optional[int]
 
     def __init__(self, message: str, budget: str = "device", least: Optional[int] = None) -> None:
@@ -57,7 +57,7 @@ class OutOfBudget(Error, MemoryError):
 
 
 class UnsupportedOperator(Error, NotImplementedError):
-    """The model uses operators that Forebay does not have, or trains through operators that have no gradient."""
+    """The model uses operators that Forebay does not support, or trains through operators that have no gradient."""
 
     #: The operators, as ``Name`` or ``domain.Name``.
     operators: List[str]
@@ -68,8 +68,8 @@ class UnsupportedOperator(Error, NotImplementedError):
 
 
 class RaceError(Error):
-    """The checker found a race: in what a context recorded (:meth:`forebay.Context.check`), where ``races`` says which; or in a plan
-    (``check=True``), which is a defect of Forebay, found before anything ran."""
+    """The checker found a race: in the operations that a context recorded (:meth:`forebay.Context.check`), listed in ``races``; or in a
+    plan (``check=True``), which is a bug in Forebay, found before anything ran."""
 
     #: A sentence for each race: both operations, their streams, the bytes, and what is missing.
     races: List[str]
@@ -80,8 +80,8 @@ class RaceError(Error):
 
 
 class DeviceLost(Error):
-    """The device failed and can no longer be used. A new session or trainer goes on from the latest checkpoint."""
+    """The device failed and can no longer be used. A new session or trainer can continue from the latest checkpoint."""
 
 
 class NotFinite(Error, ArithmeticError):
-    """The loss is not a finite number. Parameters and state are as before the step."""
+    """The loss is not finite. Parameters and state are unchanged from before the step."""

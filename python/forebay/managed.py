@@ -1,7 +1,7 @@
-"""Managed memory: tensors of more bytes than the device holds.
+"""Managed memory: tensors that are larger than device memory.
 
-A :class:`ManagedTensor` has addresses for all of its bytes, and memory of the device behind some of them. Before an operation runs, the parts
-that it uses are brought to the device, and others are evicted for them, as with CUDA's Unified Memory.
+A :class:`ManagedTensor` has addresses for all of its bytes and device memory for some of them. Before an operation runs, the parts that it
+uses are fetched to the device and others are evicted to make room, as in CUDA Unified Memory.
 
 >>> import forebay, numpy as np
 >>> memory = forebay.managed.Memory(device_memory="1MiB", policy="touch")
@@ -36,61 +36,62 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "ManagedTensor", "Memory", "Statistics", "Touch", "empty", "probe"]
 
-#: Tensors in a buffer begin at multiples of this.
+#: The alignment of tensors in a buffer.
 _ALIGNMENT_BYTES = 256
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a managed memory moved and waited for so far."""
+    """What a managed memory has moved and waited for so far."""
 
-    #: Units that work found missing on the device and that were brought for it, with or without a copy.
+    #: Units that were not on the device when work needed them and were brought there, with or without a copy.
     faults: int
-    #: Units that left the device so that others could come.
+    #: Units that left the device to make room for others.
     evictions: int
     #: Bytes copied from the host to the device, for work and for prefetches.
     fetched_bytes: int
     #: Bytes copied from the device to the host.
     copied_back_bytes: int
-    #: Bytes that came to the device without a copy, because they held nothing.
+    #: Bytes that came to the device without a copy because they held no data.
     mapped_bytes: int
-    #: Bytes that left the device without a copy, because the host had them or nothing needed them.
+    #: Bytes that left the device without a copy because the host had them or nothing needed them.
     dropped_bytes: int
-    #: Prefetches of units that were carried out.
+    #: Units that were prefetched.
     prefetches: int
     #: Bytes copied from the host to spill files.
     spilled_bytes: int
     #: Bytes copied from spill files to the host.
     unspilled_bytes: int
-    #: How often a thread waited for the device.
+    #: The number of times a thread waited for the device.
     stalls: int
-    #: Bytes of units that are on the device now.
+    #: Bytes of units that are currently on the device.
     resident_bytes: int
-    #: Device memory that is held now, in bytes.
+    #: Device memory that is currently held, in bytes.
     device_bytes: int
-    #: Host memory that is held now, in bytes.
+    #: Host memory that is currently held, in bytes.
     host_bytes: int
-    #: Bytes of spill files that hold data now.
+    #: Bytes of spill files that currently hold data.
     file_bytes: int
     #: How long threads waited for the device, in seconds.
     stall_seconds: float
 
 
 class Memory:
-    """A part of a device's memory that tensors larger than it share. In a ``with`` block, :func:`empty` takes it.
+    """A part of device memory shared by tensors larger than it. Within a ``with`` block, :func:`empty` uses it by default.
 
     Args:
-        device_memory: The most device memory that its tensors take together; half of what the context may take, or the device has, where not given.
-        policy: What leaves first: ``"driver"`` (what came or was prefetched longest ago), ``"touch"`` (what was used longest ago) or
-            ``"planned"`` (what will be used last, as :meth:`set_next_uses` says).
-        growth: Whether device memory is taken as it is needed. Without, all of it is taken at the start.
-        host_memory: The most host memory for what is not on the device; as much as there is where not given.
-        spill_dir: A folder for what exceeds ``host_memory``; without, that is an error.
-        unit_size: What moves as a whole, in bytes.
-        context: The context; the thread's current one where not given.
+        device_memory: The most device memory that its tensors take together; by default, half of what the context can take or the device
+            has.
+        policy: What is evicted first: ``"driver"`` (least recently fetched or prefetched), ``"touch"`` (least recently used) or
+            ``"planned"`` (used furthest in the future, according to :meth:`set_next_uses`).
+        growth: Whether device memory is allocated on demand. Otherwise, all of it is allocated at the start.
+        host_memory: The most host memory for data that is not on the device; by default, as much as there is.
+        spill_dir: A folder for data that exceeds ``host_memory``. Without one, exceeding it is an error.
+        unit_size: The size of the units that move as a whole, in bytes.
+        context: The context; by default, the thread's current one.
 
     Raises:
-        forebay.InvalidArgument: A budget below one unit.
+        forebay.InvalidArgument: The budget is below one unit.
     """
 
     def __init__(
@@ -122,33 +123,33 @@ class Memory:
 
     @property
     def device_memory(self) -> int:
-        """The most device bytes that its tensors take together: the budget in whole units."""
+        """The most device memory that its tensors take together, in bytes: the budget in whole units."""
         return self._native.described()[0]
 
     @property
     def unit_size(self) -> Optional[int]:
-        """What moves as a whole, in bytes; none on a device without tiles, where each tensor does."""
+        """The size of the units that move as a whole, in bytes; ``None`` on a device without tiles, where whole tensors move."""
         return self._native.described()[1]
 
     @property
     def policy(self) -> str:
-        """What leaves first."""
+        """The eviction policy."""
         return self._native.described()[2]
 
     def empty(self, shape: Union[int, Sequence[int]], dtype: DTypeLike = "float32") -> ManagedTensor:
-        """A tensor in this memory: :func:`empty`."""
+        """Returns a tensor in this memory; see :func:`empty`."""
         return empty(shape, dtype, memory=self)
 
     def set_next_uses(self, uses: Sequence[Sequence[ManagedTensor]]) -> None:
-        """Tells which tensors each coming operation will use, in order, for the policy ``planned``. Replaces what was told before."""
+        """Sets the tensors that each future operation will use, in order, for the policy ``"planned"``. Replaces earlier calls."""
         self._native.set_next_uses([[tensor._buffer for tensor in operation] for operation in uses])
 
     def statistics(self) -> Statistics:
-        """What was moved and waited for so far."""
+        """Returns what was moved and waited for so far."""
         return Statistics(**self._native.statistics())
 
     def synchronize(self) -> None:
-        """Waits until no prefetch is in line and all copies are complete."""
+        """Waits until no prefetch is queued and all copies are complete."""
         self._native.synchronize()
 
     def __enter__(self) -> Self:
@@ -168,10 +169,10 @@ class Memory:
 class ManagedTensor(Tensor):
     """A tensor in managed memory (:func:`empty`).
 
-    Its rows are views of it: ``a[2:5]`` is a tensor in the same bytes, of which only these have to fit the device while an operation uses
-    them, and ``a[2:5] = array`` writes them. Operations on the whole tensor are possible where the device holds all of it at once.
+    Its rows are views: ``a[2:5]`` is a tensor that shares these bytes, only which must fit on the device while an operation uses them, and
+    ``a[2:5] = array`` overwrites them. Operations on the whole tensor require that all of it fits on the device at once.
 
-    Ranges of :meth:`prefetch`, :meth:`advise` and :meth:`discard` are rows, too: a number, a slice, or all where none is given.
+    Ranges for :meth:`prefetch`, :meth:`advise` and :meth:`discard` are rows as well: a number, a slice, or ``None`` for all rows.
     """
 
     _memory: Memory
@@ -179,38 +180,38 @@ class ManagedTensor(Tensor):
 
     @property
     def memory(self) -> Memory:
-        """The memory that it is in."""
+        """The memory that the tensor is in."""
         return self._memory
 
     @property
     def resident_bytes(self) -> int:
-        """How many of its bytes are on the device, in whole units."""
+        """The number of its bytes that are on the device, in whole units."""
         return self._buffer.resident_bytes()
 
     def prefetch(self, rows: Union[int, slice, None] = None, to: str = "device") -> None:
-        """Asks for a copy of rows on ``"device"`` or ``"host"``, and returns before it is there."""
+        """Requests a copy of rows on ``"device"`` or ``"host"``, without waiting for it."""
         self._buffer.prefetch(*self._range(rows), to)
 
     def cancel_prefetch(self, rows: Union[int, slice, None] = None) -> int:
-        """Recalls prefetches that have not started. How many units that were."""
+        """Cancels prefetches that have not started, and returns the number of units cancelled."""
         return self._buffer.cancel_prefetch(*self._range(rows))
 
     def advise(self, advice: str, place: Optional[str] = None, rows: Union[int, slice, None] = None) -> None:
-        """Says how rows will be used: ``"read_mostly"``, ``"preferred_location"`` or ``"accessed_by"``, the latter two with a place,
-        ``"device"`` (where none is given) or ``"host"``."""
+        """Advises how rows will be used: ``"read_mostly"``, ``"preferred_location"`` or ``"accessed_by"``, the latter two with a place,
+        ``"device"`` (the default) or ``"host"``."""
         self._buffer.advise(*self._range(rows), advice, place)
 
     def withdraw_advice(self, advice: str, place: Optional[str] = None, rows: Union[int, slice, None] = None) -> None:
-        """Takes advice back."""
+        """Withdraws advice."""
         self._buffer.withdraw_advice(*self._range(rows), advice, place)
 
     def discard(self, rows: Union[int, slice, None] = None) -> None:
-        """Says that what rows hold is not needed any longer: it is not copied, neither back nor in. Units that are only partly in the range keep
-        their data. Afterwards the numbers are not defined."""
+        """Declares that the contents of rows are no longer needed, so that they are not copied in either direction. Their values are then
+        undefined. Units that are only partly in the range keep their data."""
         self._buffer.discard(*self._range(rows))
 
     def fill_(self, value: Union[int, float, bool]) -> ManagedTensor:
-        """Overwrites all elements with a number, part by part; the tensor itself."""
+        """Overwrites all elements with a number, part by part, and returns the tensor."""
         pattern = np.tile(given(value, self._type)[2], 4)[:4] if self._item_bytes() <= 4 else None
         wide = given(value, self._type)[2]
         if pattern is None and bytes(wide[:4]) == bytes(wide[4:]):
@@ -223,20 +224,20 @@ class ManagedTensor(Tensor):
         return self
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Copies it to the host, after all work that was submitted to write it."""
+        """Copies the tensor to the host, after all submitted work that writes it."""
         return from_native(self._buffer.read(self._type, self._shape, 0))
 
     def copy_(self, other: Any) -> ManagedTensor:
-        """Overwrites it with a tensor or an array of the same shape; the tensor itself."""
+        """Overwrites the tensor with a tensor or an array of the same shape, and returns it."""
         self[...] = other
         return self
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A part. Of the first dimension, as many rows as are asked for are taken where they are; the rest is as for any tensor."""
+        """Returns a part. Indexing the first dimension returns a view of rows; further indices work as for any tensor."""
         if isinstance(key, (Tensor, np.ndarray, list)):
             return super().__getitem__(key)
         keys = _indexing.keys_of(key)
-        _indexing.part(self._shape, keys)  # Refuses what makes no sense.
+        _indexing.part(self._shape, keys)  # Rejects invalid indices.
         first: Any = keys[0] if keys else Ellipsis
         if first is None or first is Ellipsis:
             whole = Tensor._of(self._context, self._native)
@@ -252,7 +253,7 @@ class ManagedTensor(Tensor):
         return view if step == 1 and len(keys) == 1 else view[rest]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Overwrites rows, after all work that was submitted to use them: ``a[2:5] = array``."""
+        """Overwrites rows, after all submitted work that uses them: ``a[2:5] = array``."""
         if key is Ellipsis:
             key = slice(None)
         if isinstance(key, slice):
@@ -283,7 +284,7 @@ class ManagedTensor(Tensor):
         return self.nbytes // self._shape[0] if self._shape else self.nbytes
 
     def _range(self, rows: Union[int, slice, None]) -> Tuple[int, int]:
-        """Rows in bytes."""
+        """Converts rows to a byte range."""
         if rows is None or not self._shape:
             return 0, self.nbytes
         if isinstance(rows, slice):
@@ -297,13 +298,13 @@ class ManagedTensor(Tensor):
         return row * self._row_bytes(), (row + 1) * self._row_bytes()
 
     def _parts(self) -> Iterator[slice]:
-        """Rows in parts of which the device holds several at once."""
+        """Splits the rows into parts of which several fit on the device at once."""
         count = max(1, self._memory.device_memory // 4 // max(1, self._row_bytes()))
         return (slice(start, min(start + count, len(self))) for start in range(0, len(self), count))
 
     def _view(self, start: int, stop: Optional[int]) -> Tensor:
-        """Rows where they are; one row, without its dimension, where no end is given. Where they begin between places at which tensors can,
-        they are copied out of a view from the place before."""
+        """Returns a view of rows, or of one row without its dimension if ``stop`` is ``None``. Unaligned rows are copied from a view that
+        starts at the aligned offset before them."""
         shape = self._shape[1:] if stop is None else (stop - start, *self._shape[1:])
         offset = start * self._row_bytes()
         before = offset % _ALIGNMENT_BYTES
@@ -315,7 +316,7 @@ class ManagedTensor(Tensor):
 
 
 class _Thread(threading.local):
-    """Memories that a thread has entered and not left."""
+    """The memories that a thread has entered and not left."""
 
     def __init__(self) -> None:
         self.entered: List[Memory] = []
@@ -326,7 +327,7 @@ _defaults_lock = threading.Lock()
 
 
 def _memory_of(context: Context) -> Memory:
-    """The memory entered last, else one that the context keeps."""
+    """Returns the memory entered last, or else the one that the context keeps."""
     for memory in reversed(_thread.entered):
         if memory.context is context:
             return memory
@@ -343,14 +344,15 @@ def empty(
     memory: Optional[Memory] = None,
     context: Optional[Context] = None,
 ) -> ManagedTensor:
-    """A tensor in managed memory, of any size. It takes addresses now and memory as it is used; its numbers are not defined until it is
-    overwritten.
+    """Returns a tensor in managed memory, of any size. It reserves addresses now and takes memory when it is used. Its values are undefined
+    until it is overwritten.
 
     Args:
-        shape: Its sizes.
-        dtype: Its type.
-        memory: The memory; that of the innermost ``with`` block where not given, else one that the context keeps, with half of its device memory.
-        context: The context, where no memory is given.
+        shape: The sizes of the dimensions.
+        dtype: The element type.
+        memory: The memory; by default, that of the innermost ``with`` block, or else one that the context keeps, with half of its device
+            memory.
+        context: The context, if no memory is given.
     """
     if memory is None:
         memory = _memory_of(current_context() if context is None else context)
@@ -363,7 +365,7 @@ def empty(
         raise InvalidArgument(f"{tuple(sizes)} has more bytes than there are addresses")
     if count == 0:
         raise InvalidArgument(f"{tuple(sizes)} has no elements, and tensors have some")
-    # Whole groups of four bytes, as tensors on the device have.
+    # Rounded up to a multiple of four bytes, like all tensors on the device.
     buffer = memory._native.buffer((count * item_bytes + 3) // 4 * 4)
     tensor = ManagedTensor.__new__(ManagedTensor)
     tensor._set(memory.context, buffer.tensor(name, sizes, 0))
@@ -377,38 +379,38 @@ class Touch:
 
     #: Whether it was on the device.
     resident: bool
-    #: The time.
+    #: The time in seconds.
     seconds: float
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the experiment found for one action."""
+    """The result of the experiment for one action."""
 
     #: The number of the action in the paper.
     number: int
-    #: What is done between filling the device and asking for more.
+    #: What is done between filling the device and requesting more memory.
     action: str
-    #: Chunks that were not wholly on the device right after one more was made.
+    #: Chunks that were not entirely on the device right after one more was created.
     evicted: List[int]
     #: The chunk that the paper found evicted on a GPU, if any.
     measured: Optional[int]
-    #: How long it took to make one more chunk, in seconds.
+    #: How long it took to create one more chunk, in seconds.
     overcommit_seconds: float
-    #: How long it took then to use each of the first chunks.
+    #: How long it then took to use each of the first chunks.
     touches: List[Touch]
 
     @property
     def is_as_measured(self) -> bool:
-        """Whether this is what the paper found."""
+        """Whether the result agrees with the paper."""
         return self.evicted == ([] if self.measured is None else [self.measured])
 
 
 def probe(
     device: str = "host", *, policy: str = "driver", chunk_size: Size = "8MiB", chunk_count: int = 14, growth: bool = True
 ) -> List[Finding]:
-    """Finds out in which order managed memory evicts: the experiment of Negishi and others (2018). Chunks fill the device; then one of ten things
-    is done, one more chunk is made, and it is seen which one had to leave.
+    """Determines the eviction order of managed memory with the experiment of Negishi et al. (2018). Chunks fill the device; then one of ten
+    actions is performed, one more chunk is created, and the chunks that were evicted are reported.
 
     >>> import forebay
     >>> findings = forebay.managed.probe(policy="touch", chunk_size="128KiB", chunk_count=6)

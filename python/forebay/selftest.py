@@ -1,4 +1,4 @@
-"""``python -m forebay.selftest``: whether the package works on this machine. Needs nothing but NumPy, and takes seconds."""
+"""``python -m forebay.selftest`` checks that the package works on this machine. Needs only NumPy and takes a few seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BATCH, _FEATURES, _HIDDEN, _CLASSES = 64, 32, 256, 5
 
 
 def _field(number: int, value: Union[int, str, bytes]) -> bytes:
-    """A field of a protocol buffer."""
+    """Encodes a field of a protocol buffer."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -36,13 +36,13 @@ def _varint(value: int) -> bytes:
 
 
 def _value(name: str, sizes: Sequence[Union[int, str]]) -> bytes:
-    """A float32 input or output; a text is the symbol of a size."""
+    """Encodes a float32 input or output. A string is the symbol of a size."""
     dimensions = b"".join(_field(1, _field(2 if isinstance(size, str) else 1, size)) for size in sizes)
     return _field(1, name) + _field(2, _field(1, _field(1, 1) + _field(2, dimensions)))
 
 
 def example_model() -> bytes:
-    """A small classifier as ONNX: two dense layers, input ``x`` [batch, 32], output ``logits`` [batch, 5].
+    """Returns a small classifier as ONNX: two dense layers, input ``x`` [batch, 32], output ``logits`` [batch, 5].
 
     >>> import forebay.selftest
     >>> forebay.Model(forebay.selftest.example_model()).outputs[0].name
@@ -198,7 +198,7 @@ CHECKS: List[Tuple[str, Callable[[], None]]] = [
 
 
 def main() -> int:
-    """Runs all checks, one line each; the exit code."""
+    """Runs all checks, prints a line for each, and returns the exit code."""
     print(f"forebay {forebay.__version__}, Python {sys.version.split()[0]} ({struct.calcsize('P') * 8} bits), NumPy {np.__version__}")
     print(f"devices: {', '.join(forebay.devices())}")
     failed = 0
@@ -206,7 +206,7 @@ def main() -> int:
         start = time.perf_counter()
         try:
             check()
-        except Exception as error:  # Every check is run, whatever the others do.
+        except Exception as error:  # All checks run, even if others fail.
             failed += 1
             print(f"FAILED {name}: {type(error).__name__}: {error}")
         else:

@@ -1,6 +1,6 @@
-"""PyTorch modules: trained by Forebay within a memory budget, and changed in place.
+"""Training PyTorch modules in place, within a memory budget.
 
-Needs PyTorch (``pip install forebay[torch]``); ``import forebay.torch`` imports it.
+Requires PyTorch (``pip install forebay[torch]``), which ``import forebay.torch`` imports.
 """
 
 from __future__ import annotations
@@ -35,42 +35,42 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import TypeAlias, Unpack
 
-#: A loss of Forebay's by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
+#: A Forebay loss by name or value, ``nn.CrossEntropyLoss``, ``nn.MSELoss``, or any function of outputs and labels.
 LossLike: TypeAlias = "Union[str, Loss, nn.Module, Callable[..., torch.Tensor]]"
-#: An optimizer of Forebay's by name or value, or ``torch.optim.SGD``, ``Adam`` or ``AdamW`` over the module's parameters.
+#: A Forebay optimizer by name or value, or ``torch.optim.SGD``, ``Adam`` or ``AdamW`` over the module's parameters.
 OptimizerLike: TypeAlias = "Union[None, str, Optimizer, torch.optim.Optimizer]"
 
 # Parts of PyTorch have no types.
 _untyped: Any = torch
 _tree: Any = _pytree
 _OPSET = 18
-# Parameters of fewer elements have moments of float32, here and by default in bitsandbytes.
+# Parameters with fewer elements have float32 moments, here and by default in bitsandbytes.
 _QUANTIZED_MIN = 4096
 _OUTPUT = "output"
 _LABELS = "labels"
 
 
 class Trainer(_Trainer):
-    """Trains a PyTorch module within a memory budget, and writes what it learned back into it.
+    """Trains a PyTorch module within a memory budget and writes the results back into it.
 
-    The module is exported to ONNX, its parameters and buffers are matched with those of the export one to one, and steps run by Forebay.
-    :meth:`write_back` (which :meth:`fit` calls at its end, and a ``with`` block, too) copies parameters, running statistics and the
-    optimizer's state into the module and the optimizer, so that PyTorch can go on from there. The learning rate is that of the
-    ``torch.optim`` optimizer at each step, so PyTorch's schedulers work.
+    The module is exported to ONNX, its parameters and buffers are matched one to one with those of the export, and Forebay runs the steps.
+    :meth:`write_back`, which is called at the end of :meth:`fit` and of a ``with`` block, copies parameters, running statistics and the
+    optimizer's state into the module and the optimizer, so that PyTorch can continue from there. Each step uses the current learning rate
+    of the ``torch.optim`` optimizer, so PyTorch's schedulers work.
 
     Args:
-        module: The module. Parameters that need no gradient, or that the optimizer does not have, do not train.
-        example_inputs: A tensor, a tuple of them as ``module(*example_inputs)`` takes, or a dictionary as ``module(**example_inputs)`` takes; their
-            leading size is the batch size.
-        loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` become Forebay's own; any other function of the module's outputs and labels is
-            exported with the module, for which ``example_labels`` are needed.
+        module: The module. Parameters that do not require gradients or that the optimizer does not hold are not trained.
+        example_inputs: A tensor, a tuple for ``module(*example_inputs)``, or a dictionary for ``module(**example_inputs)``; their leading
+            size is the batch size.
+        loss: ``nn.CrossEntropyLoss`` and ``nn.MSELoss`` are converted to Forebay's losses. Any other function of the module's outputs and
+            labels is exported with the module, which requires ``example_labels``.
         optimizer: A ``torch.optim`` optimizer over the module's parameters, ``SGD``, ``Adam`` or ``AdamW`` with the same settings for all
             of them, or bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, whose state is taken over; or as for :class:`forebay.Trainer`.
         example_labels: Labels for a loss that is exported.
-        device_memory: The budget; see :class:`forebay.Trainer`, as for all that follows.
+        device_memory: The budget. For this and all further arguments, see :class:`forebay.Trainer`.
 
     Raises:
-        forebay.Error: The module cannot be exported so that its parameters can be told apart; the text says why.
+        forebay.Error: The module cannot be exported so that its parameters can be told apart; the message says why.
 
     >>> import torch, forebay.torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
@@ -116,7 +116,7 @@ class Trainer(_Trainer):
                 raise InvalidArgument("the optimizer has a learning rate of its own; leave learning_rate out")
             self.torch_optimizer = optimizer
             named: Optimizer = _of_torch(optimizer)
-            # PyTorch's decay acts on all parameters that the optimizer has.
+            # PyTorch's weight decay applies to all parameters of the optimizer.
             decay = decay or "all"
         else:
             named = optimizer_named(optimizer, learning_rate)
@@ -164,10 +164,10 @@ class Trainer(_Trainer):
         self._steps_before = 0
         self._read_module()
 
-    # What belongs to what.
+    # Matching with the module.
 
     def _frozen(self, optimizer: OptimizerLike) -> List[str]:
-        """Names in the export of parameters that do not train."""
+        """Returns the names in the export of parameters that are not trained."""
         trains = {id(parameter) for parameter in self.module.parameters() if parameter.requires_grad}
         if isinstance(optimizer, torch.optim.Optimizer):
             has = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -180,11 +180,11 @@ class Trainer(_Trainer):
         return [self._prefix + name for name, parameter in named if id(parameter) not in trains and self._prefix + name in used]
 
     def _used(self) -> "frozenset[str]":
-        """Names that the latest export has."""
+        """Returns the names in the latest export."""
         return self._folder.names
 
     def _match(self) -> None:
-        """Matches what trains with the module's parameters, and what else steps change with its buffers, one to one.
+        """Matches trained values with the module's parameters, and other values that steps change with its buffers, one to one.
 
         Raises:
             forebay.Error: Something has no counterpart.
@@ -222,7 +222,7 @@ class Trainer(_Trainer):
             warnings.warn(f"the outputs do not depend on {', '.join(unused)}: these parameters do not train", stacklevel=3)
 
     def _optimizer_states(self) -> Dict[str, Tuple[str, str]]:
-        """State of the optimizer: the parameter that it belongs to, and PyTorch's name."""
+        """Returns the parameter and PyTorch's name for each value of the optimizer's state."""
         if isinstance(self.optimizer, SGD):
             suffixes = {"velocity": "momentum_buffer"} if self.optimizer.momentum != 0 else {}
         elif isinstance(self.optimizer, RMSprop):
@@ -240,7 +240,7 @@ class Trainer(_Trainer):
         return {f"{name}.{ours}": (name, theirs) for name in self._parameters for ours, theirs in suffixes.items()}
 
     def _states_of_8_bit(self) -> Dict[str, Tuple[str, str]]:
-        """The same of moments of 8 bits, with bitsandbytes' names: codes and scales, or float32 where the parameter is small."""
+        """Returns the same for 8-bit moments, with bitsandbytes' names: codes and scales, or float32 if the parameter is small."""
         found: Dict[str, Tuple[str, str]] = {}
         for name, parameter in self._parameters.items():
             is_large = parameter.numel() >= _QUANTIZED_MIN
@@ -278,7 +278,7 @@ class Trainer(_Trainer):
             now = _of_torch(self.torch_optimizer)
             if now != self.optimizer:
                 self.optimizer = now
-            # PyTorch's schedulers complain of an optimizer that made no step: Forebay makes them.
+            # PyTorch's schedulers warn about an optimizer that made no step; here, Forebay makes the steps.
             setattr(self.torch_optimizer, "_opt_called", True)
 
     def write_back(self) -> None:
@@ -300,9 +300,9 @@ class Trainer(_Trainer):
         self._steps_before = steps
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """A PyTorch optimizer over the parameters that trained, with the state as it is now, so that PyTorch can go on.
+        """Returns a PyTorch optimizer over the trained parameters, with the current state, so that PyTorch can continue training.
 
-        It is one of ``torch.optim``, or, for :class:`forebay.Adam8bit` and :class:`forebay.AdamW8bit`, of bitsandbytes.
+        It is a ``torch.optim`` optimizer or, for :class:`forebay.Adam8bit` and :class:`forebay.AdamW8bit`, a bitsandbytes optimizer.
 
         Raises:
             forebay.InvalidArgument: PyTorch and bitsandbytes have no such optimizer, or bitsandbytes is not installed.
@@ -353,7 +353,7 @@ class Trainer(_Trainer):
                 kept["step"] = torch.tensor(float(steps))
 
     def _write_8_bit(self, optimizer: Any, state: Mapping[str, Any], steps: int) -> None:
-        # The optimizer makes its state, in which the maps of codes are; the numbers in it take the places of its own.
+        # The optimizer creates its state, including the code maps; the values in it are then overwritten.
         optimizer.check_overrides()
         if not optimizer.initialized:
             optimizer.to_gpu()
@@ -387,7 +387,7 @@ def plan(
     batch_size: Optional[int] = None,
     **options: Unpack[EngineOptions],
 ) -> _plan.Plan:
-    """Whether a module fits, and at which cost, before anything runs: the plan of a step within a budget of device memory.
+    """Plans a step within a budget of device memory, to find whether a module fits and at what cost before anything runs.
 
     Args:
         module: The module.
@@ -396,9 +396,9 @@ def plan(
         loss: As for :class:`Trainer`.
         optimizer: As for :class:`Trainer`.
         example_labels: As for :class:`Trainer`.
-        train: A training step; else a run in evaluation mode.
+        train: Whether to plan a training step; otherwise a run in evaluation mode.
         device: As for :class:`Trainer`.
-        batch_size: Another batch size than that of the examples.
+        batch_size: A batch size other than that of the examples.
         **options: See :class:`forebay.EngineOptions`; ``machine="laptop-8gb"`` plans for another machine.
 
     >>> import torch, forebay.torch
@@ -441,10 +441,10 @@ def _tensor(array: "np.ndarray[Any, Any]") -> torch.Tensor:
 
 
 def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
-    """An optimizer of PyTorch's as Forebay's.
+    """Converts a PyTorch optimizer to a Forebay optimizer.
 
     Raises:
-        forebay.InvalidArgument: Forebay has no such optimizer, or it has several settings.
+        forebay.InvalidArgument: Forebay has no such optimizer, or its parameter groups have different settings.
     """
     found: List[Optimizer] = []
     for group in optimizer.param_groups:
@@ -455,7 +455,7 @@ def _of_torch(optimizer: torch.optim.Optimizer) -> Optimizer:
         if type(optimizer) is torch.optim.SGD:
             found.append(SGD(rate, float(group["momentum"]), bool(group["nesterov"]), decay))
         elif isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-            # Newer versions of PyTorch have AdamW as a kind of Adam.
+            # In newer versions of PyTorch, AdamW is a subclass of Adam.
             decoupled = isinstance(optimizer, torch.optim.AdamW) or bool(group.get("decoupled_weight_decay"))
             beta1, beta2 = (float(beta) for beta in group["betas"])
             kind = AdamW if decoupled else Adam
@@ -483,7 +483,7 @@ def _is_bitsandbytes(optimizer: torch.optim.Optimizer, *names: str) -> bool:
 
 
 def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
-    """An ``Adam8bit`` or ``AdamW8bit`` of bitsandbytes, which decay parameters themselves, both of them."""
+    """Converts bitsandbytes' ``Adam8bit`` or ``AdamW8bit``, both of which use decoupled weight decay."""
     settings = optimizer.args
     refused = {
         name: getattr(settings, name)
@@ -501,7 +501,7 @@ def _of_bitsandbytes(optimizer: Any, group: Mapping[str, Any]) -> Optimizer:
 
 
 def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The bitsandbytes optimizer that makes the same steps. Both ``Adam8bit`` and ``AdamW8bit`` of bitsandbytes decay the parameters."""
+    """Returns the bitsandbytes optimizer that makes the same steps. Both its ``Adam8bit`` and its ``AdamW8bit`` decouple weight decay."""
     if isinstance(ours, Adam8bit) and ours.weight_decay != 0:
         raise InvalidArgument(
             "bitsandbytes has no Adam8bit that adds the weight decay to the gradients: train with forebay.AdamW8bit, or without decay"
@@ -518,7 +518,7 @@ def _to_bitsandbytes(ours: Union[Adam8bit, AdamW8bit], parameters: Sequence[nn.P
 
 
 class _ByName(nn.Module):
-    """A module that takes its inputs in order and hands them on by name."""
+    """A wrapper that takes a module's inputs in order and passes them on by name."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -530,7 +530,7 @@ class _ByName(nn.Module):
 
 
 def _refuse_narrow(module: nn.Module) -> None:
-    """Parameters that train are float32."""
+    """Rejects trainable parameters that are not float32."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).rpartition(".")[2]
@@ -541,7 +541,7 @@ def _refuse_narrow(module: nn.Module) -> None:
 
 
 def _order(module: nn.Module, inputs: Mapping[str, Any]) -> List[str]:
-    """Names of inputs in the order in which the module's ``forward`` has them."""
+    """Returns the names of inputs in the order of the module's ``forward``."""
     taken = sorted({_OUTPUT, _LABELS} & set(inputs))
     if taken or not inputs:
         raise InvalidArgument(f"an input cannot be called '{taken[0]}' here: hand the inputs over in order" if taken else "there are no example inputs")
@@ -563,7 +563,7 @@ class _WithLoss(nn.Module):
 
 
 class _Folder:
-    """A folder for an export, which is read for as long as the trainer is there; and the names that the export has."""
+    """The folder of an export, which is read for as long as the trainer exists, and the names in the export."""
 
     def __init__(self) -> None:
         folder = tempfile.mkdtemp(prefix="forebay-")
@@ -573,7 +573,7 @@ class _Folder:
 
 
 class _Export:
-    """A module as ONNX."""
+    """The export of a module to ONNX."""
 
     def __init__(
         self, module: nn.Module, example_inputs: Any, loss: LossLike, example_labels: Optional[torch.Tensor]
@@ -610,7 +610,7 @@ class _Export:
         self.batch_size: Optional[int] = sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
     def attempts(self) -> List[Callable[[], str]]:
-        """Ways to export, the best first; each gives the file."""
+        """Returns ways to export, the best first; each returns the path of the file."""
         ways: List[Callable[[], str]] = []
         if self.batch_size is not None:
             ways.append(lambda: self._write(dynamo=False, open_batch=True))
@@ -620,14 +620,14 @@ class _Export:
 
     @staticmethod
     def is_final(error: Exception) -> bool:
-        """Whether no other way of exporting helps."""
+        """Returns whether no other way of exporting can help."""
         return isinstance(error, (InvalidArgument, OneWayError))
 
     def _write(self, *, dynamo: bool, open_batch: bool) -> str:
         module = self._module
         keywords: Dict[str, Any] = {"dynamo": False, "do_constant_folding": False}
         if dynamo:
-            # Its optimizer would merge batch normalisations into convolutions.
+            # The exporter's optimizer would fuse batch normalisations into convolutions.
             keywords = {"dynamo": True, "optimize": False, "verbose": False}
         if "dynamo" not in inspect.signature(_untyped.onnx.export).parameters:
             keywords.pop("dynamo")
@@ -668,7 +668,7 @@ class _Export:
 
 
     def _refuse_several(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Forebay's own losses take one output."""
+        """Rejects several outputs, because Forebay's losses take one."""
         count = sum(isinstance(value, torch.Tensor) for value in _tree.tree_leaves(outputs))
         if count > 1:
             raise InvalidArgument(
@@ -678,7 +678,7 @@ class _Export:
 
 
 def _names_in(path: str, names: Sequence[str]) -> "frozenset[str]":
-    """Which of these names initializers of an ONNX file have: field 8 of a ``TensorProto``."""
+    """Returns which of these are names of initializers in an ONNX file: field 8 of a ``TensorProto``."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
         return frozenset(name for name in names if contents.find(_name_field(name)) >= 0)
 
@@ -693,7 +693,7 @@ def _name_field(name: str) -> bytes:
 
 
 def _input_names(module: nn.Module, count: int) -> List[str]:
-    """Names of a module's inputs: those of its ``forward`` where they are names of one argument each."""
+    """Returns the names of a module's inputs: those in its ``forward`` if each names a single argument."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = [each.name for each in inspect.signature(module.forward).parameters.values() if each.kind in kinds]
     taken = {_OUTPUT, _LABELS}
@@ -703,7 +703,7 @@ def _input_names(module: nn.Module, count: int) -> List[str]:
 
 
 def _loss(loss: LossLike) -> Optional[Loss]:
-    """Forebay's own loss that does the same; none where there is none."""
+    """Returns the equivalent Forebay loss, or ``None`` if there is none."""
     if isinstance(loss, (str, *_losses.KINDS)):
         return loss_named(loss)
     if getattr(loss, "reduction", None) == "mean":
@@ -728,7 +728,7 @@ def _loss(loss: LossLike) -> Optional[Loss]:
 
 
 def _numbers(weights: Optional[torch.Tensor]) -> Tuple[float, ...]:
-    """Weights of classes."""
+    """Converts class weights."""
     if weights is None:
         return ()
     flat: npt.NDArray[np.float64] = weights.detach().cpu().double().flatten().numpy()

@@ -1,11 +1,11 @@
-//! `cargo xtask accuracy`: the CPU's elementary functions at every number of single precision.
+//! `cargo xtask accuracy`: the CPU's elementary functions, tested on every single-precision number.
 
 use crate::command::{cargo, run};
 
 /// Prints the largest error of each function in units in the last place.
 ///
 /// # Errors
-/// Arguments, or a function that is further away than it says.
+/// If there are arguments, or if a function's error is larger than documented.
 pub fn accuracy(arguments: &[String]) -> Result<(), String> {
     if !arguments.is_empty() {
         return Err("cargo xtask accuracy takes no arguments".to_owned());

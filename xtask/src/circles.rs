@@ -1,8 +1,8 @@
-//! Circles of imports: in each folder of a crate, files import each other in an order.
+//! Circular imports: within each folder of a crate, imports must be acyclic.
 //!
-//! A file and the folder of its name are one module; the file may know what is in it, and what is in it may know the file. Between
-//! the modules of a folder imports have an order: none reaches itself. [`KNOWN`] lists the circles that are still there. A new one
-//! is an error, and so is one in the list that is gone, so that the list only gets shorter.
+//! A file and the folder of the same name are one module; the file and its contents may import each other. Between the modules of a folder,
+//! no chain of imports may lead back to its start. [`KNOWN`] lists the remaining circles. A circle that is not listed is an error, and so
+//! is a listed one that no longer exists, so the list can only get shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,27 +16,27 @@ struct Known {
     name: &'static str,
     /// The folder, from `src`; empty for `src` itself.
     folder: &'static str,
-    /// The modules in it that import each other.
+    /// The modules in the folder that import each other.
     modules: &'static [&'static str],
 }
 
-/// Circles that are still there: none.
+/// The remaining circles: none.
 const KNOWN: &[Known] = &[];
 
-/// A circle as it was found.
+/// A circle found in the sources.
 struct Circle {
     folder: String,
     modules: Vec<String>,
-    /// Who imports whom, for people.
+    /// Which module imports which, for messages.
     imports: Vec<String>,
 }
 
-/// What breaks the rule in these crates, one sentence each.
+/// Returns the violations of the rule in these crates, one sentence each.
 pub fn violations<'a>(names: impl Iterator<Item = &'a str>, files: &[SourceFile]) -> Vec<String> {
     names.flat_map(|name| judge(name, &circles(&imports(name, files)), KNOWN)).collect()
 }
 
-/// What is wrong with a crate's circles.
+/// Returns the faults of a crate's circles.
 fn judge(name: &str, circles: &[Circle], known: &[Known]) -> Vec<String> {
     let is_known = |circle: &Circle, known: &Known| {
         known.name == name && known.folder == circle.folder && known.modules.iter().eq(circle.modules.iter())
@@ -100,7 +100,7 @@ fn circles_in(folder: &[String], imports: &Imports) -> Vec<Circle> {
     found
 }
 
-/// Modules that imports lead to from one module.
+/// Returns the modules that imports lead to from one module.
 fn reachable<'a>(modules: &'a BTreeMap<String, BTreeSet<String>>, from: &'a str) -> BTreeSet<&'a str> {
     let mut reached: BTreeSet<&str> = BTreeSet::new();
     let mut next = vec![from];

@@ -1,23 +1,23 @@
-//! How tasks run other programs.
+//! Running other programs from tasks.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// A command of the Cargo that runs this task, in the repository's root.
+/// Returns a command for the Cargo that runs this task, in the repository's root.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = program(&std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     command.args(arguments);
     command
 }
 
-/// A program, run in the repository's root.
+/// Returns a command that runs a program in the repository's root.
 pub fn program(name: &str) -> Command {
     let mut command = Command::new(name);
     command.current_dir(crate::source::root());
     command
 }
 
-/// Whether the program runs and succeeds, silently.
+/// Runs the program silently and returns whether it succeeds.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -30,7 +30,7 @@ pub fn succeeds(command: &mut Command) -> bool {
 /// Runs a command with its output shown.
 ///
 /// # Errors
-/// Where it cannot be started, or fails.
+/// If the command cannot be started or fails.
 pub fn run(command: &mut Command) -> Result<(), String> {
     println!("$ {}", shown(command));
     let status = command.status().map_err(|error| format!("cannot start {}: {error}", shown(command)))?;
@@ -40,8 +40,8 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Runs a command with its output shown, and returns the lines of either stream that `wanted` accepts; the second result is
-/// as [`run`]'s.
+/// Runs a command with its output shown and returns the lines of either stream that `wanted` accepts, along with the result that [`run`]
+/// would give.
 pub fn run_and_keep(command: &mut Command, wanted: fn(&str) -> bool) -> (Vec<String>, Result<(), String>) {
     println!("$ {}", shown(command));
     let mut child = match command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {

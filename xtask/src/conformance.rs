@@ -2,10 +2,10 @@
 
 use crate::command::{cargo, run};
 
-/// Runs the cases that the repository has, or those that the arguments name.
+/// Runs the cases in the repository, or those that the arguments name.
 ///
 /// # Errors
-/// Cases that cannot be read, or a device that cannot be had.
+/// If a case cannot be read or a device is not available.
 pub fn conformance(arguments: &[String]) -> Result<(), String> {
     let mut command = cargo(&["run", "--quiet", "--release", "--package", "forebay-conformance", "--"]);
     run(command.args(arguments))

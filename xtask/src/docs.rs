@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: the guide as a book, its links checked.
+//! `cargo xtask docs`: builds the guide as a book and checks its links.
 
 use crate::command::{program, run, succeeds};
 use crate::{links, operators, recipes, source};
@@ -6,7 +6,7 @@ use crate::{links, operators, recipes, source};
 /// Checks the links of all documents and the recipes, then builds the guide with mdBook.
 ///
 /// # Errors
-/// Links and recipes that do not hold, one line each; where mdBook is missing, or fails.
+/// The broken links and recipes, one line each; or if mdBook is missing or fails.
 pub fn docs() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = links::violations(&files);

@@ -1,11 +1,11 @@
-//! Whether every public type of the library has an example, which doctests then run.
+//! Checks that every public type of the library has an example, which doctests then run.
 
 use crate::source::SourceFile;
 
-/// Where the library's types are.
+/// The folder with the library's types.
 const LIBRARY: &str = "crates/forebay/src/";
 
-/// Public types without an example, one sentence each.
+/// Returns the public types without an example, one sentence each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let of_library = files.iter().filter(|file| file.path.starts_with(LIBRARY) && file.path.ends_with(".rs"));
     of_library.flat_map(without_example).collect()
@@ -24,7 +24,7 @@ fn without_example(file: &SourceFile) -> Vec<String> {
             let name: String = name.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             found.push(format!("{}:{}: {name} has no example (``` in its comment)", file.path, number + 1));
         }
-        // Attributes stand between a comment and what it is about.
+        // Attributes can come between a comment and its item.
         has_example &= line.starts_with("#[");
     }
     found

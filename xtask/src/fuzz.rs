@@ -1,19 +1,19 @@
-//! `cargo xtask fuzz`: each fuzz target for some minutes, from the seeds in `fuzz/seeds`.
+//! `cargo xtask fuzz`: runs each fuzz target for some minutes, starting from the seeds in `fuzz/seeds`.
 
 use crate::command::{cargo, run, succeeds};
 use crate::source;
 
 const TARGETS: [&str; 2] = ["onnx_import", "tensor_desc"];
 const MINUTES: u64 = 10;
-/// Models of one operator fit; longer inputs are seldom better ones.
+/// Models of one operator fit; longer inputs are seldom more useful.
 const INPUT_BYTES_MAX: u64 = 32 << 10;
-/// What a target may take at most, in MiB; libFuzzer reports more as a finding.
+/// The memory limit of a target, in MiB; libFuzzer reports more as a finding.
 const MEMORY_MIB_MAX: u64 = 4096;
 
-/// Runs the targets that are named (all where none is), each for `--minutes N`.
+/// Runs the named targets (all if none is named), each for `--minutes N`.
 ///
 /// # Errors
-/// Arguments without meaning, no cargo-fuzz, or a finding (libFuzzer prints it and keeps the input).
+/// If the arguments are invalid, cargo-fuzz is missing, or there is a finding (libFuzzer prints it and keeps the input).
 pub fn fuzz(arguments: &[String]) -> Result<(), String> {
     let (targets, minutes) = parse(arguments)?;
     if !succeeds(&mut cargo(&["fuzz", "--version"])) {
@@ -30,7 +30,7 @@ pub fn fuzz(arguments: &[String]) -> Result<(), String> {
             command.arg(&seeds);
         }
         command.args(["--", &time, &memory, &length, "-timeout=20", "-print_final_stats=1"]);
-        // libFuzzer's instrumentation hides behind flags that a stable compiler takes only when told so.
+        // A stable compiler accepts the flags for libFuzzer's instrumentation only with this variable set.
         command.env("RUSTC_BOOTSTRAP", "1");
         run(&mut command)?;
         println!("{target}: nothing found in {minutes} minutes");

@@ -1,30 +1,30 @@
-//! Which module of a crate imports which: paths of the source text, resolved to the files that define what they name.
+//! Which modules of a crate import which: paths in the source text, resolved to the files that define the names.
 //!
-//! Tests are left out. A name that a module imports or re-exports leads on to where it comes from, so that an import through
-//! the file of a folder counts as one of the file behind it.
+//! Tests are left out. Imported and re-exported names are followed to their definitions, so an import through a folder's file counts as an
+//! import of the file that defines the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::SourceFile;
 
-/// A module by its names from the crate's root, which has none.
+/// The names that lead to a module from the crate's root; empty for the root.
 pub type Module = Vec<String>;
 
-/// By module: the modules of the same crate that it names.
+/// For each module, the modules of the same crate that it names.
 pub type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// A path as it stands in the text.
+/// A path as written in the text.
 type Words = Vec<String>;
 
-/// What one file says.
+/// The paths in one file.
 struct Text {
-    /// Paths of `use` items, with the names that they give.
+    /// Paths of `use` items, with the names that they introduce.
     uses: Vec<(Words, String)>,
     /// Other paths.
     paths: Vec<Words>,
 }
 
-/// The imports of a crate's modules, from `src` alone.
+/// Returns the imports of a crate's modules, considering only `src`.
 pub fn imports(name: &str, files: &[SourceFile]) -> Imports {
     let texts: BTreeMap<Module, Text> =
         files.iter().filter_map(|file| Some((module_of(name, &file.path)?, read(&file.text)))).collect();
@@ -40,10 +40,10 @@ pub fn imports(name: &str, files: &[SourceFile]) -> Imports {
     texts.iter().map(named).collect()
 }
 
-/// The longest chain of re-exports that is followed.
+/// The maximum length of a chain of re-exports that is followed.
 const ALIASES_MAX: usize = 8;
 
-/// The module of a source file; none for tests and for what is not of this crate.
+/// Returns the module of a source file, or `None` for tests and files of other crates.
 fn module_of(name: &str, path: &str) -> Option<Module> {
     let inside = path.strip_prefix(&format!("crates/{name}/src/"))?.strip_suffix(".rs")?;
     let mut module: Module = inside.split('/').map(str::to_owned).collect();
@@ -56,7 +56,7 @@ fn module_of(name: &str, path: &str) -> Option<Module> {
     Some(module)
 }
 
-/// The module that defines what a path names; none for what is not of this crate.
+/// Returns the module that defines the item a path names, or `None` for items of other crates.
 fn resolve(
     module: &Module,
     path: &[String],
@@ -95,7 +95,7 @@ fn resolve(
     }
     let alias = rest.first().and_then(|word| names.get(&at)?.get(word.as_str()));
     match alias {
-        // What leads to itself, or nowhere in this crate, is a name of another crate.
+        // A name that leads to itself, or nowhere in this crate, is the name of another crate.
         Some(path) if aliases > 0 => {
             let whole = [path.as_slice(), &rest[1..]].concat();
             resolve(&at, &whole, names, aliases - 1)
@@ -105,7 +105,7 @@ fn resolve(
     }
 }
 
-/// The paths of a text, without those of tests and comments.
+/// Returns the paths in a text, ignoring tests and comments.
 fn read(text: &str) -> Text {
     let mut uses = Vec::new();
     let mut others = String::new();
@@ -121,7 +121,7 @@ fn read(text: &str) -> Text {
     Text { uses, paths: paths(&others) }
 }
 
-/// Where the next `use` item starts, its tree, and where it ends.
+/// Finds the next `use` item: its start, its tree and its end.
 fn next_use(code: &str) -> Option<(usize, String, usize)> {
     let mut line_start = 0;
     for line in code.split_inclusive('\n') {
@@ -135,7 +135,7 @@ fn next_use(code: &str) -> Option<(usize, String, usize)> {
             let tree_start = line_start + line.find("use ")? + 4;
             let end = tree_start + code[tree_start..].find(';')?;
             let tree = &code[tree_start..end];
-            // A text may begin a line with this word, too.
+            // Prose can begin a line with this word, too.
             if tree.chars().all(|c| c.is_alphanumeric() || c.is_whitespace() || "_:{},*".contains(c)) {
                 return Some((line_start, tree.to_owned(), end + 1));
             }
@@ -145,7 +145,7 @@ fn next_use(code: &str) -> Option<(usize, String, usize)> {
     None
 }
 
-/// The text without comments and without items under `#[cfg(test)]`.
+/// Returns the text without comments and without items under `#[cfg(test)]`.
 fn code(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//")).peekable();
@@ -155,7 +155,7 @@ fn code(text: &str) -> String {
             kept.push('\n');
             continue;
         }
-        // An item ends with a semicolon before any brace, or where its braces are closed.
+        // An item ends at a semicolon before any brace, or where its braces close.
         let (mut depth, mut opened) = (0i64, false);
         for line in lines.by_ref() {
             depth += line.matches('{').count() as i64 - line.matches('}').count() as i64;
@@ -169,7 +169,7 @@ fn code(text: &str) -> String {
     kept
 }
 
-/// The paths of a tree `a::{b, c::{d as e}}`, each with the name that it gives.
+/// Returns the paths of a tree `a::{b, c::{d as e}}`, each with the name that it introduces.
 fn flat(tree: &str) -> Vec<(Words, String)> {
     let mut found = Vec::new();
     let (mut prefixes, mut item) = (vec![String::new()], String::new());
@@ -191,7 +191,7 @@ fn flat(tree: &str) -> Vec<(Words, String)> {
     found
 }
 
-/// A path and the name that it gives.
+/// Returns a path and the name that it introduces.
 fn named(path: &str) -> Option<(Words, String)> {
     let (path, alias) = match path.split_once(" as ") {
         Some((path, alias)) => (path, Some(alias.trim().to_owned())),
@@ -205,7 +205,7 @@ fn named(path: &str) -> Option<(Words, String)> {
     Some((words, alias.unwrap_or(last)))
 }
 
-/// Paths of several words, wherever they stand.
+/// Returns the paths of several words anywhere in the code.
 fn paths(code: &str) -> Vec<Words> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':' || c == '$';
     let spans = code.split(|c: char| !is_part(c)).filter(|span| span.contains("::") && !span.contains('$'));

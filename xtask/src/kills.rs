@@ -1,13 +1,13 @@
-//! `cargo xtask kills`: processes of training runs are killed at random moments, and runs go on from their checkpoints.
+//! `cargo xtask kills`: kills processes of training runs at random moments; the runs continue from their checkpoints.
 
 use crate::command::{cargo, run};
 
 const TIMES: u64 = 100;
 
-/// Kills `--times N` processes; each run has to end with the model of one process.
+/// Kills `--times N` processes; each run must end with the same model as a run of one process.
 ///
 /// # Errors
-/// Arguments without meaning, no MPI, or a run that ends with another model.
+/// If the arguments are invalid, MPI is missing, or a run ends with another model.
 pub fn kills(arguments: &[String]) -> Result<(), String> {
     let times = match arguments {
         [] => TIMES,

@@ -1,6 +1,6 @@
-//! Which crate and file may import which: a file imports only from modules before it on its own layer, or from layers below.
+//! Which crates and files may import which: a file imports only from earlier modules of its own layer, or from lower layers.
 //!
-//! Between crates, [`CRATES`] says what each may depend on (the compiler then enforces it). Within a crate, imports have an order
+//! Between crates, [`CRATES`] lists the allowed dependencies (the compiler then enforces them). Within a crate, imports are acyclic
 //! ([`circles`]).
 
 use crate::circles;
@@ -62,7 +62,7 @@ const CRATES: [(&str, &[&str]); 24] = [
     ("forebay-python", &["forebay", "forebay-cli", "forebay-mpi"]),
 ];
 
-/// What breaks the rules, one sentence each.
+/// Returns the violations of the rules, one sentence each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let mut violations = dependency_violations(files);
     violations.extend(circles::violations(CRATES.iter().map(|(name, _)| *name), files));
@@ -79,7 +79,7 @@ fn dependency_violations(files: &[SourceFile]) -> Vec<String> {
             violations.push(format!("{}: the crate has no layer yet; add it to xtask/src/layers.rs", file.path));
             continue;
         };
-        // What tests use may come from any layer; only the section of ordinary dependencies counts.
+        // Tests may use crates of any layer; only the section of ordinary dependencies counts.
         let section = file.text.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap_or_default();
         for line in section.lines() {
             let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();

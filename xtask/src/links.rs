@@ -1,7 +1,7 @@
-//! Links between documents: every file, heading and path that a page names is there.
+//! Links between documents: every file, heading and path that a page names must exist.
 //!
-//! The guide in `docs/` is a book (mdBook) and is read on its own, so its pages link only to one another, and its table of
-//! contents names every page.
+//! The guide in `docs/` is a book (mdBook) that is read separately, so its pages link only to one another, and its table of contents names
+//! every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::source::{self, SourceFile};
 const BOOK: &str = "docs/";
 /// The book's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
-/// What a path in a code span begins with, for it to be checked.
+/// The beginnings of the paths in code spans that are checked.
 const ROOTS: [&str; 11] = [
     "crates/",
     "docs/",
@@ -27,12 +27,12 @@ const ROOTS: [&str; 11] = [
     ".cargo/",
 ];
 
-/// What is wrong with the links of all documents, one line each.
+/// Returns the faults of the links of all documents, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     broken(files, &|path| source::root().join(path).exists())
 }
 
-/// As [`violations`], for files of which `exists` says whether they are there.
+/// Like [`violations`], with `exists` telling whether a file exists.
 fn broken(files: &[SourceFile], exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     let pages: Vec<&SourceFile> = files.iter().filter(|file| file.path.ends_with(".md")).collect();
     let headings: BTreeMap<&str, Vec<String>> =
@@ -71,13 +71,13 @@ fn broken(files: &[SourceFile], exists: &dyn Fn(&str) -> bool) -> Vec<String> {
     violations
 }
 
-/// Where a link leads.
+/// The destination of a link.
 enum Target<'a> {
-    /// To another site.
+    /// Another site.
     Elsewhere,
-    /// To a file above the repository's root.
+    /// A file outside the repository.
     Outside,
-    /// To a file of the repository, and a heading in it.
+    /// A file of the repository, and possibly a heading in it.
     Here {
         /// The file, from the root.
         path: String,
@@ -86,7 +86,7 @@ enum Target<'a> {
     },
 }
 
-/// Where the link of a page leads.
+/// Returns the destination of a page's link.
 fn target<'a>(page: &str, link: &'a str) -> Target<'a> {
     if link.contains("://") || link.starts_with("mailto:") {
         return Target::Elsewhere;
@@ -114,7 +114,7 @@ fn target<'a>(page: &str, link: &'a str) -> Target<'a> {
     Target::Here { path: parts.join("/"), anchor }
 }
 
-/// What is wrong with a link to this file and heading.
+/// Returns the fault of a link to this file and heading, if any.
 fn fault(
     path: &str,
     anchor: Option<&str>,
@@ -131,12 +131,12 @@ fn fault(
     }
 }
 
-/// Pages whose code spans name files as they are now; others, such as measurements, may name what there was.
+/// Returns whether a page's code spans name current files; other pages, such as measurements, may name files that no longer exist.
 fn is_guide(page: &str) -> bool {
     page.starts_with(BOOK) || matches!(page, "README.md" | "ARCHITECTURE.md" | "CONTRIBUTING.md")
 }
 
-/// Whether a code span names a file or folder of the repository; words in capitals stand for a name.
+/// Returns whether a code span names a file or folder of the repository; words in capitals are placeholders.
 fn is_path(span: &str) -> bool {
     let plain = span.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-'));
     let stands_for_a_name = ["NAME", "FAMILY", "CRATE", "TARGET"].iter().any(|word| span.contains(word));

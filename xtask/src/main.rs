@@ -4,32 +4,32 @@
 //! |---|---|
 //! | [`command`] | how tasks run other programs |
 //! | [`parts`] | optional parts of the machine, and `FOREBAY_REQUIRE` |
-//! | [`spirv`] | what becomes of a compiled shader before it is committed |
+//! | [`spirv`] | processing of compiled shaders before they are committed |
 //! | [`source`] | the repository's text files |
-//! | [`imports`] | which file of a crate imports which |
-//! | [`circles`] | imports that lead back to where they began |
-//! | [`layers`] | which crate and file may import which |
-//! | [`markdown`] | what the checks of documents need of Markdown |
+//! | [`imports`] | which files of a crate import which |
+//! | [`circles`] | circular imports |
+//! | [`layers`] | which crates and files may import which |
+//! | [`markdown`] | the parts of Markdown that the checks of documents need |
 //! | [`links`] | links between documents |
-//! | [`operators`] | whether the guide lists the operators that there are |
+//! | [`operators`] | whether the guide lists exactly the supported operators |
 //! | [`examples`] | whether every public type of the library has an example |
 //! | [`recipes`] | whether the recipes of `CONTRIBUTING.md` hold |
 //! | [`tidy`] | everything about the source that no compiler checks |
 //! | [`docs`] | `cargo xtask docs`: the guide as a book |
 //! | [`test`] | `cargo xtask test`: everything that has to pass |
-//! | [`fuzz`] | `cargo xtask fuzz`: the fuzz targets for some minutes |
-//! | [`accuracy`] | `cargo xtask accuracy`: elementary functions at every number of single precision |
-//! | [`kills`] | `cargo xtask kills`: processes that are killed, 100 times |
+//! | [`fuzz`] | `cargo xtask fuzz`: each fuzz target for some minutes |
+//! | [`accuracy`] | `cargo xtask accuracy`: elementary functions on every single-precision number |
+//! | [`kills`] | `cargo xtask kills`: training runs whose processes are killed, 100 times |
 //! | [`networks`] | `cargo xtask networks`: random networks at several budgets |
 //! | [`preconditions`] | `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code |
 //! | [`swiftshader`] | `cargo xtask swiftshader`: every Vulkan test on a second driver |
 //! | [`conformance`] | `cargo xtask conformance`: ONNX's own test cases, counted and listed |
-//! | [`bench`] | `cargo xtask bench`: speed next to peers |
-//! | [`stories`] | `cargo xtask stories`: what the guide's stories claim, checked |
-//! | [`results`] | `cargo xtask results`: the page of results from its records |
-//! | [`package`] | `cargo xtask package` and `semver`: what is published, and what would break |
-//! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested; and as it is released |
-//! | [`kernels`] | `cargo xtask kernels`: shaders to SPIR-V |
+//! | [`bench`] | `cargo xtask bench`: speed compared with other frameworks |
+//! | [`stories`] | `cargo xtask stories`: checks the claims of the guide's stories |
+//! | [`results`] | `cargo xtask results`: the page of results, rendered from its records |
+//! | [`package`] | `cargo xtask package` and `semver`: the published packages, and breaking changes |
+//! | [`python`] | `cargo xtask python` and `wheel`: the Python package, tested and as released |
+//! | [`kernels`] | `cargo xtask kernels`: compiles shaders to SPIR-V |
 
 mod accuracy;
 mod bench;

@@ -1,6 +1,6 @@
-//! What the checks of documents need of Markdown: prose without code, links, headings, code spans.
+//! The parts of Markdown that the checks of documents need: prose without code, links, headings, code spans.
 
-/// A line of a page that is not inside a fenced block of code.
+/// A line of a page outside fenced code blocks.
 pub struct Line<'a> {
     /// Its number, from 1.
     pub number: usize,
@@ -8,7 +8,7 @@ pub struct Line<'a> {
     pub text: &'a str,
 }
 
-/// The lines outside fenced blocks of code.
+/// Returns the lines outside fenced code blocks.
 pub fn prose(text: &str) -> Vec<Line<'_>> {
     let mut fence: Option<&str> = None;
     let mut lines = Vec::new();
@@ -24,17 +24,17 @@ pub fn prose(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// The code spans of a line, without their backticks.
+/// Returns the code spans of a line, without their backticks.
 pub fn code_spans(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
 
-/// The line with its code spans left out.
+/// Returns the line without its code spans.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
-/// Where the links of a line lead: `[text](target)`, `![text](target)` and `[name]: target`, without titles.
+/// Returns the targets of a line's links: `[text](target)`, `![text](target)` and `[name]: target`, without titles.
 pub fn links(line: &str) -> Vec<String> {
     let line = without_code(line);
     let mut targets = Vec::new();
@@ -53,7 +53,7 @@ pub fn links(line: &str) -> Vec<String> {
     targets
 }
 
-/// Where the parenthesis closes that is open at the start.
+/// Finds where the parenthesis that is open at the start closes.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (position, character) in text.char_indices() {
@@ -67,13 +67,13 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// The first word, which a title may follow; angle brackets around it do not count.
+/// Returns the first word, which a title may follow, without angle brackets around it.
 fn first_word(text: &str) -> Option<String> {
     let word = text.split_whitespace().next()?;
     Some(word.trim_start_matches('<').trim_end_matches('>').to_owned())
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, as GitHub and mdBook generate them.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for line in prose(text) {
@@ -89,13 +89,13 @@ pub fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether an anchor is that of an earlier heading with the same words.
+/// Returns whether an anchor belongs to an earlier heading with the same words.
 fn is_twin(anchor: &str, base: &str) -> bool {
     let rest = anchor.strip_prefix(base);
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.parse::<u32>().is_ok()))
 }
 
-/// Letters in lower case, digits, `_` and `-`; a space becomes `-`, all else goes. Of a link, its text counts.
+/// Converts letters to lower case, keeps digits, `_` and `-`, replaces spaces by `-` and drops the rest. Of a link, only the text counts.
 fn slug(heading: &str) -> String {
     let mut shown = heading.trim().to_owned();
     while let Some(start) = shown.find("](") {

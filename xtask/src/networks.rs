@@ -1,4 +1,4 @@
-//! `cargo xtask networks`: random networks train to the same bits at any budget.
+//! `cargo xtask networks`: random networks train to the same bits within any budget.
 
 use crate::command::{cargo, run};
 
@@ -7,7 +7,7 @@ const COUNT: u64 = 200;
 /// Trains `--count N` networks, each within several budgets.
 ///
 /// # Errors
-/// Arguments without meaning, or a budget that changes a bit.
+/// If the arguments are invalid, or a budget changes a bit.
 pub fn networks(arguments: &[String]) -> Result<(), String> {
     let count = match arguments {
         [] => COUNT,

@@ -1,4 +1,4 @@
-//! The guide's list of operators is that of the table.
+//! Checks that the guide's list of operators matches the table.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use crate::source::SourceFile;
 
 /// The page with the list.
 const PAGE: &str = "docs/what-works.md";
-/// Where the list begins on the page: it goes on to the end.
+/// The heading at which the list begins; it extends to the end of the page.
 const HEADING: &str = "## Operators";
 /// The folder of the table.
 const TABLE: &str = "crates/forebay-model/src/operators/";
-/// What stands before an operator's name in the table.
+/// The text before an operator's name in the table.
 const MARKS: [&str; 4] = ["composed!(\"", "composed!(MICROSOFT, \"", "composed!(PREVIEW, \"", "op_type: \""];
 
-/// Operators that only the table or only the list has, one line each.
+/// Returns the operators that are only in the table or only in the list, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let families = files.iter().filter(|file| file.path.starts_with(TABLE));
     let table: BTreeSet<&str> = families.flat_map(|file| rows(&file.text)).collect();
@@ -31,7 +31,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
     violations
 }
 
-/// The names of a family's operators: what its `ROWS` hold.
+/// Returns the names of a family's operators: the contents of its `ROWS`.
 fn rows(text: &str) -> Vec<&str> {
     let Some((_, rows)) = text.split_once("pub const ROWS") else { return Vec::new() };
     let rows = rows.split_once("];").map_or(rows, |(rows, _)| rows);

@@ -1,17 +1,17 @@
-//! `cargo xtask package`: every crate as it would be published; `cargo xtask semver`: what its users would have to change.
+//! `cargo xtask package`: every crate as it would be published; `cargo xtask semver`: breaking changes for users.
 
 use crate::command::{cargo, run, succeeds};
 use crate::source::{self, SourceFile};
 
-/// How many keywords a registry takes, and how long each may be.
+/// How many keywords a registry accepts, and how long each can be.
 const KEYWORDS_MAX: usize = 5;
 const KEYWORD_LENGTH_MAX: usize = 20;
 
-/// Packs every crate in the order of their dependencies, builds each from its package, and stops before the upload.
-/// `--no-verify` leaves out the building; `--allow-dirty` takes changes that are not committed.
+/// Packs every crate in dependency order, builds each from its package, and stops before the upload. `--no-verify` skips the build;
+/// `--allow-dirty` permits uncommitted changes.
 ///
 /// # Errors
-/// Manifests that a registry would refuse, or whatever Cargo says.
+/// If a registry would refuse a manifest, or Cargo fails.
 pub fn package(arguments: &[String]) -> Result<(), String> {
     let known = ["--no-verify", "--allow-dirty"];
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
@@ -24,10 +24,10 @@ pub fn package(arguments: &[String]) -> Result<(), String> {
     run(cargo(&["publish", "--workspace", "--dry-run"]).args(arguments))
 }
 
-/// Compares the public interface of the library with that of a revision, `main` where none is named.
+/// Compares the public interface of the library with that of a revision, `main` by default.
 ///
 /// # Errors
-/// Breaking changes, or where cargo-semver-checks is missing.
+/// If there are breaking changes, or cargo-semver-checks is missing.
 pub fn semver(arguments: &[String]) -> Result<(), String> {
     let revision = match arguments {
         [] => "main",
@@ -38,11 +38,11 @@ pub fn semver(arguments: &[String]) -> Result<(), String> {
         let way_out = "`cargo install cargo-semver-checks --locked` installs it";
         return Err(format!("nothing was compared, because cargo-semver-checks is missing; {way_out}"));
     }
-    // Nothing is published yet, so a revision stands for the version before.
+    // Nothing is published yet, so a revision takes the place of the previous version.
     run(&mut cargo(&["semver-checks", "--package", "forebay", "--baseline-rev", revision]))
 }
 
-/// What a registry would refuse or miss in the manifests of crates, one sentence each.
+/// Returns what a registry would refuse or miss in the manifests of crates, one sentence each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
@@ -55,7 +55,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
                 found.push(format!("{path}: crates/{folder}/README.md is missing, or does not begin with its name"));
             }
         }
-        // What is published cannot depend on a path alone.
+        // A published crate cannot depend on a path alone.
         let lines = file.text.lines().filter(|line| path == "Cargo.toml" && line.starts_with("forebay"));
         for line in lines.filter(|line| line.contains("path = ") && !line.contains("version = ")) {
             if is_unpublished(line, files) {
@@ -67,8 +67,8 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
     found
 }
 
-/// Whether a line of the workspace's dependencies names a crate that is never published: only tests use it, and Cargo leaves such
-/// dependencies out of what it packs, where they have no version.
+/// Returns whether a line of the workspace's dependencies names a crate that is never published. Only tests use such crates, and Cargo
+/// omits them from packages if they have no version.
 fn is_unpublished(line: &str, files: &[SourceFile]) -> bool {
     let folder = line.split("path = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
     let manifest = files.iter().find(|file| file.path == format!("{folder}/Cargo.toml"));

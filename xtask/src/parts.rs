@@ -1,5 +1,5 @@
-//! Optional parts of the machine: what a test needs beyond Rust. A missing part is printed as SKIPPED with its reason;
-//! `FOREBAY_REQUIRE`, a list of names separated by commas, turns that into a failure.
+//! Optional parts of the machine, which tests need in addition to Rust. A missing part is printed as SKIPPED with its reason;
+//! `FOREBAY_REQUIRE`, a comma-separated list of names, turns that into a failure.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,9 @@ use crate::{python, source};
 pub struct Part {
     /// Its name in `FOREBAY_REQUIRE`.
     pub name: &'static str,
-    /// What is not done without it, and why.
+    /// What is skipped without it, and why.
     pub reason: &'static str,
-    /// Whether it is there.
+    /// Whether it is present.
     pub present: fn() -> bool,
 }
 
@@ -88,20 +88,20 @@ pub const PARTS: [Part; 11] = [
     },
 ];
 
-/// The folder of SwiftShader and its validation layer, as `.ci/run` leaves it: a driver without float64, 16-bit storage and tiles.
+/// Returns the folder of SwiftShader and its validation layer, as set up by `.ci/run`: a driver without float64, 16-bit storage and tiles.
 pub fn swiftshader() -> PathBuf {
     source::root().join("target/swiftshader")
 }
 
-/// What tells Vulkan's loader of the driver.
+/// Returns the manifest that tells Vulkan's loader about the driver.
 pub fn swiftshader_driver() -> PathBuf {
     swiftshader().join("vk_swiftshader_icd.json")
 }
 
-/// The parts that are missing.
+/// Returns the missing parts.
 ///
 /// # Errors
-/// Where `FOREBAY_REQUIRE` names a part that is missing or that no one knows.
+/// If `FOREBAY_REQUIRE` names a part that is missing or unknown.
 pub fn missing() -> Result<Vec<&'static Part>, String> {
     let required = std::env::var("FOREBAY_REQUIRE").unwrap_or_default();
     let required: Vec<&str> = required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();

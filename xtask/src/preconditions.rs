@@ -1,11 +1,11 @@
-//! `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code, which tests leave out for speed.
+//! `cargo xtask preconditions`: kernels with the standard library's checks of unsafe code, which tests omit for speed.
 
 use crate::command::{cargo, run};
 
-/// Runs the host's kernels, alone and in whole networks, with debug assertions.
+/// Runs the host's kernels, individually and in whole networks, with debug assertions.
 ///
 /// # Errors
-/// A test failed.
+/// If a test fails.
 pub fn preconditions() -> Result<(), String> {
     for (package, targets) in [
         ("forebay-device", ["--lib", "--tests"].as_slice()),

@@ -1,4 +1,4 @@
-//! `cargo xtask python` and `wheel`: the Python package, tested; and as it is released.
+//! `cargo xtask python` and `wheel`: the Python package, tested and as released.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,16 +6,16 @@ use std::process::Command;
 use crate::command::{program, run, succeeds};
 use crate::source;
 
-/// What runs Python's tests next to the package itself.
+/// The packages that the Python tests need besides the package itself.
 const TESTED_WITH: [&str; 6] = ["numpy", "pytest", "mypy", "mpi4py", "nbclient", "ipykernel"];
-/// The oldest C library that a released wheel runs with: that of 2018.
+/// The oldest C library that a released wheel supports: that of 2018.
 const COMPATIBILITY: &str = "manylinux_2_28";
 
-/// `cargo xtask python`: builds the package in the profile of the workspace's other tests, whose crates it shares, installs it in an environment of its own and
-/// tests it there. With PyTorch where `python3` has that.
+/// `cargo xtask python`: builds the package in the profile of the workspace's other tests, whose crates it shares, installs it in a
+/// separate environment and tests it there, with PyTorch if `python3` has it.
 ///
 /// # Errors
-/// What fails.
+/// Whatever fails.
 pub fn test() -> Result<(), String> {
     let folder = empty_folder("python-tests")?;
     run(maturin().args(["--profile", "dev", "--out"]).arg(&folder))?;
@@ -24,7 +24,7 @@ pub fn test() -> Result<(), String> {
         borrow_torch(&python)?;
     }
     run(&mut selftest(&python, &folder))?;
-    // In development mode, with what Python only mentions otherwise: files left open, exceptions in destructors.
+    // In development mode, which reports what Python otherwise ignores: files left open, exceptions in destructors.
     run(program(&python).args([
         "-X",
         "dev",
@@ -38,10 +38,10 @@ pub fn test() -> Result<(), String> {
     ]))
 }
 
-/// `cargo xtask wheel [TARGET]`: the package as it is released, in `target/wheels`, and tested in an environment that has nothing else.
+/// `cargo xtask wheel [TARGET]`: builds the package as released into `target/wheels` and tests it in an environment with nothing else.
 ///
 /// # Errors
-/// What is missing or fails.
+/// Whatever is missing or fails.
 pub fn wheel(arguments: &[String]) -> Result<(), String> {
     if !succeeds(program("python3").args(["-c", "import ziglang"])) {
         return Err("the linker of old C libraries is missing: python3 -m pip install maturin ziglang".to_owned());
@@ -66,12 +66,12 @@ pub fn wheel(arguments: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether what builds the package is there.
+/// Returns whether the tools that build the package are present.
 pub fn present() -> bool {
     succeeds(program("python3").args(["-c", "import maturin, venv, ensurepip"]))
 }
 
-/// Whether `python3` has PyTorch.
+/// Returns whether `python3` has PyTorch.
 pub fn has_torch() -> bool {
     succeeds(program("python3").args(["-c", "import torch"]))
 }
@@ -83,7 +83,7 @@ fn maturin() -> Command {
     command
 }
 
-/// An empty folder in `target`.
+/// Creates an empty folder in `target`.
 fn empty_folder(name: &str) -> Result<PathBuf, String> {
     let folder = source::root().join("target").join(name);
     let failed = |error: std::io::Error| format!("cannot make {}: {error}", folder.display());
@@ -94,7 +94,7 @@ fn empty_folder(name: &str) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// The wheel that a build left.
+/// Returns the wheel that a build produced.
 fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     let mut wheels = entries.flatten().map(|entry| entry.path());
@@ -103,7 +103,7 @@ fn wheel_in(folder: &Path) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("no wheel in {}", folder.display()))
 }
 
-/// Python in a new environment that has the wheel of the folder and these packages.
+/// Returns the Python of a new environment that has the folder's wheel and these packages.
 fn installed(folder: &Path, packages: &[&str]) -> Result<String, String> {
     let environment = folder.join("venv");
     run(program("python3").args(["-m", "venv"]).arg(&environment))?;
@@ -112,14 +112,14 @@ fn installed(folder: &Path, packages: &[&str]) -> Result<String, String> {
     Ok(python)
 }
 
-/// The package's own test, away from its sources.
+/// Returns a command that runs the package's self-test, away from its sources.
 fn selftest(python: &str, folder: &Path) -> Command {
     let mut command = program(python);
     command.args(["-X", "dev", "-m", "forebay.selftest"]).current_dir(folder);
     command
 }
 
-/// Lets an environment use the packages of `python3` that it does not have itself: PyTorch is too large for one more copy.
+/// Lets an environment use the packages of `python3` that it does not have itself: PyTorch is too large for another copy.
 fn borrow_torch(python: &str) -> Result<(), String> {
     const BORROW: &str = "import pathlib, subprocess, sysconfig; \
         theirs = subprocess.run(['python3', '-c', 'import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])'], \

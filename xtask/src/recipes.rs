@@ -1,14 +1,14 @@
 //! The recipes of `CONTRIBUTING.md`: each names the files to touch, what to look for in them, and an example.
 //!
-//! A recipe is a section `## Add ...` with a table whose rows begin `` | `path` | `text` | ``. Every path has to exist and hold
-//! the text. Where the section says ``Complete for `word` ``, every source file that has this word has to be in the table.
+//! A recipe is a section `## Add ...` with a table whose rows begin `` | `path` | `text` | ``. Every path must exist and contain the text.
+//! If the section says ``Complete for `word` ``, the table must list every source file that contains this word.
 
 use crate::markdown::{code_spans, prose};
 use crate::source::{self, SourceFile};
 
-/// Where the recipes are.
+/// The page with the recipes.
 const PAGE: &str = "CONTRIBUTING.md";
-/// What there have to be recipes for: the ends of their headings.
+/// The required recipes: the ends of their headings.
 const WANTED: [&str; 5] = ["operator", "kernel", "optimizer", "loss", "device"];
 
 /// A recipe.
@@ -16,13 +16,13 @@ const WANTED: [&str; 5] = ["operator", "kernel", "optimizer", "loss", "device"];
 struct Recipe {
     /// The words of its heading.
     heading: String,
-    /// Files, each with a text that it holds.
+    /// Files, each with a text that it contains.
     steps: Vec<(String, String)>,
-    /// The word that no other source file has.
+    /// The word that no other source file contains.
     complete_for: Option<String>,
 }
 
-/// What is wrong with the recipes, one line each.
+/// Returns the faults of the recipes, one line each.
 pub fn violations(files: &[SourceFile]) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE} is missing")];
@@ -40,7 +40,7 @@ pub fn violations(files: &[SourceFile]) -> Vec<String> {
     violations
 }
 
-/// The recipes of the page.
+/// Returns the recipes of the page.
 fn recipes(text: &str) -> Vec<Recipe> {
     let mut recipes: Vec<Recipe> = Vec::new();
     let mut is_recipe = false;
@@ -63,7 +63,7 @@ fn recipes(text: &str) -> Vec<Recipe> {
     recipes
 }
 
-/// What a recipe says that does not hold.
+/// Returns the statements of a recipe that are not true.
 fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
     let mut reasons = Vec::new();
     for (path, text) in &recipe.steps {
@@ -75,7 +75,7 @@ fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
         }
     }
     let Some(word) = &recipe.complete_for else { return reasons };
-    // Crates for tests alone are tests.
+    // Crates that only tests use count as tests.
     let is_for_tests = |path: &str| {
         let folder = path.split("/src/").next().unwrap_or_default();
         let manifest = files.iter().find(|file| file.path == format!("{folder}/Cargo.toml"));
@@ -90,7 +90,7 @@ fn untrue(recipe: &Recipe, files: &[SourceFile]) -> Vec<String> {
     reasons
 }
 
-/// Whether the text has the word, not as a part of a longer one.
+/// Returns whether the text contains the word, and not just as part of a longer one.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(start, _)| {

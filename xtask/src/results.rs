@@ -1,4 +1,4 @@
-//! `cargo xtask results`: the page of results and its pictures, rendered from the records in `benches/results`.
+//! `cargo xtask results`: renders the page of results and its pictures from the records in `benches/results`.
 //!
 //! | module | holds |
 //! |---|---|
@@ -21,14 +21,14 @@ use forebay_bench_record::{Record, repository, results_folder};
 
 use self::collection::Collection;
 
-/// The page, from the repository's root.
+/// The path of the page from the repository's root.
 const PAGE: &str = "benches/RESULTS.md";
 
 /// Renders, checks or records, as the arguments say.
 ///
 /// # Errors
-/// Arguments that mean nothing; records and templates that cannot be read; with `--check`, files that are not what the records
-/// render to.
+/// If the arguments are invalid, if records or templates cannot be read, or, with `--check`, if files differ from what the records render
+/// to.
 pub fn results(arguments: &[String]) -> Result<(), String> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -52,7 +52,7 @@ pub fn results(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with the folder, or differs from what it renders to; one line each.
+/// Returns the faults of the folder and the differences from what it renders to, one line each.
 pub fn violations() -> Vec<String> {
     let files = match rendered(&results_folder()) {
         Ok(files) => files,
@@ -80,7 +80,7 @@ fn render() -> Result<(), String> {
     Ok(())
 }
 
-/// Files, by their paths from the repository's root, and what they should hold.
+/// Returns the files, by their paths from the repository's root, with the contents they should have.
 fn rendered(folder: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     let collection = Collection::read(folder)?;
     let mut files = vec![(PathBuf::from(PAGE), page::page(&collection)?)];
@@ -92,7 +92,7 @@ fn rendered(folder: &Path) -> Result<Vec<(PathBuf, String)>, String> {
     Ok(files)
 }
 
-/// Completes a record from the standard input, and writes it.
+/// Completes a record from the standard input and writes it.
 fn record(output: Option<&Path>) -> Result<(), String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(|error| format!("the standard input: {error}"))?;

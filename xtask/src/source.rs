@@ -10,16 +10,16 @@ pub struct SourceFile {
     pub text: String,
 }
 
-/// The repository's root.
+/// Returns the repository's root.
 pub fn root() -> &'static Path {
     // xtask lies in the root.
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// All text files in the order of their paths; build outputs and hidden folders other than `.ci` and `.cargo` are left out.
+/// Returns all text files sorted by path; build outputs and hidden folders other than `.ci` and `.cargo` are left out.
 ///
 /// # Errors
-/// Where a folder or file cannot be read.
+/// If a folder or file cannot be read.
 pub fn files() -> Result<Vec<SourceFile>, String> {
     let mut files = Vec::new();
     collect(root(), &mut files)?;

@@ -1,5 +1,6 @@
-//! What becomes of a compiled shader before it is committed: debug instructions go, since they hold paths and words that
-//! older validators do not know, precise shaders are marked as such, and what the invocations of a workgroup share is marked as shared.
+//! Processing of compiled shaders before they are committed: debug instructions are removed, since they contain paths and instructions that
+//! older validators do not know, precise shaders are marked as such, and memory that the invocations of a workgroup share is marked as
+//! shared.
 
 mod memory_model;
 
@@ -13,11 +14,11 @@ const DEBUG: [u32; 9] = [2, 3, 4, 5, 6, 7, 8, 317, 330];
 /// OpFNegate, OpFAdd, OpFSub, OpFMul, OpFDiv, OpVectorTimesScalar, OpDot.
 const ARITHMETIC: [u32; 7] = [127, 129, 131, 133, 136, 142, 148];
 
-/// SPIR-V without debug instructions, and, where it is `precise`, with the decoration that forbids to fuse or exchange an
-/// operation at every one on real numbers.
+/// Returns the SPIR-V without debug instructions. If it is `precise`, every floating-point operation is decorated so that it is not fused
+/// or replaced.
 ///
 /// # Errors
-/// Where the code is no SPIR-V.
+/// If the code is not SPIR-V.
 pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
@@ -29,7 +30,7 @@ pub fn finished(code: &[u8], precise: bool) -> Result<Vec<u8>, String> {
     kept.retain(|instruction| !DEBUG.contains(&opcode(instruction)));
     let is_decoration = |instruction: &&[u32]| [DECORATE, MEMBER_DECORATE].contains(&opcode(instruction));
     let place = kept.iter().position(is_decoration).unwrap_or(kept.len());
-    // An arithmetic instruction's words are itself, its type, its result.
+    // The words of an arithmetic instruction are the instruction, its type and its result.
     let results = kept.iter().filter(|instruction| precise && ARITHMETIC.contains(&opcode(instruction)));
     let marks: Vec<u32> = results
         .filter_map(|instruction| instruction.get(2))
@@ -45,7 +46,7 @@ fn opcode(instruction: &[u32]) -> u32 {
     instruction[0] & 0xffff
 }
 
-/// The instructions, each with at least its first word.
+/// Returns the instructions, each with at least its first word.
 fn instructions(mut words: &[u32]) -> Result<Vec<&[u32]>, String> {
     let mut instructions = Vec::new();
     while let Some(&first) = words.first() {
@@ -71,7 +72,7 @@ mod tests {
 
     #[test]
     fn debug_instructions_are_stripped_and_no_others() {
-        // OpCapability, OpName of two words more, OpNoLine, OpReturn.
+        // OpCapability, OpName with two more words, OpNoLine, OpReturn.
         let all = code(&[0x0002_0011, 1, 0x0003_0005, 4, 0, 0x0001_013d, 0x0001_00fd]);
         assert_eq!(finished(&all, true), Ok(code(&[0x0002_0011, 1, 0x0001_00fd])));
         assert!(finished(&all[..all.len() - 4], false).is_ok(), "whole instructions");

@@ -6,10 +6,10 @@ use crate::source;
 /// The scripts.
 const STORIES: [&str; 3] = ["fine_tune", "volumes", "language_model"];
 
-/// Builds the program and runs all stories, or the one that is named, with the arguments given.
+/// Builds the program and runs all stories, or the named one, with the given arguments.
 ///
 /// # Errors
-/// Where the build fails, or a script, which says what it needs or what does not hold.
+/// If the build or a script fails; the script says what it needs or which claim does not hold.
 pub fn stories(arguments: &[String]) -> Result<(), String> {
     run(&mut cargo(&["build", "--release"]))?;
     let (chosen, rest) = match arguments.split_first() {

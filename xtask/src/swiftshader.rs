@@ -1,4 +1,4 @@
-//! `cargo xtask swiftshader`: the Vulkan tests once more, on a driver without 64-bit floats, 16-bit storage and sparse buffers.
+//! `cargo xtask swiftshader`: the Vulkan tests again, on a driver without 64-bit floats, 16-bit storage and sparse buffers.
 
 use std::process::Command;
 
@@ -8,13 +8,13 @@ use crate::test::has_nextest;
 
 /// All kernels, and whole networks.
 const ALL: &str = "package(forebay-vulkan) | binary_id(forebay::vulkan)";
-/// Of these, what `cargo xtask test` leaves out: what takes minutes there, where a shorter test remains or lavapipe runs the same.
+/// The tests that `cargo xtask test` leaves out: those that take minutes there, if a shorter test remains or lavapipe runs the same one.
 const LONG: &str = "test(/classifies_as_the_host::[^s]|(tiny_gpt|resnet20|unet3d)::(training|the_same_bits)|digits_cnn::training|steps_in_parts|^matrices_larger/)";
 
-/// Every Vulkan test on SwiftShader, half an hour on two cores.
+/// Runs every Vulkan test on SwiftShader: half an hour on two cores.
 ///
 /// # Errors
-/// There is no SwiftShader, or a test failed.
+/// If SwiftShader is missing or a test fails.
 pub fn swiftshader() -> Result<(), String> {
     if let Some(part) = parts::missing()?.iter().find(|part| part.name == "swiftshader") {
         return Err(format!("{}: {} (.ci/run installs it)", part.name, part.reason));
@@ -22,10 +22,10 @@ pub fn swiftshader() -> Result<(), String> {
     on_swiftshader(ALL)
 }
 
-/// The Vulkan tests that are short on SwiftShader.
+/// Runs the Vulkan tests that are short on SwiftShader.
 ///
 /// # Errors
-/// A test failed.
+/// If a test fails.
 pub fn sample() -> Result<(), String> {
     on_swiftshader(&format!("({ALL}) - {LONG}"))
 }
@@ -37,13 +37,13 @@ fn on_swiftshader(tests: &str) -> Result<(), String> {
         runner.args(how);
         runner
     } else {
-        // Cargo's own runner selects by crate alone, and builds what it selects by itself.
+        // Cargo's own runner selects only by crate, and builds what it selects.
         cargo(&["test", "--package", "forebay-vulkan", "--no-fail-fast", "--tests", "--", "--quiet"])
     };
-    // Older loaders know the second name.
+    // Older loaders know only the second name.
     let driver = parts::swiftshader_driver();
     runner.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver);
-    // Its layer is newer than those of distributions.
+    // Its validation layer is newer than those of Linux distributions.
     runner.env("VK_LAYER_PATH", parts::swiftshader());
     run(&mut runner)
 }

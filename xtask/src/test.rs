@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use crate::command::{cargo, run, run_and_keep, succeeds};
 use crate::{kernels, parts, python, swiftshader, tidy};
 
-/// Runs every check; the test runner's closing line is the last but for what was skipped.
+/// Runs every check; the test runner's summary is the last line except for those about skipped parts.
 ///
 /// # Errors
-/// The checks that failed: all of them run, so that one call shows everything.
+/// The checks that failed; all of them run, so one call shows every failure.
 pub fn test() -> Result<(), String> {
     let missing = parts::missing()?;
     let present = |name: &str| missing.iter().all(|part| part.name != name);
@@ -24,7 +24,7 @@ pub fn test() -> Result<(), String> {
         let clippy = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"];
         checks.run("clippy", || run(&mut cargo(&clippy)));
     }
-    // Cargo's own runner does the same, one crate after the other.
+    // Cargo's own runner does the same, one crate at a time.
     let (mut building, mut runner) = if has_nextest() {
         let status = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
         let mut runner = cargo(&["nextest", "run", "--workspace"]);
@@ -52,7 +52,7 @@ pub fn test() -> Result<(), String> {
     if present("python") {
         checks.run("Python", python::test);
     }
-    // What Vulkan's feature leaves out has to build, and to say so.
+    // The build without the Vulkan feature must succeed and report that Vulkan is missing.
     checks.run("without Vulkan", || {
         let without = ["--no-default-features", "--config", QUICK_DEVICE];
         run(cargo(&["check", "--quiet", "--package", "forebay-cli"]).args(without))?;
@@ -61,7 +61,7 @@ pub fn test() -> Result<(), String> {
     for (package, target) in
         [("forebay-queue", "--test=model"), ("forebay-runtime", "--test=model"), ("forebay-mpi", "--lib")]
     {
-        // Threads and locks are the model checker's there, so nothing else can be in the same build; nor do kernels run.
+        // The model checker replaces threads and locks in this build, so nothing else can share it; no kernels run, either.
         let model = ["--package", package, "--features", "shuttle", target, "--config", QUICK_DEVICE];
         checks.run(&format!("model checker of {package}"), || {
             if present("clippy") {
@@ -78,7 +78,7 @@ pub fn test() -> Result<(), String> {
         println!("SKIPPED {}: {}", part.name, part.reason);
     }
     if let [first, second, ..] = closing.as_slice() {
-        // Cargo's own runner closes once per crate; the sum is what a reader wants.
+        // Cargo's own runner prints a summary per crate; the reader wants the sum.
         println!("{}", sum_of(&closing).unwrap_or_else(|| format!("{first}\n{second}")));
     } else if let Some(line) = closing.first() {
         println!("{}", line.trim());
@@ -89,7 +89,7 @@ pub fn test() -> Result<(), String> {
     }
 }
 
-/// What ran: how long each check took, and what failed.
+/// The checks that ran: how long each took, and which failed.
 #[derive(Default)]
 struct Checks {
     took: Vec<(String, Duration)>,
@@ -104,12 +104,12 @@ impl Checks {
     }
 }
 
-/// Whether tests run by `cargo nextest`, all of them side by side.
+/// Returns whether `cargo nextest` runs the tests, all of them in parallel.
 pub fn has_nextest() -> bool {
     succeeds(&mut cargo(&["nextest", "--version"]))
 }
 
-/// Where no kernel runs, they need not be fast, and compile in a fraction of the time.
+/// Kernels that do not run need not be fast, and compile in a fraction of the time this way.
 const QUICK_DEVICE: &str = "profile.dev.package.forebay-device.opt-level=0";
 
 /// `Summary [12.3s] 90 tests run: 90 passed, 1 skipped` (nextest) or `test result: ok. 3 passed; 0 failed; ...`.
@@ -118,7 +118,7 @@ fn is_closing_line(line: &str) -> bool {
     line.starts_with("Summary [") || line.starts_with("test result:")
 }
 
-/// The sum of Cargo's closing lines.
+/// Returns the sum of Cargo's summary lines.
 fn sum_of(lines: &[String]) -> Option<String> {
     let mut sums = [0u64; 3];
     for line in lines {

@@ -1,18 +1,18 @@
-//! Everything about the source that no compiler checks: layers, file lengths, leftovers, paths of
-//! somebody's machine, links, recipes and results of documents, examples of the library's types.
+//! Checks of the source that no compiler does: layers, file lengths, leftovers, machine-specific paths, links, recipes and results of
+//! documents, examples of the library's types.
 
 use crate::source::{self, SourceFile};
 use crate::{examples, layers, links, operators, package, recipes, results};
 
-/// A file with more lines is to be cut into subjects.
+/// Files with more lines must be split by subject.
 const LINES_MAX: usize = 700;
-/// A file with more lines is mentioned.
+/// Files with more lines are reported without an error.
 const LINES_WISHED_MAX: usize = 500;
 
 /// Checks the source.
 ///
 /// # Errors
-/// What breaks the rules, one line each.
+/// The violations of the rules, one line each.
 pub fn tidy() -> Result<(), String> {
     let files = source::files()?;
     let mut violations = layers::violations(&files);
@@ -46,11 +46,11 @@ pub fn tidy() -> Result<(), String> {
     Err(format!("not tidy:\n  {}", violations.join("\n  ")))
 }
 
-/// Words that have no place in a finished file. They are put together here so that this file does not hold them.
+/// Returns the words that have no place in a finished file. They are assembled here so that this file does not contain them.
 fn leftovers(file: &SourceFile) -> Vec<String> {
     let code = [["to", "do!("], ["unimpl", "emented!("], ["db", "g!("], ["TO", "DO"], ["FIX", "ME"], ["XX", "X "]];
     let paths = [["/wo", "rk/"], ["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"]];
-    // Licences and data that others wrote are theirs.
+    // Licences and third-party data stay as they are.
     let ours = |extension: &&str| file.path.ends_with(*extension);
     let is_code = [".rs", ".py", ".sh", ".toml"].iter().any(ours);
     let is_text = is_code || [".md", ".yml", ".yaml", "run"].iter().any(ours);

@@ -1,16 +1,15 @@
-//! Commands: the narrow waist. The planner emits a list ahead of time, the eager runtime one at a time; the same checker
-//! checks both, the same devices run both.
+//! Commands: the narrow waist. The planner emits a list of them ahead of time, the eager runtime one at a time. The same checker checks
+//! both, and the same devices run both.
 //!
-//! What they mean:
-//! - A stream may run its commands concurrently and in any order, except: a command starts only after all commands before
-//!   the stream's latest [`Command::Barrier`] are complete, and after every event waited for earlier in that stream has
-//!   fired.
-//! - [`Command::Record`] fires when every command before it in its stream is complete. A [`Command::Wait`] names an event
-//!   and a generation, and stands after its record in the list.
+//! The rules:
+//! - A stream may run its commands concurrently and in any order, except that a command starts only after all commands before the stream's
+//!   latest [`Command::Barrier`] are complete and every event that the stream has waited for earlier has fired.
+//! - [`Command::Record`] fires when every command before it in its stream is complete. A [`Command::Wait`] names an event and a generation,
+//!   and comes after the matching record in the list.
 //! - Streams are otherwise unordered.
-//! - A [`Command::Launch`] runs where its operands are: in device memory on the device, in host blocks on the host. They are
-//!   all, the workspace included, in the one or all in the other.
-//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while no one uses the tiles.
+//! - A [`Command::Launch`] runs where its operands are: on the device if they are in device memory, on the host if they are in host blocks.
+//!   All operands, including the workspace, are on the same side.
+//! - [`Command::Map`] and [`Command::Unmap`] happen on the host's timeline, while nothing uses the tiles.
 
 use std::fmt;
 
@@ -39,18 +38,18 @@ impl fmt::Display for EventId {
     }
 }
 
-/// A tensor bound to bytes: `region` is at least `desc.total_size_bytes` long and starts at the tensor's base.
+/// A tensor bound to bytes: `region` is at least `desc.total_size_bytes` long and starts at the base of the tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binding {
     /// The bytes.
     pub region: Region,
-    /// How the tensor lies in them.
+    /// The layout of the tensor in these bytes.
     pub desc: TensorDesc,
 }
 
-/// One kernel with its bindings. It reads and writes nothing else. An output's whole region counts as written.
+/// One kernel with its bindings. It reads and writes nothing else. The whole region of an output counts as written.
 ///
-/// A read and a write may name the same region where the kernel allows updating in place ([`Kernel::in_place`]).
+/// A read and a write may name the same region if the kernel can update it in place ([`Kernel::in_place`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     /// What to run.
@@ -59,9 +58,9 @@ pub struct Launch {
     pub reads: Vec<Binding>,
     /// Outputs in the kernel's order.
     pub writes: Vec<Binding>,
-    /// Temporary bytes, at an offset that is a multiple of 256. Written, never read before.
+    /// Temporary bytes, at an offset that is a multiple of 256. They are written before they are read.
     pub workspace: Option<Region>,
-    /// Which launch of its program this is; names and nodes are found through it.
+    /// The launch of the program that this is; names and nodes are looked up with it.
     pub label: u32,
 }
 
@@ -75,7 +74,7 @@ impl Launch {
         binding.map(|binding| &binding.desc)
     }
 
-    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    /// The read operand that holds indices and the number of entries that they select from; `None` for kernels without indices.
     pub fn index_limit(&self) -> Option<(usize, u64)> {
         self.kernel.index_limit(|operand| self.desc(operand))
     }
@@ -91,7 +90,7 @@ pub enum Command {
         /// The kernel and its bindings.
         launch: Box<Launch>,
     },
-    /// Copies bytes between memories of any spaces. Both regions have the same length and do not overlap.
+    /// Copies bytes between memories of any spaces. The two regions have the same length and do not overlap.
     Copy {
         /// The stream.
         stream: StreamId,
@@ -111,16 +110,16 @@ pub enum Command {
     },
     /// Maps whole tiles of a heap into a reservation.
     Map {
-        /// Tiles of the reservation.
+        /// The tiles of the reservation.
         region: Region,
         /// The heap.
         heap: HeapId,
-        /// First byte in the heap.
+        /// The first byte in the heap.
         heap_offset_bytes: u64,
     },
     /// Removes the mapping of whole tiles of a reservation.
     Unmap {
-        /// Tiles of the reservation.
+        /// The tiles of the reservation.
         region: Region,
     },
     /// Later commands of the stream start after all earlier ones are complete.
@@ -134,7 +133,7 @@ pub enum Command {
         stream: StreamId,
         /// The event.
         event: EventId,
-        /// Counts the event's records, from 1 in each list of commands; grows with every record.
+        /// Counts the records of the event, from 1 in each list of commands; it grows with every record.
         generation: u64,
     },
     /// Later commands of the stream start after `generation` of the event has fired.
@@ -143,13 +142,13 @@ pub enum Command {
         stream: StreamId,
         /// The event.
         event: EventId,
-        /// Which record is waited for.
+        /// The record to wait for.
         generation: u64,
     },
 }
 
 impl Command {
-    /// The stream in which the command stands; none for mapping, which happens on the host.
+    /// The stream that the command belongs to; `None` for mapping, which happens on the host.
     pub fn stream(&self) -> Option<StreamId> {
         match self {
             Command::Launch { stream, .. }
@@ -162,7 +161,7 @@ impl Command {
         }
     }
 
-    /// Regions that the command reads.
+    /// The regions that the command reads.
     pub fn reads(&self) -> Vec<Region> {
         match self {
             Command::Launch { launch, .. } => launch.reads.iter().map(|binding| binding.region).collect(),
@@ -171,7 +170,7 @@ impl Command {
         }
     }
 
-    /// Regions that the command writes, workspace included.
+    /// The regions that the command writes, including the workspace.
     pub fn writes(&self) -> Vec<Region> {
         match self {
             Command::Launch { launch, .. } => {
@@ -183,13 +182,13 @@ impl Command {
         }
     }
 
-    /// Whether the command touches bytes (and is not only about order or mapping).
+    /// Whether the command touches bytes, rather than only ordering or mapping.
     pub fn is_work(&self) -> bool {
         matches!(self, Command::Launch { .. } | Command::Copy { .. } | Command::Fill { .. })
     }
 }
 
-/// Memory is named here so that plans and traces can list what they use.
+/// Names the memories, so that plans and traces can list what they use.
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -219,7 +218,7 @@ impl fmt::Display for Command {
     }
 }
 
-/// The memories that a list of commands names, in ascending order, each once.
+/// The memories that a list of commands names, each once, in ascending order.
 pub fn memories(commands: &[Command]) -> Vec<MemoryId> {
     let mut ids: Vec<MemoryId> = commands
         .iter()

@@ -1,10 +1,10 @@
 //! Element types of tensors.
 //!
-//! **Narrow types** are those that nothing computes with: floating types of at most 8 bits, and integers of fewer than 8 bits. They are
-//! stored, moved, and converted from and to other types. Outside of ONNX files each of their elements has a byte of its own, in host
-//! tensors and on devices alike, so that elements have addresses, and whatever moves bytes moves them: integers as `int8` or `uint8`
-//! of the same value, floating types as their code, with zeros above it. ONNX files pack several elements of fewer than 8 bits into a
-//! byte; [`crate::narrow`] packs, unpacks and converts.
+//! **Narrow types** are types in which nothing is computed: floating-point types of at most 8 bits, and integers of fewer than 8 bits. They
+//! are stored, moved, and converted from and to other types. Outside ONNX files, in host tensors and on devices alike, each of their
+//! elements occupies one byte, so that every element has an address and generic byte copies can move it. Integers are stored as an `int8`
+//! or `uint8` of the same value, floating-point types as their code, with zeros above it. ONNX files pack several elements of fewer than 8
+//! bits into a byte; [`crate::narrow`] packs, unpacks and converts them.
 
 use std::fmt;
 
@@ -46,17 +46,17 @@ pub enum DataType {
     UInt8,
     /// Boolean: one byte, 0 or 1.
     Bool,
-    /// 4 bits of exponent, 3 of fraction; NaN, no infinities.
+    /// 4 exponent bits, 3 fraction bits; NaN, no infinities.
     Float8E4M3FN,
-    /// The same with one NaN in the place of -0, and exponents that are one less.
+    /// Like [`DataType::Float8E4M3FN`], with a single NaN in place of -0, and exponents that are one less.
     Float8E4M3FNUZ,
-    /// 5 bits of exponent, 2 of fraction; NaN and infinities as in IEEE 754.
+    /// 5 exponent bits, 2 fraction bits; NaN and infinities as in IEEE 754.
     Float8E5M2,
-    /// The same with one NaN in the place of -0, no infinities, and exponents that are one less.
+    /// Like [`DataType::Float8E5M2`], with a single NaN in place of -0, no infinities, and exponents that are one less.
     Float8E5M2FNUZ,
-    /// 8 bits of exponent alone: powers of two, and NaN. Neither sign nor zero.
+    /// 8 exponent bits only: powers of two, and NaN. No sign and no zero.
     Float8E8M0,
-    /// 2 bits of exponent, 1 of fraction; neither NaN nor infinities.
+    /// 2 exponent bits, 1 fraction bit; no NaN and no infinities.
     Float4E2M1,
     /// Signed 4-bit integer.
     Int4,
@@ -68,7 +68,7 @@ pub enum DataType {
     UInt2,
 }
 
-/// What elements of a type are.
+/// The kind of numbers that the elements of a type are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberKind {
     /// Real numbers.
@@ -81,7 +81,7 @@ pub enum NumberKind {
     Boolean,
 }
 
-/// What is known of a type: stated once, in [`DataType::facts`].
+/// The properties of a type, stated once in [`DataType::facts`].
 struct Facts {
     name: &'static str,
     kind: NumberKind,
@@ -118,7 +118,7 @@ impl DataType {
         DataType::UInt2,
     ];
 
-    /// Every data type but the narrow ones, in declaration order.
+    /// Every data type except the narrow ones, in declaration order.
     pub const NOT_NARROW: [DataType; 13] = {
         let mut types = [DataType::Float64; 13];
         let mut i = 0;
@@ -129,7 +129,7 @@ impl DataType {
         types
     };
 
-    /// What is known of each type: the one place where it is stated.
+    /// The properties of each type: the one place where they are stated.
     const fn facts(self) -> Facts {
         use NumberKind::{Boolean, Real, Signed, Unsigned};
         let (name, kind, size_bytes, file_bits, onnx) = match self {
@@ -170,18 +170,18 @@ impl DataType {
         self.size_bytes() * 8
     }
 
-    /// Size of one element in bits, in ONNX files: below 8, several elements share a byte there.
+    /// Size of one element in bits in ONNX files, where several elements of fewer than 8 bits share a byte.
     pub const fn file_bits(self) -> u64 {
         self.facts().file_bits
     }
 
-    /// Whether elements are stored and converted, but not computed with: floating types of at most 8 bits, and integers of fewer.
+    /// Whether elements are stored and converted but not computed with: floating-point types of at most 8 bits, and integers of fewer.
     pub const fn is_narrow(self) -> bool {
         let facts = self.facts();
         facts.file_bits < 8 || facts.file_bits == 8 && matches!(facts.kind, NumberKind::Real)
     }
 
-    /// Whether it is a floating type of 16 bits: `float16` or `bfloat16`.
+    /// Whether it is a 16-bit floating-point type: `float16` or `bfloat16`.
     ///
     /// ```
     /// use forebay_base::DataType;
@@ -193,7 +193,7 @@ impl DataType {
         matches!(self, DataType::Float16 | DataType::BFloat16)
     }
 
-    /// The type that elements are computed with in: `float32` for the floating types of 16 bits, else the type itself.
+    /// The type in which computations on elements are done: `float32` for 16-bit floating-point types, otherwise the type itself.
     ///
     /// ```
     /// use forebay_base::DataType;
@@ -205,7 +205,7 @@ impl DataType {
         if self.is_sixteen_bit() { DataType::Float32 } else { self }
     }
 
-    /// What elements are.
+    /// The kind of numbers that the elements are.
     pub const fn kind(self) -> NumberKind {
         self.facts().kind
     }
@@ -220,12 +220,12 @@ impl DataType {
         matches!(self.kind(), NumberKind::Signed | NumberKind::Unsigned)
     }
 
-    /// Whether numbers of this type have gradients: floating types that are computed with.
+    /// Whether numbers of this type have gradients: floating-point types that are used in computation.
     pub const fn has_gradients(self) -> bool {
         self.is_float() && !self.is_narrow()
     }
 
-    /// The name used in messages, as NumPy, PyTorch and ml_dtypes spell it.
+    /// The name used in messages, spelled as in NumPy, PyTorch and ml_dtypes.
     pub const fn name(self) -> &'static str {
         self.facts().name
     }
@@ -235,7 +235,7 @@ impl DataType {
         self.facts().onnx
     }
 
-    /// The type with ONNX's number; none for types that Forebay does not have: strings and complex numbers.
+    /// The type with this ONNX number; `None` for types that Forebay does not support: strings and complex numbers.
     ///
     /// ```
     /// use forebay_base::DataType;

@@ -8,7 +8,7 @@ use crate::data_type::{DataType, NumberKind};
 use crate::narrow;
 use crate::tensor::{TensorDesc, TensorError};
 
-/// Element type and sizes of a value. A scalar has no sizes; a size may be 0 (such values never reach a device).
+/// Element type and sizes of a value. A scalar has no sizes; sizes may be 0 (such values never reach a device).
 ///
 /// ```
 /// use forebay_base::{DataType, TensorType};
@@ -33,13 +33,13 @@ impl TensorType {
     /// The packed descriptor of a tensor of this type on a device; a scalar becomes \[1].
     ///
     /// # Errors
-    /// A size of 0, too many dimensions, or more bytes than 64 bits count.
+    /// A size of 0, too many dimensions, or a size in bytes that does not fit into 64 bits.
     pub fn packed(&self) -> Result<TensorDesc, TensorError> {
         let sizes: &[u64] = if self.shape.is_empty() { &[1] } else { &self.shape };
         TensorDesc::packed(self.data_type, sizes)
     }
 
-    /// Bytes of the elements; none where 64 bits do not count them.
+    /// The size of the elements in bytes; `None` if it does not fit into 64 bits.
     pub fn checked_size_bytes(&self) -> Option<u64> {
         self.shape.iter().try_fold(self.data_type.size_bytes(), |product, &size| product.checked_mul(size))
     }
@@ -56,8 +56,8 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// A packed, row-major tensor in host memory. Cheap to clone: the bytes are shared. May be a scalar (no sizes) or empty (a size of
-/// 0), as in ONNX. It always holds as many bytes as type and shape ask for.
+/// A packed, row-major tensor in host memory. It is cheap to clone, because clones share the bytes. It may be a scalar (no sizes) or empty
+/// (a size of 0), as in ONNX. It always holds exactly as many bytes as its type and shape require.
 ///
 /// ```
 /// use forebay_base::{DataType, Tensor};
@@ -74,10 +74,10 @@ pub struct Tensor {
     bytes: Bytes,
 }
 
-/// Bytes of some owner, who keeps them as they are while they are shared.
+/// Bytes of some other owner, which must not change while they are shared.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// The bytes of a tensor: its own, or those of another owner.
+/// The bytes of a tensor: its own, or another owner's.
 #[derive(Clone)]
 enum Bytes {
     Own(Arc<Vec<u8>>),
@@ -113,20 +113,21 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// Number of bytes of a packed tensor; none where it does not fit 64 bits.
+/// Size of a packed tensor in bytes; `None` if it does not fit into 64 bits.
 pub fn packed_size_bytes(data_type: DataType, shape: &[u64]) -> Option<u64> {
     shape.iter().try_fold(data_type.size_bytes(), |product, &size| product.checked_mul(size))
 }
 
 impl Tensor {
-    /// A tensor of the given elements' bytes, little-endian; `None` where their number does not fit shape and type.
+    /// Makes a tensor from the little-endian bytes of its elements; `None` if their number does not match the shape and type.
     pub fn new(data_type: DataType, shape: &[u64], bytes: impl Into<Vec<u8>>) -> Option<Tensor> {
         let bytes = bytes.into();
         let expected = packed_size_bytes(data_type, shape)?;
         (expected == bytes.len() as u64).then(|| Tensor { data_type, shape: shape.to_vec(), bytes: bytes.into() })
     }
 
-    /// A tensor of elements that someone else owns, little-endian, without a copy; `None` where their number does not fit shape and type.
+    /// Makes a tensor over little-endian elements of another owner, without a copy; `None` if their number does not match the shape and
+    /// type.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -143,32 +144,32 @@ impl Tensor {
         (expected == tensor.bytes.len() as u64).then_some(tensor)
     }
 
-    /// A tensor of zeros; `None` where its bytes do not fit into memory addresses.
+    /// Makes a tensor of zeros; `None` if its size does not fit into the address space.
     pub fn zeros(data_type: DataType, shape: &[u64]) -> Option<Tensor> {
         let size_bytes = usize::try_from(packed_size_bytes(data_type, shape)?).ok()?;
         Tensor::new(data_type, shape, vec![0; size_bytes])
     }
 
-    /// A float32 tensor.
+    /// Makes a float32 tensor.
     ///
     /// # Panics
-    /// If the number of values does not fit the shape.
+    /// If the number of values does not match the shape.
     pub fn from_f32(shape: &[u64], values: &[f32]) -> Tensor {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Tensor::new(DataType::Float32, shape, bytes).expect("as many values as the shape holds")
     }
 
-    /// An int64 tensor.
+    /// Makes an int64 tensor.
     ///
     /// # Panics
-    /// If the number of values does not fit the shape.
+    /// If the number of values does not match the shape.
     pub fn from_i64(shape: &[u64], values: &[i64]) -> Tensor {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Tensor::new(DataType::Int64, shape, bytes).expect("as many values as the shape holds")
     }
 
-    /// Tensors of one type and shape one after the other along a new first axis; `None` where they differ or are none. One tensor
-    /// alone shares its bytes with what is made of it.
+    /// Stacks tensors of the same type and shape along a new first axis; `None` if they differ or there are none. The result for a single
+    /// tensor shares that tensor's bytes.
     pub fn stack(tensors: &[&Tensor]) -> Option<Tensor> {
         let first = tensors.first()?;
         if let [alone] = tensors {
@@ -201,7 +202,7 @@ impl Tensor {
         &self.bytes
     }
 
-    /// The same, shared: they stay as they are for as long as what is given is kept.
+    /// The bytes, shared: they do not change while the returned value is kept.
     pub fn shared_bytes(&self) -> SharedBytes {
         match &self.bytes {
             Bytes::Own(bytes) => bytes.clone(),
@@ -209,7 +210,7 @@ impl Tensor {
         }
     }
 
-    /// The same as bytes of the caller's: those of the tensor where no one shares them, else a copy.
+    /// Converts the tensor into its bytes, without a copy if the tensor owns them and nothing else shares them.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -222,10 +223,10 @@ impl Tensor {
         self.try_into_bytes().unwrap_or_else(|shared| shared.bytes.to_vec())
     }
 
-    /// The same where the bytes are the tensor's own, and no one shares them; else the tensor.
+    /// Like [`Tensor::into_bytes`], but only if the tensor owns its bytes and nothing else shares them.
     ///
     /// # Errors
-    /// The tensor, whose bytes are someone else's as well.
+    /// The tensor itself, if its bytes are shared or belong to another owner.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -254,13 +255,13 @@ impl Tensor {
         self.bytes.len() as u64 / self.data_type.size_bytes()
     }
 
-    /// The same elements under another shape; `None` where the number of elements differs.
+    /// The same elements in another shape; `None` if the number of elements differs.
     pub fn reshaped(self, shape: &[u64]) -> Option<Tensor> {
         let expected = packed_size_bytes(self.data_type, shape)?;
         (expected == self.bytes.len() as u64).then(|| Tensor { shape: shape.to_vec(), ..self })
     }
 
-    /// Rows along the first axis, in the order given (a row may repeat).
+    /// Rows along the first axis, in the given order (rows may repeat).
     ///
     /// # Panics
     /// If the tensor is a scalar or a row is out of range.
@@ -276,12 +277,12 @@ impl Tensor {
         Tensor { data_type: self.data_type, shape, bytes: bytes.into() }
     }
 
-    /// The elements as integers, where they are integers or booleans.
+    /// The elements as integers; `None` unless they are integers or booleans.
     pub fn to_i64(&self) -> Option<Vec<i64>> {
         Some(self.integers()?.collect())
     }
 
-    /// The same one after the other, without a copy of all of them.
+    /// Like [`Tensor::to_i64`], but as an iterator, without a copy of all elements.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -312,7 +313,7 @@ impl Tensor {
         Some(self.bytes.chunks_exact(self.data_type.size_bytes() as usize).map(read))
     }
 
-    /// The elements of a floating type as float64, which holds all of them exactly.
+    /// The elements of a floating-point type as float64, which represents all of them exactly.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         let size = self.data_type.size_bytes() as usize;
         if self.data_type.is_float() && self.data_type.is_narrow() {
@@ -328,8 +329,8 @@ impl Tensor {
         Some(self.bytes.chunks_exact(size).map(read).collect())
     }
 
-    /// The same elements in a type that other software knows: those of a narrow type become float32, int8 or uint8, which hold all of
-    /// them exactly; others stay.
+    /// Converts the elements to a type that other software supports: narrow types become float32, int8 or uint8, which represent all of
+    /// their elements exactly. Other types stay as they are.
     ///
     /// ```
     /// use forebay_base::{DataType, Tensor};
@@ -347,11 +348,12 @@ impl Tensor {
                 return Tensor::from_f32(&self.shape, &self.bytes.iter().map(number).collect::<Vec<f32>>());
             }
         };
-        // Integers are kept in a byte of their own already.
+        // Integers already occupy one byte each.
         Tensor { data_type, ..self }
     }
 
-    /// A function that gives an element by its index as float32, where elements are float32 or float64, so that no copy of all is needed.
+    /// Returns a function from an index to that element as float32, without a copy of all elements; `None` unless they are float32 or
+    /// float64.
     ///
     /// ```
     /// use forebay_base::Tensor;
@@ -366,7 +368,7 @@ impl Tensor {
         Some(move |index: usize| read(&self.bytes[index * size..][..size]))
     }
 
-    /// What reads an element as float32, where elements are float32 or float64.
+    /// Returns a function that reads an element as float32; `None` unless the elements are float32 or float64.
     fn real_reader(&self) -> Option<fn(&[u8]) -> f32> {
         match self.data_type {
             DataType::Float32 => Some(|bytes| f32::from_le_bytes(bytes.try_into().expect("exact chunk"))),
@@ -375,14 +377,14 @@ impl Tensor {
         }
     }
 
-    /// The elements as float32, where they are float32 or float64.
+    /// The elements as float32; `None` unless they are float32 or float64.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         let (read, size) = (self.real_reader()?, self.data_type.size_bytes() as usize);
         Some(self.bytes.chunks_exact(size).map(read).collect())
     }
 }
 
-/// A number of IEEE 754 binary16: a sign, 5 bits of exponent, 10 of fraction.
+/// Decodes an IEEE 754 binary16 number: a sign, 5 exponent bits, 10 fraction bits.
 fn float16(bits: u16) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     let size = match exponent {

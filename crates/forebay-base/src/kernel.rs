@@ -1,8 +1,8 @@
-//! The closed set of kernels: what lowering emits and devices run.
+//! The closed set of kernels: lowering emits them and devices run them.
 //!
-//! A kernel's shapes and data types come from the descriptors of its bindings; its variant holds only what they do not say.
-//! Unless stated, tensors are packed `float32`. Every result is a function of operands alone: never of addresses, budgets
-//! or the number of threads. `[...]` after a name gives its shape.
+//! The shapes and data types of a kernel come from the descriptors of its bindings; its variant holds only what they do not state. Unless
+//! noted otherwise, tensors are packed `float32`. Every result is a function of the operands alone: never of addresses, budgets or the
+//! number of threads. `[...]` after a name gives its shape.
 //!
 //! | kernel | reads | writes |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | `Cast` | x | y (another type) |
 //! | `Copy` | x (strides allowed) | y (strides allowed), same sizes and type |
 //! | `Slice` | x | y |
-//! | `SliceGradient` | dy | dx, 0 where nothing was taken |
+//! | `SliceGradient` | dy | dx, 0 for elements that were not taken |
 //! | `Pad` | x | y |
 //! | `Fill` | | y |
-//! | `Reduce` | x | y, reduced axes of size 1 or absent |
+//! | `Reduce` | x | y, with reduced axes of size 1 or removed |
 //! | `Softmax`, `LogSoftmax` | x | y |
 //! | `SoftmaxGradient`, `LogSoftmaxGradient` | dy, y | dx |
 //! | `SoftmaxCrossEntropy` | logits, labels (int64 or int32) | loss\[1] |
@@ -34,7 +34,7 @@
 //! | `Pool` | x[n, c, ..] | y[n, c, ..] |
 //! | `PoolGradient` | dy, and x for `Max` | dx |
 //! | `BatchNormalization` | x[n, c, ..], scale\[c], bias\[c], mean\[c], variance\[c] | y |
-//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased; each channel has those of its group) |
+//! | `BatchNormalizationTraining` | x, scale, bias | y, mean\[c], variance\[c] (of the batch, biased; the same for all channels of a group) |
 //! | `BatchNormalizationGradient` | dy, x, scale, bias, mean, variance (of the batch) | dx, dscale, dbias |
 //! | | the same, sums | dx |
 //! | `RunningStatistics` | running\[c], batch\[c] | running\[c] |
@@ -49,54 +49,55 @@
 //! | `Gather` | data, indices (int32, int64) | y |
 //! | `GatherGradient` | dy, indices | ddata |
 //! | `Scatter` | data\[n, ..], indices\[m] (int32, int64), updates\[m, ..] | y\[n, ..] |
-//! | `TopK` | x | indices along the axis (int64), of size k there |
+//! | `TopK` | x | indices along the axis (int64), with size k along it |
 //! | `Scan` | x, and factors for `Recurrence` | y |
-//! | `PoolIndices` | x[n, c, ..] | places in the channel (int64)\[n, c, ..] |
-//! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (a bool mask second, where two outputs are bound) |
-//! | `Random` | step\[2] (as above) | y, of numbers in 0..1 |
-//! | `Sgd` | parameter, gradient, velocity where there is momentum, hyperparameters\[3] (float32) | parameter, velocity likewise |
+//! | `PoolIndices` | x[n, c, ..] | positions in the channel (int64)\[n, c, ..] |
+//! | `Dropout` | x, step\[2] (int64: the step's number, the seed) | y (and a bool mask, if two outputs are bound) |
+//! | `Random` | step\[2] (as above) | y, numbers in 0..1 |
+//! | `Sgd` | parameter, gradient, velocity if there is momentum, hyperparameters\[3] (float32) | parameter, velocity if read |
 //! | `Adam` | parameter, gradient, first, second, step\[2] (as above, from 1), hyperparameters\[10] (float32) | parameter, first, second |
 //! | `Adam8Bit` | parameter\[n], gradient\[n], codes\[n] (uint8) and scales\[blocks] of first, codes and scales of second, step\[2] (as above), hyperparameters\[10] (float32); see [`quantization`] | parameter, codes and scales of first, codes and scales of second |
-//! | `Recurrent` | gates\[steps, n, directions, g h] without what the state adds, w\[directions, g h, h], bias\[directions, g h], lengths\[n] (int32), first h\[directions, n, h]; of an LSTM: first c, peepholes\[directions, 3 h] | y\[steps, directions, n, h], last h, last c of an LSTM |
-//! | `RecurrentGradient` | dy, dlast h, dlast c of an LSTM; what `Recurrent` reads; y | dgates, h before each step\[directions, steps, n, h], dfirst h; of an LSTM: dfirst c, dpeepholes\[directions, n, 3 h]; of a GRU: dgates as the state sees them (`resets_after`), or the reset h before each step |
+//! | `Recurrent` | gates\[steps, n, directions, g h] without the contribution of the state, w\[directions, g h, h], bias\[directions, g h], lengths\[n] (int32), first h\[directions, n, h]; of an LSTM: first c, peepholes\[directions, 3 h] | y\[steps, directions, n, h], last h, last c of an LSTM |
+//! | `RecurrentGradient` | dy, dlast h, dlast c of an LSTM; what `Recurrent` reads; y | dgates, h before each step\[directions, steps, n, h], dfirst h; of an LSTM: dfirst c, dpeepholes\[directions, n, 3 h]; of a GRU: dgates as seen by the state (`resets_after`), or the reset h before each step |
 //! | `Sums` | what the summing kernel reads | sums (float64, see [`Summing`]) |
-//! | `AddSums` | sums of some positions, sums of those behind them | sums of both |
+//! | `AddSums` | sums of some positions, sums of the positions after them | sums of both |
 //! | `Exchange` | x, order\[1] (see [`Exchange`]) | y, order\[1] |
-//! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | what the kernel writes per channel or once |
+//! | `FromSums` | sums, and for `BatchNormalizationGradient` the batch's variance\[c] | the kernel's results per channel or in total |
 //!
 //! # Operands of 16 bits
 //!
 //! Products and convolutions take operands that are all float16 or all bfloat16; their sums are float32, and each result is rounded once.
-//! Other kernels that compute in float32 may read or write some of their operands in 16 bits, each in a type of its own
-//! ([`KernelFacts::sixteen_bit`]): elementwise functions their numbers, batch normalisation x, dy, y and dx. Such a launch has the bits of
-//! conversions (`Cast`) around the launch in float32.
+//! Other kernels that compute in float32 can read or write some of their operands in 16 bits, each operand in its own type
+//! ([`KernelFacts::sixteen_bit`]): elementwise functions all numbers, batch normalisation x, dy, y and dx. Such a launch gives the same
+//! bits as a float32 launch with conversions (`Cast`) around it.
 //!
 //! # Reduction block boundaries
 //!
-//! A sum over positions (images and spatial places) is made of *reduction blocks*: a reduction block is a number of whole images, or
-//! as many rows of one image, as [`reduction_block`] (weights), [`reduction_block_of_channels`], [`reduction_block_of_losses`] or
-//! [`reduction_block_rows`] says. A row is what one index of the first spatial dimension holds. Within a block, terms are added in a
-//! fixed order; blocks are the leaves of a [sum tree](crate::sum_tree), those of an image a subtree. Where blocks lie does not depend
-//! on how much there is to sum, so a part that is a node of the tree makes the sum that the whole has there: parts whose sums are
-//! added as the tree says ([`Kernel::AddSums`]) add up to the bits of the whole.
+//! A sum over positions (images and spatial positions) is made of *reduction blocks*. A reduction block is either one or more whole images
+//! or one or more rows of one image, as determined by [`reduction_block`] (weights), [`reduction_block_of_channels`],
+//! [`reduction_block_of_losses`] or [`reduction_block_rows`]. A row is everything at one index of the first spatial dimension. Within a
+//! block, terms are added in a fixed order; blocks are the leaves of a [sum tree](crate::sum_tree), and the blocks of one image form a
+//! subtree. Block boundaries do not depend on how much is summed, so a part that is a node of the tree computes the sum that the whole has
+//! at that node: parts whose sums are added along the tree ([`Kernel::AddSums`]) give the same bits as the whole.
 //!
-//! The reduction blocks of a matrix product are [`PRODUCT_TERMS`] of its terms each, counted from the first on. A row is computed from its own
-//! terms alone, whichever rows are computed with it. [`PRODUCT_ROWS`] and [`PRODUCT_COLUMNS`] are what devices compute at once; parts of columns
-//! begin at multiples of these.
+//! Each reduction block of a matrix product has [`PRODUCT_TERMS`] of its terms, counted from the first. A row is computed from its own
+//! terms alone, whichever rows are computed with it. Devices compute [`PRODUCT_ROWS`] rows and [`PRODUCT_COLUMNS`] columns at once; parts
+//! of columns begin at multiples of the latter.
 //!
 //! # 16-bit products
 //!
-//! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16`
-//! or all `bfloat16`. Everything is computed in `float32`, of the widened operands: products, sums (with the same reduction
-//! blocks), factors, summand or bias, activation. What is written is rounded once, to nearest even. Parts of a sum would be rounded
-//! before they are added, and not add up to the bits of the whole: terms of products and positions of weight gradients of 16 bits
-//! are never cut.
+//! `MatMul`, `Convolution`, `ConvolutionDataGradient` and `ConvolutionWeightGradient` also take operands that are all `float16` or all
+//! `bfloat16`. Everything is computed in `float32` from the widened operands: products, sums (with the same reduction blocks), factors,
+//! summand or bias, activation. Each result is rounded once, to nearest even. Parts of a sum would be rounded before they are added and
+//! would not give the same bits as the whole, so 16-bit products are never cut along their terms, nor 16-bit weight gradients along
+//! positions.
 //!
 //! # Integer products
 //!
-//! `IntegerProduct` and `IntegerConvolution` multiply integers of 8 bits less their zero points, which have the types of what they belong
-//! to. Sums are exact in 32 bits, and wrap around. Padding is the zero point. A result of 8 bits is the sum and the bias as float32,
-//! times the scale, rounded to the nearest integer (even in the middle), plus y's zero point, saturated.
+//! `IntegerProduct` and `IntegerConvolution` multiply 8-bit integers after subtracting their zero points, which have the same types as the
+//! operands that they belong to. Sums are computed exactly in 32 bits and wrap around on overflow. Padding is the zero point. An 8-bit
+//! result is the sum plus the bias as float32, times the scale, rounded to the nearest integer (ties to even), plus the zero point of y,
+//! saturated.
 
 mod attention;
 mod exchange;
@@ -148,10 +149,10 @@ pub enum ReduceOp {
     SumSquare,
 }
 
-/// What becomes of an element that a scatter gives updates to, which come in their order.
+/// How a scatter combines an element with its updates, which are applied in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScatterOp {
-    /// The last update takes its place.
+    /// The last update replaces it.
     Replace,
     /// Updates are added to it.
     Add,
@@ -163,7 +164,7 @@ pub enum ScatterOp {
     Maximum,
 }
 
-/// How a scan goes on from one element to the next.
+/// How a scan continues from one element to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanOp {
     /// Sums, from 0.
@@ -202,7 +203,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether an element may be seen from several places of the window, so that neighbours share elements.
+    /// Whether windows can overlap, so that neighbouring windows share elements.
     ///
     /// ```
     /// use forebay_base::kernel::Window;
@@ -223,7 +224,7 @@ impl Window {
     }
 }
 
-/// A convolution; all three directions use the same description (that of the forward one).
+/// A convolution; the forward pass and both gradients use the same description (that of the forward pass).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convolution {
     /// The sliding window.
@@ -232,26 +233,27 @@ pub struct Convolution {
     pub groups: u64,
 }
 
-/// What is applied to a result before it is written (set by fusion).
+/// The function applied to a result before it is written (set by fusion).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     /// Nothing.
     None,
     /// max(x, 0).
     Relu,
-    /// min(max(x, low), high), as [`UnaryOp::Clip`]. Products, convolutions and `Binary` of float32 have it.
+    /// min(max(x, low), high), like [`UnaryOp::Clip`]. Supported by products, convolutions and `Binary` on float32.
     Clip {
         /// Lower limit.
         low: f32,
         /// Upper limit.
         high: f32,
     },
-    /// Another function of one variable. Products and convolutions of float32 have it, and what adds the parts of a product.
+    /// Another function of one variable. Supported by products and convolutions on float32, and by the kernel that adds the parts of a
+    /// product.
     Function(UnaryOp),
 }
 
 impl Activation {
-    /// What applies this function to a result.
+    /// The activation that applies this function.
     pub fn of(op: UnaryOp) -> Activation {
         match op {
             UnaryOp::Relu => Activation::Relu,
@@ -260,7 +262,7 @@ impl Activation {
         }
     }
 
-    /// The function that it applies where limits alone do not say what it does.
+    /// The function that is applied, if limits alone do not describe it.
     pub fn function(self) -> Option<UnaryOp> {
         match self {
             Activation::Function(op) => Some(op),
@@ -268,7 +270,7 @@ impl Activation {
         }
     }
 
-    /// The limits that it applies, lower and upper. NaN stays NaN.
+    /// The lower and the upper limit that are applied. NaN stays NaN.
     pub fn limits(self) -> [f32; 2] {
         match self {
             Activation::None | Activation::Function(_) => [f32::NEG_INFINITY, f32::INFINITY],
@@ -277,10 +279,10 @@ impl Activation {
         }
     }
 
-    /// Whether it is a ReLU, for kernels that apply one or nothing.
+    /// Whether it is a ReLU, for kernels that support only a ReLU or nothing.
     ///
     /// # Errors
-    /// Where it is something else.
+    /// If it is anything else.
     pub fn is_relu(self) -> Result<bool, String> {
         match self {
             Activation::None => Ok(false),
@@ -303,14 +305,14 @@ pub enum PadMode {
     Edge,
 }
 
-/// Which part of a matrix product a launch computes. Where there are no batches, rows of operands may lie apart (strides),
-/// so that columns of a larger matrix are an operand, too.
+/// The part of a matrix product that a launch computes. Without batches, the rows of operands may be strided, so that columns of a larger
+/// matrix can be an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductPart {
     /// All of it: y = activation(alpha a b + beta c).
     Whole,
-    /// The columns from `first` on, as many as b has. The others stay as they are in y, which is read in its place, unless
-    /// `first` is 0: then nothing is said of them.
+    /// As many columns as b has, starting at `first`. The others keep their values in y, which is read as well, unless `first` is 0; then
+    /// the others are unspecified.
     Columns {
         /// The first column.
         first: u64,
@@ -318,7 +320,7 @@ pub enum ProductPart {
 }
 
 impl ProductPart {
-    /// Whether y is read (third) as well as written.
+    /// Whether y is read (as the third operand) as well as written.
     pub fn reads_result(self) -> bool {
         match self {
             ProductPart::Whole => false,
@@ -329,12 +331,12 @@ impl ProductPart {
 
 /// Rows of a product that devices compute at once.
 pub const PRODUCT_ROWS: u64 = 128;
-/// Columns of a product in parts begin at multiples of this.
+/// The columns of a product that is computed in parts begin at multiples of this.
 pub const PRODUCT_COLUMNS: u64 = 256;
-/// Terms of a reduction block of a product, but for the last one, which may have fewer.
+/// Terms in a reduction block of a product; the last block may have fewer.
 pub const PRODUCT_TERMS: u64 = 256;
 
-/// One kernel of the closed set; the module's table says what each reads and writes.
+/// One kernel of the closed set; the table in the module documentation lists what each reads and writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kernel {
     /// y = op(x).
@@ -350,29 +352,29 @@ pub enum Kernel {
     },
     /// y = condition ? a : b.
     Select,
-    /// Conversion between data types, as C and NumPy convert; to bool by comparison with 0; to narrow types as [`crate::narrow::encode`].
+    /// Conversion between data types, as in C and NumPy; to bool by comparison with 0; to narrow types like [`crate::narrow::encode`].
     Cast(Narrowing),
-    /// Moves elements between two strided layouts (any data type).
+    /// Copies elements between two strided layouts (any data type).
     Copy,
     /// y\[i] = x\[starts + i steps] per dimension (any data type).
     Slice {
         /// First index per dimension.
         starts: Vec<u64>,
-        /// Step per dimension, may be negative.
+        /// Step per dimension; may be negative.
         steps: Vec<i64>,
     },
     /// The transpose of `Slice`.
     SliceGradient {
         /// First index per dimension.
         starts: Vec<u64>,
-        /// Step per dimension, may be negative.
+        /// Step per dimension; may be negative.
         steps: Vec<i64>,
     },
-    /// Adds elements around x; the sizes after follow from the descriptors.
+    /// Adds elements around x; the numbers of elements after it follow from the descriptors.
     Pad {
         /// Elements before, per dimension.
         begins: Vec<u64>,
-        /// What is added.
+        /// The values of the elements.
         mode: PadMode,
     },
     /// Every element is `value` (converted to y's type).
@@ -382,7 +384,7 @@ pub enum Kernel {
     },
     /// Combines the elements along axes.
     Reduce {
-        /// The combination.
+        /// How they are combined.
         op: ReduceOp,
         /// Axes of x, ascending.
         axes: Vec<usize>,
@@ -407,24 +409,24 @@ pub enum Kernel {
         /// The axis.
         axis: usize,
     },
-    /// Mean over all label positions that are not ignored of -log softmax(logits)\[label]. A label outside 0..classes
-    /// gives NaN (callers check labels first). All ignored gives NaN, as PyTorch.
+    /// Mean of -log softmax(logits)\[label] over all label positions that are not ignored. A label outside 0..classes gives NaN (callers
+    /// check labels first). If all labels are ignored, the result is NaN, as in PyTorch.
     SoftmaxCrossEntropy {
         /// The class axis of logits.
         axis: usize,
-        /// Label value that does not count.
+        /// The label value that is ignored.
         ignore_index: Option<i64>,
     },
-    /// Gradient of `SoftmaxCrossEntropy` by the logits.
+    /// Gradient of `SoftmaxCrossEntropy` with respect to the logits.
     SoftmaxCrossEntropyGradient {
         /// The class axis of logits.
         axis: usize,
-        /// Label value that does not count.
+        /// The label value that is ignored.
         ignore_index: Option<i64>,
     },
     /// Mean of (prediction - target)^2.
     MeanSquaredError,
-    /// Gradient of `MeanSquaredError` by the prediction.
+    /// Gradient of `MeanSquaredError` with respect to the prediction.
     MeanSquaredErrorGradient,
     /// y = activation(alpha a b + beta c). Batch dimensions broadcast.
     MatMul {
@@ -438,49 +440,49 @@ pub enum Kernel {
         beta: f32,
         /// Applied to the result.
         activation: Activation,
-        /// What of it is computed.
+        /// The part of the product that is computed.
         part: ProductPart,
     },
-    /// Cross-correlation, as every framework's "convolution".
+    /// Cross-correlation, which every framework calls "convolution".
     Convolution {
         /// The description.
         convolution: Convolution,
         /// Applied to the result.
         activation: Activation,
     },
-    /// The transposed convolution: gradient by x, and forward pass of ConvTranspose (then with an optional bias).
+    /// Transposed convolution: the gradient with respect to x, and the forward pass of ConvTranspose (then with an optional bias).
     ConvolutionDataGradient {
         /// The description (of the forward convolution from dx to dy).
         convolution: Convolution,
         /// Applied to the result.
         activation: Activation,
     },
-    /// Gradient by w: sums over images and output positions.
+    /// Gradient with respect to w: sums over images and output positions.
     ConvolutionWeightGradient {
         /// The description.
         convolution: Convolution,
     },
-    /// The product of two matrices of 8-bit integers, each less its zero points ([integer products](self#integer-products)). Batch
+    /// The product of two matrices of 8-bit integers, after subtracting zero points ([integer products](self#integer-products)). Batch
     /// dimensions broadcast.
     IntegerProduct {
         /// b is given as [.., n, k].
         transpose_b: bool,
     },
-    /// The cross-correlation of 8-bit integers, each less its zero point ([integer products](self#integer-products)).
+    /// The cross-correlation of 8-bit integers, after subtracting zero points ([integer products](self#integer-products)).
     IntegerConvolution {
         /// The description.
         convolution: Convolution,
     },
     /// Pooling over windows.
     Pool {
-        /// The combination.
+        /// How a window is combined.
         op: PoolOp,
         /// The sliding window.
         window: Window,
     },
     /// Gradient of `Pool`.
     PoolGradient {
-        /// The combination.
+        /// How a window is combined.
         op: PoolOp,
         /// The sliding window.
         window: Window,
@@ -492,24 +494,24 @@ pub enum Kernel {
         /// Applied to the result.
         activation: Activation,
     },
-    /// The same with the batch's own statistics, which it also writes.
+    /// Like [`Kernel::BatchNormalization`], with the statistics of the batch, which it also writes.
     BatchNormalizationTraining {
         /// Added to the variance.
         epsilon: f32,
         /// Applied to the result.
         activation: Activation,
-        /// Neighbouring channels that share one mean and variance, a divisor of their number: 1 in batch normalization, more in
-        /// group normalization of one image.
+        /// The number of neighbouring channels that share one mean and variance, a divisor of the number of channels: 1 in batch
+        /// normalization, more in group normalization of one image.
         group_size: u64,
     },
-    /// Gradient of `BatchNormalizationTraining`. With an activation, dy is the gradient by the activated output, and the
-    /// activation's mask is computed again from x with the forward pass's own arithmetic.
+    /// Gradient of `BatchNormalizationTraining`. With an activation, dy is the gradient with respect to the activated output, and the
+    /// activation mask is recomputed from x with the arithmetic of the forward pass.
     BatchNormalizationGradient {
         /// Added to the variance.
         epsilon: f32,
-        /// What the forward kernel applied.
+        /// The activation that the forward kernel applied.
         activation: Activation,
-        /// Neighbouring channels that shared one mean and variance.
+        /// The number of neighbouring channels that shared one mean and variance.
         group_size: u64,
     },
     /// running = momentum running + (1 - momentum) correction batch.
@@ -519,7 +521,7 @@ pub enum Kernel {
         /// Factor of the batch statistic (n / (n - 1) makes a biased variance unbiased).
         correction: f32,
     },
-    /// Normalisation over the axes from `axis` on.
+    /// Normalisation over all axes from `axis` on.
     LayerNormalization {
         /// First normalised axis of x.
         axis: usize,
@@ -531,16 +533,16 @@ pub enum Kernel {
         /// First normalised axis of x.
         axis: usize,
     },
-    /// y = softmax(scores of q and k) v for every head, without the matrix of scores in memory, and the logarithm of the sum of the
-    /// exponentials of each row's scores.
+    /// y = softmax(scores of q and k) v for every head, without materialising the matrix of scores. Also writes the logarithm of the sum of
+    /// the exponentials of each row's scores.
     Attention(AttentionOptions),
-    /// Gradient of `Attention` by q, k and v.
+    /// Gradient of `Attention` with respect to q, k and v.
     AttentionGradient(AttentionOptions),
-    /// The gradient by q alone, of the same bits: for parts of it.
+    /// The gradient with respect to q alone, with the same bits; used to compute it in parts.
     AttentionQueryGradient(AttentionOptions),
-    /// The gradients by k and v alone, of the same bits: for parts of them.
+    /// The gradients with respect to k and v alone, with the same bits; used to compute them in parts.
     AttentionKeyGradient(AttentionOptions),
-    /// y = x / (bias + alpha / size sum of x^2 over `size` channels around)^beta.
+    /// y = x / (bias + alpha / size sum of x^2 over the `size` surrounding channels)^beta.
     LocalResponseNormalization {
         /// Number of channels summed.
         size: u64,
@@ -562,48 +564,49 @@ pub enum Kernel {
         /// Summand.
         bias: f32,
     },
-    /// y = slices of data along an axis (any data type). Negative indices count from the end; an index out of range
-    /// gives zeros, and the device says so when it is asked.
+    /// y = slices of data along an axis (any data type). Negative indices count from the end. An index out of range gives zeros, and the
+    /// device reports it when asked.
     Gather {
         /// The axis of data.
         axis: usize,
     },
-    /// ddata = sum of dy's slices by index, in row-major order of the indices. Slices whose index is out of range are left
-    /// out, and the device says so when it is asked.
+    /// ddata = sum of the slices of dy by index, in row-major order of the indices. Slices whose index is out of range are skipped, and the
+    /// device reports them when asked.
     GatherGradient {
         /// The axis of data.
         axis: usize,
     },
-    /// y = data, with updates at the rows that the indices name, in the order of the indices. Negative indices count from the end;
-    /// updates whose index is out of range are left out, and the device says so when it is asked.
+    /// y = data, with updates applied at the rows given by the indices, in the order of the indices. Negative indices count from the end.
+    /// Updates whose index is out of range are skipped, and the device reports them when asked.
     Scatter {
-        /// What becomes of a row that has updates.
+        /// How a row is combined with its updates.
         op: ScatterOp,
     },
-    /// Where along an axis the first k elements in an order are, of each row; of equal ones that with the lower index comes first.
-    /// Zeros of both signs are equal, and so is NaN to NaN.
+    /// The positions, along an axis and for each row, of the first k elements in sorted order. Among equal elements, the one with the lower
+    /// index comes first. Zeros of both signs are equal, and so are NaNs.
     TopK {
         /// The axis.
         axis: usize,
-        /// From the largest on (else from the smallest).
+        /// Whether the order is from the largest down (otherwise from the smallest up).
         largest: bool,
-        /// Whether NaN comes before all numbers (else behind them).
+        /// Whether NaN comes before all numbers (otherwise after them).
         nan_first: bool,
-        /// Whether of equal elements that with the higher index comes first.
+        /// Whether, among equal elements, the one with the higher index comes first instead.
         last: bool,
     },
-    /// Sums or the like of all elements up to each along an axis, one after the other.
+    /// Cumulative sums, products or recurrences along an axis, one element after another.
     Scan {
         /// The axis.
         axis: usize,
-        /// How it goes on.
+        /// How it continues from one element to the next.
         op: ScanOp,
-        /// Whether an element itself is left out.
+        /// Whether the element itself is excluded.
         exclusive: bool,
-        /// Whether it goes from the last element to the first.
+        /// Whether it runs from the last element to the first.
         reverse: bool,
     },
-    /// Where in its channel the largest element of each window lies, in row-major order: the first of several, NaN before everything.
+    /// The position, in row-major order within its channel, of the largest element of each window; the first if there are several. NaN
+    /// counts as larger than everything.
     PoolIndices {
         /// The sliding window.
         window: Window,
@@ -615,71 +618,71 @@ pub enum Kernel {
         ratio: f32,
         /// Number of the node.
         node: u64,
-        /// Number of x's first element: parts of a tensor go on counting.
+        /// Index of the first element of x within the whole tensor, so that parts continue the count.
         first: u64,
     },
-    /// Numbers in 0..1, equally likely multiples of 2^-24: each is a function of (seed, step, node, element).
+    /// Numbers in 0..1, uniformly distributed over multiples of 2^-24: each is a function of (seed, step, node, element).
     Random {
         /// Number of the node.
         node: u64,
-        /// Number of y's first element: parts of a tensor go on counting.
+        /// Index of the first element of y within the whole tensor, so that parts continue the count.
         first: u64,
     },
-    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v); without a
-    /// velocity, v = g. In place. The numbers are [`SgdHyperparameters`].
+    /// g = gradient + weight_decay p; v = momentum v + g; p -= learning_rate (nesterov ? g + momentum v : v). Without a velocity, v = g. In
+    /// place. The hyperparameters are [`SgdHyperparameters`].
     Sgd {
         /// Nesterov's variant.
         nesterov: bool,
-        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        /// Whether the parameter decays; otherwise its `weight_decay` is 0.
         decays: bool,
     },
-    /// Bias-corrected Adam, epsilon outside the square root; `decoupled` is AdamW. In place. The numbers are
+    /// Bias-corrected Adam with epsilon outside the square root; `decoupled` makes it AdamW. In place. The hyperparameters are
     /// [`AdamHyperparameters`].
     Adam {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
-        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        /// Whether the parameter decays; otherwise its `weight_decay` is 0.
         decays: bool,
     },
-    /// The same with moments of 8 bits (Dettmers et al. 2021): codes of [`quantization`], each block of elements with a scale. The
-    /// parameter follows moments as they are before they become codes. In place.
+    /// Like [`Kernel::Adam`], with 8-bit moments (Dettmers et al. 2021) stored as codes of [`quantization`], with one scale per block of
+    /// elements. The parameter is updated with the moments before they are quantised. In place.
     Adam8Bit {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
-        /// Whether the parameter decays; else `weight_decay` is 0 for it.
+        /// Whether the parameter decays; otherwise its `weight_decay` is 0.
         decays: bool,
     },
-    /// A recurrent network over whole sequences. Sequence `i` has lengths\[i] elements; what y has behind them is 0.
+    /// A recurrent network over whole sequences. Sequence `i` has lengths\[i] elements; y is 0 after them.
     Recurrent(Recurrence),
-    /// Gradient of `Recurrent`. It computes gates again, from y.
+    /// Gradient of `Recurrent`. It recomputes the gates from y.
     RecurrentGradient(Recurrence),
     /// The sums of a kernel over some of its positions.
     Sums {
         /// Which sums.
         of: Summing,
     },
-    /// Sums of some positions and of those behind them, as one.
+    /// Adds the sums of some positions and the sums of the positions after them.
     AddSums {
         /// Which sums.
         of: Summing,
     },
-    /// What becomes of a kernel's sums once they are complete.
+    /// Computes a kernel's results from its complete sums.
     FromSums {
         /// Which sums.
         of: Summing,
     },
-    /// Bytes go from process to process. The second operand, of any contents, is read and written by all exchanges of a step, which
+    /// Sends bytes from process to process. All exchanges of a step read and write the second operand, whose contents do not matter, which
     /// keeps them in order.
     Exchange(Exchange),
 }
 
 impl Kernel {
-    /// A conversion as ONNX's `Cast` without attributes.
+    /// A conversion like ONNX's `Cast` without attributes.
     pub fn cast() -> Kernel {
         Kernel::Cast(Narrowing::default())
     }
 
-    /// y = a b, with factors given as they are or transposed.
+    /// y = a b, with each factor given as it is or transposed.
     pub const fn product(transpose_a: bool, transpose_b: bool) -> Kernel {
         let (activation, part) = (Activation::None, ProductPart::Whole);
         Kernel::MatMul { transpose_a, transpose_b, alpha: 1.0, beta: 0.0, activation, part }

@@ -1,17 +1,17 @@
-//! The words of Forebay: what every other crate speaks, and nothing that acts.
+//! The shared vocabulary of Forebay: the types that every other crate uses, and no behaviour.
 //!
-//! Floor 0 of the house. No logic beyond arithmetic, no dependency but `libm`.
+//! The lowest layer of the workspace. No logic beyond arithmetic, no dependency except `libm`.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`data_type`] | element types |
-//! | [`narrow`] | those of at most 8 bits: their numbers, and how files pack them |
-//! | [`tensor`] | [`TensorDesc`]: how a tensor lies in a buffer |
+//! | [`narrow`] | narrow types: their numbers, and how files pack them |
+//! | [`tensor`] | [`TensorDesc`]: the layout of a tensor in a buffer |
 //! | [`host_tensor`] | [`Tensor`]: a tensor in host memory |
 //! | [`sum_tree`] | the one order in which reduction blocks are added |
 //! | [`region`] | memories, byte ranges, regions |
 //! | [`random`] | random numbers that are the same on every machine |
-//! | [`limits`] | what a device can do |
+//! | [`limits`] | the capabilities of a device |
 //! | [`kernel`] | the closed set of kernels, and what each reads and writes |
 //! | [`command`] | the closed set of commands: the narrow waist between planning and doing |
 

@@ -1,22 +1,22 @@
-//! Narrow types ([`DataType::is_narrow`]): their numbers, and how ONNX files pack them.
+//! Narrow types ([`DataType::is_narrow`]): their numbers, and the way ONNX files pack them.
 //!
-//! Source: ONNX's `Cast` and its documents on float8, float4, int4 and int2; OCP's MX specification for `Float8E8M0`.
+//! Source: ONNX's `Cast` and its documentation of float8, float4, int4 and int2; OCP's MX specification for `Float8E8M0`.
 
 use crate::data_type::{DataType, NumberKind};
 
-/// How a number becomes a power of two (`Float8E8M0`): ONNX's `round_mode`.
+/// How a number is rounded to a power of two (`Float8E8M0`): ONNX's `round_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PowerRounding {
-    /// The power that is not below it.
+    /// To the smallest power that is not below it.
     #[default]
     Up,
-    /// The power that is not above it.
+    /// To the largest power that is not above it.
     Down,
-    /// The nearer one; of two, the larger.
+    /// To the nearest power; in a tie, to the larger.
     Nearest,
 }
 
-/// How numbers are converted to floating types of 8 bits: ONNX's `saturate` and `round_mode`. Other types do not ask for it.
+/// How numbers are converted to 8-bit floating-point types: ONNX's `saturate` and `round_mode`. Other types ignore it.
 ///
 /// ```
 /// use forebay_base::narrow::{encode, Narrowing};
@@ -28,38 +28,39 @@ pub enum PowerRounding {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Narrowing {
-    /// Whether numbers that are too large, and infinities, become the largest number; else infinity, or NaN where the type has none.
+    /// Whether numbers that are too large, and infinities, become the largest number; otherwise infinity, or NaN if the type has no
+    /// infinity.
     pub saturate: bool,
-    /// How numbers become powers of two.
+    /// How numbers are rounded to powers of two.
     pub powers: PowerRounding,
 }
 
 impl Default for Narrowing {
-    /// As ONNX's `Cast` without attributes: saturating, and up to powers of two.
+    /// Like ONNX's `Cast` without attributes: saturating, and rounding up to powers of two.
     fn default() -> Narrowing {
         Narrowing { saturate: true, powers: PowerRounding::Up }
     }
 }
 
-/// What stands for numbers that are too large.
+/// The representation of numbers that are too large.
 #[derive(Clone, Copy, PartialEq)]
 enum Beyond {
-    /// Infinities, and NaN above them, as in IEEE 754.
+    /// Infinities, with NaN above them, as in IEEE 754.
     Infinity,
-    /// NaN: the code of ones.
+    /// NaN: the code whose bits are all ones.
     Ones,
-    /// NaN: the code of a sign alone, so that there is no -0.
+    /// NaN: the code that is only a sign, so that there is no -0.
     SignAlone,
     /// Nothing: neither infinity nor NaN.
     Nothing,
 }
 
-/// How the bits of a floating type with a sign are used.
+/// The bit layout of a signed floating-point type.
 #[derive(Clone, Copy)]
 struct Format {
     exponent_bits: u32,
     fraction_bits: u32,
-    /// What is subtracted from the exponent's bits.
+    /// The number that is subtracted from the exponent bits.
     bias: i32,
     beyond: Beyond,
 }
@@ -77,7 +78,7 @@ impl Format {
         Some(Format { exponent_bits, fraction_bits, bias, beyond })
     }
 
-    /// The sign's bit.
+    /// The sign bit.
     fn sign(self) -> u8 {
         1 << (self.exponent_bits + self.fraction_bits)
     }
@@ -96,7 +97,7 @@ impl Format {
         self.sign() - (1 << self.fraction_bits)
     }
 
-    /// The code of NaN with this sign. Without one, -0 stands for it, as in ml_dtypes.
+    /// The code of NaN with this sign. Formats without NaN use -0 for it, as ml_dtypes does.
     fn nan(self, sign: u8) -> u8 {
         match self.beyond {
             Beyond::Infinity => sign | (self.infinity() + (1 << (self.fraction_bits - 1))),
@@ -120,20 +121,20 @@ impl Format {
         let exponent = i32::from(size >> self.fraction_bits);
         let fraction = f64::from(size & ((1 << self.fraction_bits) - 1));
         let one = f64::from(1u8 << self.fraction_bits);
-        // Without an exponent there is no leading one.
+        // With an exponent of zero there is no leading one.
         let (significand, exponent) = if exponent == 0 { (fraction, 1) } else { (fraction + one, exponent) };
         let number = significand / one * 2f64.powi(exponent - self.bias);
         if is_negative { -number } else { number }
     }
 
-    /// The nearest number; of two, the even one.
+    /// The code of the nearest number; in a tie, the even code.
     fn encode(self, value: f64, saturate: bool) -> u8 {
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
         if value.is_nan() {
             return self.nan(sign);
         }
         let size = value.abs();
-        // Numbers whose exponent is the smallest one and those below it lie equally far apart.
+        // Numbers with the smallest exponent and those below them are equally spaced.
         let exponent = exponent_of(size).max(1 - self.bias);
         let steps = if size.is_infinite() {
             f64::INFINITY
@@ -156,18 +157,18 @@ impl Format {
     }
 }
 
-/// The exponent of the power of two that is not above a finite number of at least 0; very small for 0.
+/// The exponent of the largest power of two that is not above a finite number of at least 0; very small for 0.
 fn exponent_of(size: f64) -> i32 {
-    // Numbers below 2^-1022 count as those just below it.
+    // Numbers below 2^-1022 are treated like those just below it.
     (size.to_bits() >> 52) as i32 - 1023
 }
 
-/// The exponent of `Float8E8M0`'s code 0, without its sign.
+/// The exponent of code 0 of `Float8E8M0`, negated.
 const POWER_BIAS: i32 = 127;
-/// Its code of NaN.
+/// The code of NaN in `Float8E8M0`.
 const POWER_NAN: u8 = 0xff;
 
-/// A power of two. The sign of what is below 0 is lost, which ONNX leaves open.
+/// Encodes a power of two. The sign of a negative number is lost, which ONNX leaves open.
 fn encode_power(value: f64, narrowing: Narrowing) -> u8 {
     if value.is_nan() {
         return POWER_NAN;
@@ -189,8 +190,8 @@ fn encode_power(value: f64, narrowing: Narrowing) -> u8 {
     }
 }
 
-/// A number as an element of a narrow type. Floating types round to the nearest number (of two, to the even one); integers lose what
-/// is behind the point, and keep the lowest of their bits. Of another type, 0.
+/// Encodes a number as an element of a narrow type. Floating-point types round to the nearest number (ties to even); integers drop the
+/// fraction and keep the lowest bits. Returns 0 for any other type.
 ///
 /// ```
 /// use forebay_base::narrow::{decode, encode, Narrowing};
@@ -208,7 +209,7 @@ pub fn encode(data_type: DataType, value: f64, narrowing: Narrowing) -> u8 {
     }
 }
 
-/// An integer as an element of a narrow type of integers: the lowest of its bits. Of another type, 0.
+/// Encodes an integer as an element of a narrow integer type, keeping the lowest bits. Returns 0 for any other type.
 pub fn encode_integer(data_type: DataType, value: i64) -> u8 {
     if !data_type.is_integer() || !data_type.is_narrow() {
         return 0;
@@ -216,7 +217,7 @@ pub fn encode_integer(data_type: DataType, value: i64) -> u8 {
     canonical(data_type, value as u8)
 }
 
-/// The number that an element of a narrow type is. Of another type, 0.
+/// The value of an element of a narrow type. Returns 0 for any other type.
 pub fn decode(data_type: DataType, code: u8) -> f64 {
     match Format::of(data_type) {
         Some(format) => format.decode(code),
@@ -230,7 +231,7 @@ pub fn decode(data_type: DataType, code: u8) -> f64 {
     }
 }
 
-/// The smallest and the largest number of a narrow type of integers; none for other types.
+/// The smallest and the largest number of a narrow integer type; `None` for any other type.
 pub fn limits(data_type: DataType) -> Option<(i64, i64)> {
     let bits = data_type.file_bits();
     match data_type.kind() {
@@ -241,7 +242,7 @@ pub fn limits(data_type: DataType) -> Option<(i64, i64)> {
     }
 }
 
-/// The lowest bits of a byte as an element: those of a signed integer repeat its sign above.
+/// Makes an element from the lowest bits of a byte; signed integers are sign-extended.
 fn canonical(data_type: DataType, bits: u8) -> u8 {
     let unused = 8 - data_type.file_bits().min(8);
     let top = bits << unused;
@@ -251,7 +252,7 @@ fn canonical(data_type: DataType, bits: u8) -> u8 {
     }
 }
 
-/// Bytes that an ONNX file has for `count` elements; none where 64 bits do not count them.
+/// The number of bytes that `count` elements occupy in an ONNX file; `None` if it does not fit into 64 bits.
 pub fn file_bytes(data_type: DataType, count: u64) -> Option<u64> {
     match data_type.file_bits() {
         bits if bits < 8 => Some(count.div_ceil(8 / bits)),
@@ -259,8 +260,7 @@ pub fn file_bytes(data_type: DataType, count: u64) -> Option<u64> {
     }
 }
 
-/// Elements from a file's bytes, as many as `elements` has room for, from the `skip`th of the first byte on. Elements of at least 8 bits
-/// are copied.
+/// Fills `elements` from a file's bytes, starting with element `skip` of the first byte. Elements of at least 8 bits are copied.
 ///
 /// ```
 /// use forebay_base::{narrow, DataType};
@@ -284,8 +284,8 @@ pub fn unpack(data_type: DataType, file: &[u8], skip: usize, elements: &mut [u8]
     }
 }
 
-/// Elements as a file has them: the first one in the lowest bits of the first byte, zeros in what is left of the last one. Elements of at
-/// least 8 bits are copied.
+/// Packs elements as a file stores them: the first one in the lowest bits of the first byte, with zeros in the unused bits of the last
+/// byte. Elements of at least 8 bits are copied.
 pub fn pack(data_type: DataType, elements: &[u8]) -> Vec<u8> {
     let bits = data_type.file_bits() as usize;
     if bits >= 8 {
@@ -309,7 +309,7 @@ mod tests {
         DataType::ALL.into_iter().filter(|data_type| data_type.is_narrow())
     }
 
-    /// The codes of a type.
+    /// All codes of a type.
     fn codes(data_type: DataType) -> impl Iterator<Item = u8> {
         (0..1u32 << data_type.file_bits()).map(move |bits| canonical(data_type, bits as u8))
     }
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Limits and special values as ONNX's tables have them.
+    /// Limits and special values from ONNX's tables.
     #[test]
     fn numbers_that_are_too_large_follow_the_tables() {
         let of = |data_type, x, narrowing| decode(data_type, encode(data_type, x, narrowing));

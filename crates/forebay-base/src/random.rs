@@ -1,4 +1,4 @@
-//! Random numbers that are a function of their seeds alone, on every machine.
+//! Random numbers that depend only on their seeds and are the same on every machine.
 
 /// The golden ratio as a fraction of 2^64.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -17,12 +17,12 @@ pub struct SplitMix64 {
 }
 
 impl SplitMix64 {
-    /// The stream of these seeds.
+    /// The stream for these seeds.
     pub fn of(seeds: &[u64]) -> SplitMix64 {
         SplitMix64::at(seeds.iter().fold(GOLDEN, |state, &seed| mixed(mixed(state).wrapping_add(seed))))
     }
 
-    /// The stream from a state on.
+    /// The stream that continues from a state.
     pub fn at(state: u64) -> SplitMix64 {
         SplitMix64 { state }
     }
@@ -32,28 +32,28 @@ impl SplitMix64 {
         mixed(self.state)
     }
 
-    /// From 0 to this, both included.
+    /// A number from 0 to `most`, both included.
     pub fn up_to(&mut self, most: u64) -> u64 {
         // The upper half of the product is uniform up to most / 2^64.
         ((u128::from(self.next()) * (u128::from(most) + 1)) >> 64) as u64
     }
 
-    /// Yes or no.
+    /// A random boolean.
     pub fn coin(&mut self) -> bool {
         self.next() >> 63 == 1
     }
 
-    /// At least 0, below 1.
+    /// A number of at least 0 and below 1.
     pub fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// At least -1, below 1.
+    /// A number of at least -1 and below 1.
     pub fn symmetric(&mut self) -> f64 {
         2.0 * self.uniform() - 1.0
     }
 
-    /// Normally distributed, with mean 0 and deviation 1: the polar method of Marsaglia.
+    /// A normally distributed number with mean 0 and standard deviation 1, by Marsaglia's polar method.
     pub fn normal(&mut self) -> f64 {
         loop {
             let (x, y) = (self.symmetric(), self.symmetric());
@@ -66,11 +66,11 @@ impl SplitMix64 {
 }
 
 impl SplitMix64 {
-    /// From 0 to 1, with the beta distribution whose two parameters are `alpha`, at most 4: the method of Jöhnk.
+    /// A number from 0 to 1, from the beta distribution with both parameters equal to `alpha`, which is at most 4, by Jöhnk's method.
     pub fn symmetric_beta(&mut self, alpha: f64) -> f64 {
         loop {
             let [first, second] = [self.uniform(), self.uniform()].map(|uniform| libm::log(1.0 - uniform) / alpha);
-            // Either may be too small for a number, but not next to the other.
+            // Either may be too small to represent, but not relative to the larger one.
             let most = first.max(second);
             let (sum, share) =
                 (libm::exp(first) + libm::exp(second), libm::exp(first - most) + libm::exp(second - most));
@@ -81,7 +81,7 @@ impl SplitMix64 {
     }
 }
 
-/// A stream for searches, of which every one takes the same numbers: xorshift with a fixed seed (Marsaglia 2003).
+/// A stream for searches, all of which use the same numbers: xorshift with a fixed seed (Marsaglia 2003).
 #[derive(Clone, Debug)]
 pub struct Xorshift64(u64);
 
@@ -92,7 +92,7 @@ impl Default for Xorshift64 {
 }
 
 impl Xorshift64 {
-    /// The stream from its start.
+    /// The stream from its beginning.
     pub fn new() -> Xorshift64 {
         Xorshift64(GOLDEN)
     }
@@ -105,12 +105,12 @@ impl Xorshift64 {
         self.0 >> 11
     }
 
-    /// A number below `limit`; 0 where the limit is 0.
+    /// A number below `limit`; 0 if the limit is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// At least 0, below 1.
+    /// A number of at least 0 and below 1.
     pub fn uniform(&mut self) -> f64 {
         self.next() as f64 / (1u64 << 53) as f64
     }

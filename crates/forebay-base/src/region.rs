@@ -1,13 +1,13 @@
-//! Memories, byte ranges and regions: the only way that commands name bytes.
+//! Memories, byte ranges and regions: the only way in which commands refer to bytes.
 
 use std::fmt;
 
-/// Where bytes live.
+/// The space that a memory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
     /// Memory of the device with this number.
     Device(u32),
-    /// Host memory, pinned where the device can pin.
+    /// Host memory, pinned if the device can pin it.
     Host,
     /// A spill file.
     Disk,
@@ -23,7 +23,7 @@ impl fmt::Display for Space {
     }
 }
 
-/// One addressable piece in one space: a reservation, a placed heap, a host block, a spill file.
+/// One addressable piece of a space: a reservation, a placed heap, a host block or a spill file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryId(pub u32);
 
@@ -74,23 +74,23 @@ impl ByteRange {
         self.end - self.start
     }
 
-    /// Whether the range holds no byte.
+    /// Whether the range is empty.
     pub const fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// Whether both ranges hold a common byte. An empty range overlaps nothing.
+    /// Whether the ranges have a byte in common. An empty range overlaps nothing.
     pub fn overlaps(self, other: ByteRange) -> bool {
         self.start.max(other.start) < self.end.min(other.end)
     }
 
-    /// The common bytes, if there are any.
+    /// The bytes that both ranges have in common, if any.
     pub fn intersection(self, other: ByteRange) -> Option<ByteRange> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
         (start < end).then_some(ByteRange { start, end })
     }
 
-    /// Whether `other` lies wholly inside this range.
+    /// Whether `other` lies entirely inside this range.
     pub const fn contains(self, other: ByteRange) -> bool {
         self.start <= other.start && other.end <= self.end
     }
@@ -112,21 +112,21 @@ pub struct Region {
 }
 
 impl Region {
-    /// `size_bytes` bytes of `memory` from `offset_bytes` on.
+    /// The `size_bytes` bytes of `memory` that start at `offset_bytes`.
     ///
     /// # Panics
-    /// If the end does not fit 64 bits.
+    /// If the end does not fit into 64 bits.
     pub fn new(memory: MemoryId, offset_bytes: u64, size_bytes: u64) -> Region {
         let end = offset_bytes.checked_add(size_bytes).expect("a region ends within 64 bits");
         Region { memory, range: ByteRange::new(offset_bytes, end) }
     }
 
-    /// Whether both regions hold a common byte of one memory.
+    /// Whether the regions have a byte of one memory in common.
     pub fn overlaps(self, other: Region) -> bool {
         self.memory == other.memory && self.range.overlaps(other.range)
     }
 
-    /// `size_bytes` bytes of this region, `offset_bytes` from its start.
+    /// The `size_bytes` bytes of this region that start `offset_bytes` after its start.
     ///
     /// # Panics
     /// If the part does not lie inside this region.
@@ -135,7 +135,7 @@ impl Region {
         part.unwrap_or_else(|| panic!("{size_bytes} bytes from {offset_bytes} on are not inside {self}"))
     }
 
-    /// As [`Region::part`]; none where the part does not lie inside this region.
+    /// Like [`Region::part`], but returns `None` if the part does not lie inside this region.
     pub fn checked_part(self, offset_bytes: u64, size_bytes: u64) -> Option<Region> {
         let start = self.range.start.checked_add(offset_bytes)?;
         let end = start.checked_add(size_bytes).filter(|&end| end <= self.range.end)?;

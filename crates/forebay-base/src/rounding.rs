@@ -1,9 +1,9 @@
-//! Rounding by way of float32.
+//! Rounding through float32.
 
-/// A number as float32, so that rounding it once more, to 16 bits, goes where one rounding would: where it is no float32, it becomes the
-/// one of the two next to it whose last bit is 1 ("round to odd").
+/// Converts a number to float32 such that rounding it again, to 16 bits, gives the same result as rounding it once. A number that float32
+/// cannot represent becomes the one of its two neighbours whose last bit is 1 ("round to odd").
 ///
-/// `half::bf16::from_f64` drops the lowest bits before it rounds, and takes numbers just above the middle between two for the middle.
+/// `half::bf16::from_f64` drops the lowest bits before it rounds, so it mistakes numbers just above the midpoint of two for the midpoint.
 /// `half::f16::from_f64` rounds twice on some processors.
 ///
 /// ```
@@ -26,7 +26,7 @@ pub fn rounded_to_odd(value: f64) -> f32 {
 mod tests {
     use super::*;
 
-    /// The bits of bfloat16, of which float32 has 16 more.
+    /// The bits of bfloat16; float32 has 16 more.
     fn rounded(value: f64) -> u32 {
         let bits = rounded_to_odd(value).to_bits();
         (bits + 0x7fff + (bits >> 16 & 1)) >> 16

@@ -1,9 +1,9 @@
 //! The sum tree: the one order in which reduction blocks are added.
 //!
-//! The *leaves* of a sum are its reduction blocks ([`crate::kernel`]), each summed from zero in an order of its own. Leaves are added
-//! in one fixed tree over their index: neighbours first, then neighbours of these, and so on; where a node has no right half, its
-//! left half is all of it. So the order depends on the number of leaves alone: not on where a sum is cut, on how many threads or
-//! processes compute it, or on how far it has got.
+//! The *leaves* of a sum are its reduction blocks ([`crate::kernel`]), each summed from zero in its internal order. Leaves are added along
+//! one fixed tree over their indices: first neighbours, then neighbouring pairs, and so on. If a node has no right half, it consists of its
+//! left half alone. So the order depends only on the number of leaves: not on where a sum is cut, on how many threads or processes compute
+//! it, or on how far it has progressed.
 //!
 //! ```text
 //!   leaves       0   1   2   3   4   5   6
@@ -13,38 +13,38 @@
 //!   level 2           0-3            4-6
 //! ```
 //!
-//! Leaves may come in groups of the same number, such as the blocks of images: then each group is a tree of its own, and groups are
-//! the leaves of the tree above. So a cut between images is a cut between nodes, whatever the number of blocks of an image.
+//! Leaves can come in groups of equal size, such as the blocks of images. Each group is then a tree, and the groups are the leaves of the
+//! tree above. So a cut between images is always a cut between nodes, whatever the number of blocks per image.
 //!
-//! A range of leaves is a few nodes, a logarithmic number of them ([`nodes_of`]); [`PartialSums`] holds the sums of these, and goes on
-//! from them. Adding leaves one after the other keeps as few ([`SumTree::merges_after`]).
+//! A range of leaves consists of a small, logarithmic number of nodes ([`nodes_of`]); [`PartialSums`] holds the sums of these nodes and can
+//! be extended by the next ones. Adding leaves one after another keeps just as few sums ([`SumTree::merges_after`]).
 
 use std::ops::Range;
 
-/// A sum tree of a given number of leaves, which come in groups.
+/// A sum tree over a given number of leaves, which come in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumTree {
     groups: u64,
     group_leaves: u64,
 }
 
-/// How many levels a tree of this many leaves has above them.
+/// The number of levels above this many leaves.
 fn levels(leaves: u64) -> u32 {
     u64::BITS - leaves.max(1).saturating_sub(1).leading_zeros()
 }
 
-/// How often two nodes become one when a leaf is added to those before it.
+/// The number of merges of two nodes into one when a leaf is added to the leaves before it.
 fn merges(leaf: u64, leaves: u64) -> u32 {
     if leaf + 1 == leaves { leaf.count_ones() } else { leaf.trailing_ones() }
 }
 
 impl SumTree {
-    /// The tree of groups with the same number of leaves each.
+    /// A tree of groups that all have the same number of leaves.
     pub fn new(groups: u64, group_leaves: u64) -> SumTree {
         SumTree { groups, group_leaves }
     }
 
-    /// The tree of leaves without groups.
+    /// A tree of leaves without groups.
     pub fn flat(leaves: u64) -> SumTree {
         SumTree::new(1, leaves)
     }
@@ -54,7 +54,7 @@ impl SumTree {
         self.groups
     }
 
-    /// Leaves of a group.
+    /// Number of leaves in a group.
     pub fn group_leaves(self) -> u64 {
         self.group_leaves
     }
@@ -64,21 +64,21 @@ impl SumTree {
         self.groups * self.group_leaves
     }
 
-    /// Levels above the leaves. As many partial sums wait at most while leaves are added one after the other.
+    /// The number of levels above the leaves. At most this many partial sums are pending while leaves are added one after another.
     pub fn depth(self) -> u32 {
         levels(self.groups) + levels(self.group_leaves)
     }
 
-    /// Leaves are added one after the other, and the sums of nodes that wait for their right half are kept in a stack. After leaf
-    /// number `leaf` was pushed, this many times the last two sums become one: the earlier one plus the later one. One sum is left
-    /// after the last leaf.
+    /// The number of merges after a leaf has been pushed. Leaves are added one after another, and a stack keeps the sums of nodes whose
+    /// right half is still missing. After leaf number `leaf` has been pushed, the last two sums are replaced this many times by the earlier
+    /// one plus the later one. One sum is left after the last leaf.
     pub fn merges_after(self, leaf: u64) -> u32 {
         let (group, own) = (leaf / self.group_leaves, leaf % self.group_leaves);
         let within = merges(own, self.group_leaves);
         if own + 1 == self.group_leaves { within + merges(group, self.groups) } else { within }
     }
 
-    /// The sum of all leaves, which come in their order; none of none.
+    /// The sum of all leaves, given in order; `None` if there are no leaves.
     pub fn sum<T>(self, leaves: impl IntoIterator<Item = T>, mut add: impl FnMut(T, T) -> T) -> Option<T> {
         let mut stack: Vec<T> = Vec::with_capacity(self.depth() as usize);
         for (leaf, mut sum) in (0..self.leaves()).zip(leaves) {
@@ -92,7 +92,7 @@ impl SumTree {
         stack.pop()
     }
 
-    /// The tree as subtrees of the same height: the smallest ones of which there are no more than `most`.
+    /// Divides the tree into subtrees of equal height: the smallest ones of which there are at most `most`.
     pub fn subtrees(self, most: u64) -> Subtrees {
         let most = most.max(1);
         let count = |leaves: u64, height: u32| leaves.div_ceil(1 << height.min(63));
@@ -106,7 +106,7 @@ impl SumTree {
     }
 }
 
-/// A tree, cut at a height: the subtrees below it, and the tree that they are the leaves of.
+/// A tree cut at a height: the subtrees below it, and the tree whose leaves are these subtrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subtrees {
     tree: SumTree,
@@ -114,13 +114,13 @@ pub struct Subtrees {
 }
 
 impl Subtrees {
-    /// Leaves of a group, or groups, of a whole subtree; and whether it is groups.
+    /// The number of leaves of a group, or of groups, in a complete subtree, and whether it counts groups.
     pub fn own(self) -> (u64, bool) {
         let of_group = levels(self.tree.group_leaves);
         if self.height < of_group { (1 << self.height, false) } else { (1 << (self.height - of_group), true) }
     }
 
-    /// The tree that the subtrees are the leaves of.
+    /// The tree whose leaves are the subtrees.
     pub fn above(self) -> SumTree {
         match self.own() {
             (leaves, false) => SumTree::new(self.tree.groups, self.tree.group_leaves.div_ceil(leaves)),
@@ -133,7 +133,7 @@ impl Subtrees {
         self.above().leaves()
     }
 
-    /// A subtree, and the number of its first leaf.
+    /// The number of a subtree's first leaf, and the subtree.
     pub fn get(self, number: u64) -> (u64, SumTree) {
         let SumTree { groups, group_leaves } = self.tree;
         match self.own() {
@@ -149,30 +149,30 @@ impl Subtrees {
         }
     }
 
-    /// The most levels that a subtree has above its leaves.
+    /// The maximum number of levels above the leaves of a subtree.
     pub fn depth(self) -> u32 {
         self.height
     }
 }
 
-/// Whether a range of leaves is a node of the tree of `leaves`.
+/// Whether a range of leaves is a node of a tree of `leaves` leaves.
 pub fn is_node(range: &Range<u64>, leaves: u64) -> bool {
     let count = range.end.saturating_sub(range.start);
     let size = count.checked_next_power_of_two().unwrap_or(u64::MAX);
     count > 0 && range.end <= leaves && range.start.is_multiple_of(size) && (count == size || range.end == leaves)
 }
 
-/// Where a node of several leaves has its two halves.
+/// The boundary between the two halves of a node with several leaves.
 pub fn middle(node: &Range<u64>) -> Option<u64> {
     let count = node.end.checked_sub(node.start).filter(|&count| count > 1)?;
     Some(node.start + (1 << (levels(count) - 1)))
 }
 
-/// The fewest nodes of the tree of `leaves` that a range of leaves is made of, in their order.
+/// The smallest set of nodes, in order, that make up a range of leaves in a tree of `leaves` leaves.
 pub fn nodes_of(range: Range<u64>, leaves: u64) -> Vec<Range<u64>> {
     let (mut nodes, mut start, end) = (Vec::new(), range.start, range.end.min(leaves));
     while start < end {
-        // The largest node that begins here and ends in the range.
+        // The largest node that begins here and ends within the range.
         let aligned = if start == 0 { 63 } else { start.trailing_zeros().min(63) };
         let node = (0..=aligned).rev().map(|level| start..leaves.min(start.saturating_add(1 << level)));
         let node = node.into_iter().find(|node| node.end <= end).unwrap_or(start..start + 1);
@@ -182,7 +182,7 @@ pub fn nodes_of(range: Range<u64>, leaves: u64) -> Vec<Range<u64>> {
     nodes
 }
 
-/// What a range of leaves hands over: the sums of its nodes, from which the owner of the next leaves goes on.
+/// The partial sums that a range of leaves passes on: the sums of its nodes, which the owner of the next leaves continues from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartialSums<T>(Vec<(Range<u64>, T)>);
 
@@ -193,17 +193,17 @@ impl<T> Default for PartialSums<T> {
 }
 
 impl<T> PartialSums<T> {
-    /// Adds the sum of a node that begins where those before end.
+    /// Adds the sum of a node that begins where the previous ones end.
     ///
     /// # Panics
-    /// If it begins elsewhere.
+    /// If the node begins elsewhere.
     pub fn push(&mut self, node: Range<u64>, sum: T, mut add: impl FnMut(T, T) -> T) {
         let end = self.0.last().map(|(last, _)| last.end);
         assert!(end.is_none_or(|end| end == node.start), "{node:?} does not begin at {end:?}");
         let (mut node, mut sum) = (node, sum);
         while let Some((left, _)) = self.0.last() {
             let size = node.end - node.start;
-            // Whether this is a whole node, and the one before its left half.
+            // Whether this node is complete and the one before it is the left half of the same node.
             let is_half = size.is_power_of_two() && left.end - left.start == size && left.start % (2 * size) == 0;
             let Some((left, earlier)) = is_half.then(|| self.0.pop()).flatten() else { break };
             (node, sum) = (left.start..node.end, add(earlier, sum));
@@ -211,20 +211,20 @@ impl<T> PartialSums<T> {
         self.0.push((node, sum));
     }
 
-    /// Goes on with what the range behind handed over.
+    /// Continues with the partial sums of the next range.
     ///
     /// # Panics
-    /// If that range begins elsewhere.
+    /// If that range does not begin where this one ends.
     pub fn append(&mut self, behind: PartialSums<T>, mut add: impl FnMut(T, T) -> T) {
         behind.0.into_iter().for_each(|(node, sum)| self.push(node, sum, &mut add));
     }
 
-    /// The nodes that are kept, and their sums.
+    /// The nodes that are kept, with their sums.
     pub fn nodes(&self) -> &[(Range<u64>, T)] {
         &self.0
     }
 
-    /// The sum of all leaves, once they are there; none of none.
+    /// The sum of all leaves, once all have been added; `None` if there are none.
     pub fn total(mut self, mut add: impl FnMut(T, T) -> T) -> Option<T> {
         let (_, mut sum) = self.0.pop()?;
         while let Some((_, earlier)) = self.0.pop() {
@@ -250,7 +250,7 @@ mod tests {
         (0..count).map(next).collect()
     }
 
-    /// The definition: halves of a node, the left one a power of two.
+    /// The definition: split a node into halves, the left one a power of two.
     fn by_halves<T: Copy + std::ops::Add<Output = T>>(leaves: &[T]) -> T {
         if let [leaf] = leaves {
             return *leaf;
@@ -265,7 +265,7 @@ mod tests {
             let numbers = numbers(leaves);
             let sum = SumTree::flat(leaves).sum(numbers.iter().copied(), |a, b| a + b).unwrap();
             assert_eq!(sum.to_bits(), by_halves(&numbers).to_bits(), "{leaves} leaves");
-            // Written down, so that the order cannot change unnoticed.
+            // Spelled out, so that the order cannot change unnoticed.
             let text =
                 SumTree::flat(leaves.min(7)).sum((0..leaves).map(|leaf| leaf.to_string()), |a, b| format!("({a}{b})"));
             match leaves {
@@ -286,7 +286,7 @@ mod tests {
             let tree = SumTree::new(groups, group_leaves);
             let sum = tree.sum(numbers.iter().copied(), |a, b| a + b).unwrap();
             assert_eq!(sum.to_bits(), by_halves(&of_groups).to_bits(), "{tree:?}");
-            // A stack of that depth is enough, and one sum is left.
+            // A stack of this depth is enough, and one sum is left.
             let mut kept = 0;
             for leaf in 0..tree.leaves() {
                 kept -= i64::from(tree.merges_after(leaf));
@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Any consecutive ranges, each of which hands over the sums of its nodes, add up to the bits of the whole, and hand over few.
+    /// Checks that consecutive ranges, each passing on the sums of its nodes, add up to the bits of the whole and pass on only a few sums.
     fn check_ranges<T: Copy + std::ops::Add<Output = T> + PartialEq + std::fmt::Debug>(all: &[T], bounds: &[u64]) {
         let (leaves, add) = (all.len() as u64, |a: T, b: T| a + b);
         let mut sums = PartialSums::default();

@@ -1,7 +1,6 @@
-//! How a tensor lies in a buffer: data type, sizes, strides, total size, alignment.
+//! The layout of a tensor in a buffer: data type, sizes, strides, total size, alignment.
 //!
-//! Source: `DML_BUFFER_TENSOR_DESC` and `DMLCalcBufferTensorSize`; unlike the reference utility, all arithmetic is checked
-//! in 64 bits.
+//! Source: `DML_BUFFER_TENSOR_DESC` and `DMLCalcBufferTensorSize`; unlike in the reference utility, all arithmetic is checked in 64 bits.
 
 use std::fmt;
 
@@ -14,7 +13,7 @@ pub const BASE_OFFSET_ALIGNMENT_BYTES: u64 = 16;
 /// Alignment in bytes of workspace and persistent regions.
 pub const WORKSPACE_ALIGNMENT_BYTES: u64 = 256;
 
-/// How a tensor lies in a buffer. Always valid: it can only be made through checking constructors.
+/// The layout of a tensor in a buffer. It is always valid, because only checking constructors can make it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorDesc {
     data_type: DataType,
@@ -30,22 +29,22 @@ pub struct TensorDesc {
 pub enum TensorError {
     /// The number of dimensions is not in 1..=8.
     DimensionCount {
-        /// How many were given.
+        /// The number of dimensions given.
         count: usize,
     },
     /// A dimension has size 0.
     ZeroSize {
-        /// Which dimension.
+        /// The dimension.
         dimension: usize,
     },
-    /// Strides and sizes differ in number.
+    /// The numbers of strides and sizes differ.
     StrideCount {
         /// Number of strides.
         strides: usize,
         /// Number of sizes.
         sizes: usize,
     },
-    /// The size in bytes does not fit 64 bits.
+    /// The size in bytes does not fit into 64 bits.
     Overflow {
         /// The sizes.
         sizes: Vec<u64>,
@@ -54,12 +53,12 @@ pub enum TensorError {
     },
     /// The total size is smaller than the implied minimum.
     TotalSizeTooSmall {
-        /// Given total size in bytes.
+        /// The total size given, in bytes.
         given_bytes: u64,
-        /// Implied minimum in bytes.
+        /// The implied minimum in bytes.
         minimum_bytes: u64,
     },
-    /// The alignment is neither 0 nor a power of two of at least the element size.
+    /// The alignment is neither 0 nor a power of two that is at least the element size.
     Alignment {
         /// The alignment given, in bytes.
         alignment: u64,
@@ -80,7 +79,7 @@ pub enum TensorError {
         /// Total size of the tensor in bytes.
         total_size_bytes: u64,
     },
-    /// A bound range starts at an offset that breaks the alignment.
+    /// The offset of a bound range violates the alignment.
     BindingMisaligned {
         /// Offset in bytes.
         offset_bytes: u64,
@@ -123,10 +122,10 @@ impl fmt::Display for TensorError {
 impl std::error::Error for TensorError {}
 
 impl TensorDesc {
-    /// A packed tensor (row-major, no padding) of 1 to 8 dimensions.
+    /// Describes a packed tensor (row-major, no padding) of 1 to 8 dimensions.
     ///
     /// # Errors
-    /// Wrong dimension count, a size of 0, or a total that does not fit 64 bits.
+    /// A wrong number of dimensions, a size of 0, or a total size that does not fit into 64 bits.
     pub fn packed(data_type: DataType, sizes: &[u64]) -> Result<TensorDesc, TensorError> {
         let total_size_bytes = implied_size_bytes(data_type, sizes, None)?;
         Ok(TensorDesc {
@@ -139,19 +138,19 @@ impl TensorDesc {
         })
     }
 
-    /// A tensor with strides in elements: 0 broadcasts, larger than packed pads.
+    /// Describes a tensor with strides in elements: a stride of 0 broadcasts, a stride larger than packed pads.
     ///
     /// # Errors
-    /// As [`TensorDesc::packed`], and where strides and sizes differ in number.
+    /// Those of [`TensorDesc::packed`], and a number of strides that differs from the number of sizes.
     pub fn strided(data_type: DataType, sizes: &[u64], strides: &[u64]) -> Result<TensorDesc, TensorError> {
         let total_size_bytes = implied_size_bytes(data_type, sizes, Some(strides))?;
         Ok(TensorDesc { strides: Some(strides.to_vec()), total_size_bytes, ..unchecked(data_type, sizes) })
     }
 
-    /// The same tensor with a larger total size: padding that kernels may overwrite and that lets them skip bounds checks.
+    /// Returns the same tensor with a larger total size: padding that kernels may overwrite and that lets them skip bounds checks.
     ///
     /// # Errors
-    /// Where the size is below the implied minimum.
+    /// If the size is below the implied minimum.
     pub fn with_total_size_bytes(mut self, total_size_bytes: u64) -> Result<TensorDesc, TensorError> {
         let minimum_bytes = implied_size_bytes(self.data_type, &self.sizes, self.strides.as_deref())?;
         if total_size_bytes < minimum_bytes {
@@ -161,10 +160,10 @@ impl TensorDesc {
         Ok(self)
     }
 
-    /// The same tensor with a promise about the base offset of whatever it is bound to: 0, or a power of two in bytes.
+    /// Returns the same tensor with a guarantee about the base offset of any binding: 0, or a power of two in bytes.
     ///
     /// # Errors
-    /// Where the alignment is neither 0 nor a power of two of at least the element size.
+    /// If the alignment is neither 0 nor a power of two that is at least the element size.
     pub fn with_guaranteed_base_offset_alignment(mut self, alignment: u64) -> Result<TensorDesc, TensorError> {
         let element_size_bytes = self.data_type.size_bytes();
         if alignment != 0 && (!alignment.is_power_of_two() || alignment < element_size_bytes) {
@@ -174,7 +173,7 @@ impl TensorDesc {
         Ok(self)
     }
 
-    /// The same tensor, handed over once at initialisation: the runtime owns its bytes and may repack them.
+    /// Returns the same tensor, handed over once at initialisation: the runtime owns its bytes and may repack them.
     pub fn with_owned_by_runtime(mut self, owned: bool) -> TensorDesc {
         self.owned_by_runtime = owned;
         self
@@ -185,22 +184,22 @@ impl TensorDesc {
         self.data_type
     }
 
-    /// Size of every dimension in elements; 1 to 8 of them, none 0.
+    /// The size of every dimension in elements: 1 to 8 sizes, none of them 0.
     pub fn sizes(&self) -> &[u64] {
         &self.sizes
     }
 
-    /// Strides in elements where they were given.
+    /// The strides in elements, if they were given.
     pub fn strides(&self) -> Option<&[u64]> {
         self.strides.as_deref()
     }
 
-    /// Strides in elements, packed ones where none were given.
+    /// The strides in elements; packed ones if none were given.
     pub fn effective_strides(&self) -> Vec<u64> {
         self.strides.clone().unwrap_or_else(|| packed_strides(&self.sizes))
     }
 
-    /// Whether elements lie in row-major order without gaps (dimensions of size 1 may have any stride).
+    /// Whether elements are in row-major order without gaps (dimensions of size 1 may have any stride).
     pub fn is_packed(&self) -> bool {
         let Some(strides) = &self.strides else {
             return true;
@@ -212,8 +211,8 @@ impl TensorDesc {
             .all(|(&size, (stride, expected))| size == 1 || stride == expected)
     }
 
-    /// Whether elements lie without gaps, in whatever order of dimensions, each in bytes of its own: a packed tensor, or one
-    /// whose axes were exchanged. Who writes such a tensor writes every byte of its range.
+    /// Whether elements lie without gaps or overlaps, in any order of dimensions, as in a packed tensor or one whose axes have been
+    /// permuted. Writing such a tensor writes every byte of its range.
     pub fn is_dense(&self) -> bool {
         let Some(strides) = &self.strides else {
             return true;
@@ -234,12 +233,12 @@ impl TensorDesc {
         })
     }
 
-    /// Total size in bytes, padding included: what an output may overwrite.
+    /// Total size in bytes, including padding: the bytes that an output may overwrite.
     pub fn total_size_bytes(&self) -> u64 {
         self.total_size_bytes
     }
 
-    /// The guaranteed alignment of the base offset in bytes; 0 where none beyond the minimum is promised.
+    /// The guaranteed alignment of the base offset in bytes; 0 if nothing beyond the minimum is guaranteed.
     pub fn guaranteed_base_offset_alignment(&self) -> u64 {
         self.guaranteed_base_offset_alignment
     }
@@ -269,7 +268,7 @@ impl TensorDesc {
     /// Checks a bound byte range, given as offset and length in bytes.
     ///
     /// # Errors
-    /// Where the range is shorter than the total size, or its offset breaks the alignment (always at least 16 bytes).
+    /// If the range is shorter than the total size, or its offset violates the alignment (always at least 16 bytes).
     pub fn check_binding(&self, offset_bytes: u64, bound_bytes: u64) -> Result<(), TensorError> {
         if bound_bytes < self.total_size_bytes {
             return Err(TensorError::BindingTooShort { bound_bytes, total_size_bytes: self.total_size_bytes });
@@ -303,7 +302,7 @@ fn unchecked(data_type: DataType, sizes: &[u64]) -> TensorDesc {
     }
 }
 
-/// Row-major strides in elements for packed data. Wraps for sizes whose product does not fit; descriptors exclude those.
+/// Row-major strides of packed data, in elements. Wraps if the product of the sizes overflows; descriptors exclude such sizes.
 pub fn packed_strides(sizes: &[u64]) -> Vec<u64> {
     let mut strides = vec![1u64; sizes.len()];
     for i in (0..sizes.len().saturating_sub(1)).rev() {
@@ -312,11 +311,11 @@ pub fn packed_strides(sizes: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// The implied minimum size in bytes: packed, the product of the sizes; strided, 1 + the sum of (size - 1) x stride; times
-/// the element's bits, rounded up to bytes and then to a multiple of 4.
+/// The implied minimum size in bytes. The number of elements is the product of the sizes if packed, or 1 + the sum of (size - 1) x stride
+/// if strided. It is multiplied by the bits of an element, rounded up to bytes and then to a multiple of 4.
 ///
 /// # Errors
-/// Wrong dimension count, a size of 0, strides that differ in number, or a size that does not fit 64 bits.
+/// A wrong number of dimensions, a size of 0, a wrong number of strides, or a size that does not fit into 64 bits.
 pub fn implied_size_bytes(data_type: DataType, sizes: &[u64], strides: Option<&[u64]>) -> Result<u64, TensorError> {
     if sizes.is_empty() || sizes.len() > DIMENSIONS_MAX {
         return Err(TensorError::DimensionCount { count: sizes.len() });

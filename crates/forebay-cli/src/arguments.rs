@@ -1,4 +1,4 @@
-//! Every sub-command and flag. The words here are what `--help` shows.
+//! All sub-commands and flags. `--help` shows these texts.
 
 use std::path::PathBuf;
 
@@ -25,9 +25,9 @@ use crate::schedule_arguments::ScheduleArguments;
 
 /// Train and run ONNX models whose tensors do not fit in device memory.
 ///
-/// Give a limit. On a CPU, --memory-limit bounds the whole process: what does not fit is recomputed, or goes to --spill-dir. On a GPU,
-/// --device-memory bounds its memory: what does not fit is moved to host memory and back while other work goes on. Results are bit
-/// for bit those of an unlimited run.
+/// Set a limit: on a CPU, --memory-limit bounds the whole process, and what does not fit is recomputed or goes to --spill-dir. On a GPU,
+/// --device-memory bounds its memory, and what does not fit is moved to host memory and back while other work continues. Results are
+/// bit-identical to those of an unlimited run.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 120)]
 #[command(after_help = "Examples:
@@ -54,23 +54,23 @@ pub enum Command {
     Run(Box<RunArguments>),
     /// Train a model on a data set, and save it as ONNX
     Train(Box<TrainArguments>),
-    /// Write the model that a checkpoint of training holds, as ONNX
+    /// Write the model in a training checkpoint as ONNX
     Export(ExportArguments),
     /// Explain how a model would run: memory, barriers, what moves when and why, predicted time
     Plan(Box<PlanArguments>),
-    /// Say what a data set holds, and draw samples of it
+    /// Describe a data set, and draw samples of it
     Data(LookArguments),
     /// List the devices of this machine
     Devices(DevicesArguments),
-    /// Give buffers with known lifetimes offsets in as little memory as possible
+    /// Assign offsets to buffers with known lifetimes, in as little memory as possible
     Place(PlaceArguments),
-    /// Find out in which order managed memory evicts: ten actions, what goes after each, and what using it costs
+    /// Determine the eviction order of managed memory: ten actions, what is evicted after each, and what using it costs
     Probe(ProbeArguments),
-    /// Plan a traced training step for the machine that its trace describes, and say how far from ideal it is
+    /// Plan a traced training step for the machine that its trace describes, and report how far it is from ideal
     Replay(ReplayArguments),
 }
 
-/// How parameters follow their gradients.
+/// How parameters are updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerKind {
     /// Stochastic gradient descent
@@ -79,13 +79,13 @@ pub enum OptimizerKind {
     Adam,
     /// Adam with decoupled weight decay
     Adamw,
-    /// Adam with moments of 8 bits: a quarter of its state
+    /// Adam with 8-bit moments: a quarter of the state
     Adam8bit,
-    /// AdamW with moments of 8 bits: a quarter of its state
+    /// AdamW with 8-bit moments: a quarter of the state
     Adamw8bit,
-    /// The gradient by the root of the mean of its squares
+    /// The gradient divided by the root mean square of past gradients
     Rmsprop,
-    /// The gradient by the root of the sum of its squares
+    /// The gradient divided by the square root of the sum of its squares
     Adagrad,
     /// The sign of an averaged gradient; decoupled weight decay
     Lion,
@@ -104,7 +104,7 @@ pub enum DecayKind {
     Matrices,
 }
 
-/// In which type products compute.
+/// The type in which products are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionKind {
     /// bfloat16
@@ -117,30 +117,31 @@ pub enum PrecisionKind {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Training")]
 pub struct TrainingArguments {
-    /// What is minimised
+    /// The loss to minimise
     #[arg(long, value_enum, default_value = "softmax-cross-entropy")]
     pub loss: LossKind,
-    /// The output that the loss takes, where the model has several; or a value inside the model, such as the logits in front of its last softmax
+    /// The output that the loss is computed from, if the model has several, or a value inside the model, such as the logits before its last
+    /// softmax
     #[arg(long, value_name = "NAME")]
     pub loss_output: Option<String>,
-    /// Of --loss output: the model's input that takes the labels [default: the first of labels, label, targets, target and y]
+    /// For --loss output: the model input that takes the labels [default: the first of labels, label, targets, target and y]
     #[arg(long, value_name = "NAME")]
     pub label_input: Option<String>,
-    /// The axis of that output along which the classes lie, or a vector of cosine; negative counts from the end [default: 1]
+    /// The class axis of that output, or the axis of the vectors for cosine; negative axes count from the end [default: 1]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub class_axis: Option<i64>,
-    /// A label that does not count
+    /// A label that is ignored
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub ignore_index: Option<i64>,
-    /// Add the loss of one more output, which may be given several times: OUTPUT LOSS, and if need be weight=X, labels=NAME (the input or array
-    /// with its labels; those of --loss where not given, and the nearest places where they are more) and flags of that loss without
-    /// dashes, as 'depth huber weight=0.5 labels=metres delta=0.2'
+    /// Add the loss of another output: OUTPUT LOSS, optionally followed by weight=X, labels=NAME (the input or array with its labels; by
+    /// default those of --loss, at the nearest positions if there are more) and flags of that loss without dashes, as in
+    /// 'depth huber weight=0.5 labels=metres delta=0.2'; can be repeated
     #[arg(long, value_name = "WORDS")]
     pub also_loss: Vec<String>,
-    /// The factor of --loss next to those [default: 1]
+    /// The factor of --loss when other losses are added [default: 1]
     #[arg(long, value_name = "X", value_parser = not_negative, requires = "also_loss")]
     pub loss_weight: Option<f32>,
-    /// How parameters follow their gradients
+    /// The optimizer
     #[arg(long, value_enum, default_value = "sgd")]
     pub optimizer: OptimizerKind,
     /// Step size [default: 0.001 for adam, adamw and lamb, 0.0001 for lion, 0.01 for others]
@@ -149,16 +150,16 @@ pub struct TrainingArguments {
     /// Momentum of sgd and rmsprop [default: 0]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub momentum: Option<f32>,
-    /// Nesterov's variant of momentum
+    /// Use Nesterov momentum
     #[arg(long, requires = "momentum")]
     pub nesterov: bool,
     /// First decay rate of adam, adamw, lion and lamb [default: 0.9]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta1: Option<f32>,
-    /// Second decay rate of adam, adamw, lion and lamb, and that of rmsprop's squares [default: 0.999; 0.99 for lion and rmsprop]
+    /// Second decay rate of adam, adamw, lion and lamb, and decay rate of rmsprop's mean square [default: 0.999; 0.99 for lion and rmsprop]
     #[arg(long, value_name = "X", value_parser = below_one)]
     pub beta2: Option<f32>,
-    /// Epsilon of adam, adamw, rmsprop, adagrad and lamb; least size of a parameter of adafactor
+    /// Epsilon of adam, adamw, rmsprop, adagrad and lamb; the smallest size of a parameter for adafactor
     /// [default: 1e-8; 1e-10 for adagrad, 1e-6 for lamb, 1e-3 for adafactor]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub epsilon: Option<f32>,
@@ -168,56 +169,55 @@ pub struct TrainingArguments {
     /// Which parameters decay [default: all; matrices for adamw, lion, lamb and adafactor]
     #[arg(long, value_enum)]
     pub decay: Option<DecayKind>,
-    /// What single optimizers take.
+    /// Flags of specific optimizers.
     #[command(flatten)]
     pub of_optimizer: OptimizerArguments,
-    /// What single losses take.
+    /// Flags of specific losses.
     #[command(flatten)]
     pub of_loss: LossArguments,
     /// Compute products, convolutions and what follows them in 16 bits; parameters, normalisations and the loss stay float32
     #[arg(long, value_enum)]
     pub precision: Option<PrecisionKind>,
-    /// Of --precision: leave nodes as they are whose name, output or weight matches (* and ? are wildcards); may be given several times
+    /// With --precision: keep nodes whose name, output or weight matches (* and ? are wildcards) in float32; can be repeated
     #[arg(long, value_name = "PATTERN", requires = "precision")]
     pub float32: Vec<String>,
-    /// Do not train parameters whose names match (* and ? are wildcards); may be given several times
+    /// Do not train parameters whose names match (* and ? are wildcards); can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
     /// Samples per step [default: as the model states]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub batch_size: Option<u64>,
-    /// A size that the model leaves open, by its name there, or as INPUT[DIMENSION] where it has none; may be given several
-    /// times
+    /// A size that the model leaves open, by its symbol, or as INPUT[DIMENSION] if it has none; can be repeated
     #[arg(long, value_name = "NAME=N", value_parser = named_size)]
     pub size: Vec<(String, u64)>,
-    /// What becomes of gradients.
+    /// Gradient processing.
     #[command(flatten)]
     pub gradients: GradientArguments,
-    /// Another head.
+    /// Head replacement.
     #[command(flatten)]
     pub head: HeadArguments,
-    /// Adapters that train instead of weights.
+    /// Adapters to train instead of weights.
     #[command(flatten)]
     pub adapters: LoraArguments,
 }
 
-/// What happens when the loss is not a number, or a gradient is not finite.
+/// What to do when the loss is NaN or a gradient is not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnNanKind {
-    /// Stop with an error; parameters stay as before that step
+    /// Stop with an error; parameters keep their values from before that step
     Stop,
-    /// Go on, with a warning
+    /// Continue, with a warning
     Continue,
-    /// Go on without the update of that step, which is counted; looks at the gradients, too
+    /// Continue without the update of that step, which is counted; also checks the gradients
     Skip,
 }
 
-/// What happens when the data is not what a checkpoint was trained on.
+/// What to do when the data is not what a checkpoint was trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DataChangedKind {
     /// Stop with an error
     Error,
-    /// Go on, with a warning
+    /// Continue, with a warning
     Ok,
 }
 
@@ -253,45 +253,45 @@ Examples:
   forebay train gpt.onnx --data text.npz --class-axis -1 --optimizer adamw --steps 2000 --resume run1
   forebay train run.toml --epochs 3 --dry-run                      a file of flags; whether it could start, and how long it takes")]
 pub struct TrainArguments {
-    /// The model; or a file with the flags of a run, as below
+    /// The model, or a file with the flags of a run (see below)
     #[arg(value_name = "MODEL.onnx|CONFIG.toml")]
     pub model: PathBuf,
-    /// What the run was asked for, as a file.
+    /// The configuration of the run, as a file.
     #[arg(skip)]
     pub configuration: String,
-    /// What to train on (see below)
+    /// The training data (see below)
     #[arg(long, value_name = "DATA")]
     pub data: String,
-    /// What to validate on after training (and on the way: --validate-every): loss, accuracy, and Dice where labels have spatial axes
+    /// The data to validate on after training (and during it: --validate-every): loss, accuracy, and Dice if labels have spatial axes
     #[arg(long, value_name = "DATA", group = "validation")]
     pub validate: Option<String>,
-    /// What to measure on it besides: accuracy, top5 (any number), f1, auc, iou, dice, perplexity and confusion of classes; of these
-    /// accuracy, f1, auc, iou and dice of decisions (bce); mae of numbers
+    /// What else to measure on it. For classes: accuracy, top5 (any number), f1, auc, iou, dice, perplexity and confusion; for decisions
+    /// (bce): accuracy, f1, auc, iou and dice; for numbers: mae
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = metric, requires = "validation")]
     pub metrics: Vec<Metric>,
-    /// Multiply inputs that become floating-point numbers
+    /// Multiply inputs that are converted to floating-point numbers
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
     pub input_scale: f64,
-    /// Train until that many steps are done, those before a checkpoint included
+    /// Train until this many steps are done, including those before a checkpoint
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = positive_count)]
     pub steps: Option<u64>,
-    /// Train until the data was seen that many times [default: 1]
+    /// Train until the data has been seen this many times [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub epochs: Option<u64>,
-    /// Make batches of samples of one size: the size that the model calls so, or INPUT[DIMENSION]
+    /// Make batches of samples with equal sizes: a size by its symbol in the model, or INPUT[DIMENSION]
     #[arg(long, value_name = "SIZE")]
     pub bucket_by: Option<String>,
-    /// Pad samples of a batch to the largest of them, rounded up to a multiple of N; with --bucket-by, sizes that are padded alike count as
-    /// one; with --validate-by whole, the sizes of whole volumes
+    /// Pad the samples of a batch to the largest of them, rounded up to a multiple of N; with --bucket-by, sizes padded to the same size
+    /// share a bucket; with --validate-by whole, also pad whole volumes
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub pad_to: Option<u64>,
-    /// The label of padded places [default: that of --ignore-index]
+    /// The label of padded positions [default: that of --ignore-index]
     #[arg(long, value_name = "LABEL", requires = "pad_to", allow_negative_numbers = true)]
     pub pad_label: Option<i64>,
-    /// Shuffle the data again in each epoch; the seed also drives dropout
+    /// Reshuffle the data in each epoch; the seed is also used for dropout
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,
-    /// What happens when the loss is not a finite number
+    /// What to do when the loss is not finite
     #[arg(long, value_enum, default_value = "stop")]
     pub on_nan: OnNanKind,
     /// Write the trained model
@@ -300,37 +300,37 @@ pub struct TrainArguments {
     /// Write the trained model with the moving averages of its parameters
     #[arg(long, value_name = "FILE.onnx", requires = "ema")]
     pub save_ema: Option<PathBuf>,
-    /// Write the adapters alone into this folder, as PEFT does: adapter_model.safetensors and adapter_config.json
+    /// Write only the adapters into this folder, in PEFT's format: adapter_model.safetensors and adapter_config.json
     #[arg(long, value_name = "DIR", requires = "lora")]
     pub save_adapters: Option<PathBuf>,
     /// Write checkpoints into this folder: at the end, and when Ctrl-C interrupts
-    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or where else it can, and says
+    /// (without this flag, an interrupted run leaves its checkpoint in ./forebay-checkpoint, or elsewhere if that fails, and reports
     /// where); while training runs, no other run writes there
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
-    /// Also write one after every N steps
+    /// Also write a checkpoint after every N steps
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
     pub checkpoint_every: Option<u64>,
-    /// Keep the last N of them, as well: each in a folder step-... of its own inside
+    /// Also keep the last N checkpoints, each in a subfolder step-...
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = positive_count)]
     pub keep_checkpoints: Option<u64>,
-    /// Go on from a checkpoint, bit for bit, also under another budget
+    /// Resume from a checkpoint, bit for bit, even with another budget
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Whether --resume goes on with data that is not what the checkpoint was trained on
+    /// Whether --resume continues with data other than what the checkpoint was trained on
     #[arg(long, value_enum, value_name = "ANSWER", default_value = "error", requires = "resume")]
     pub data_changed: DataChangedKind,
-    /// Check the model, the data, the plan and the disks, and say what training would take; train nothing, and write nothing
+    /// Check the model, the data, the plan and the disks, and report what training would take, without training or writing anything
     ///
-    /// With --json, keys of the report, and: ready (true; what is wrong ends with exit code 1 or 2), model (path, parameters,
+    /// With --json, the keys of the report, and: ready (true; problems end with exit code 1 or 2), model (path, parameters,
     /// checkpoint_bytes), data (name, kind, samples, tensors, size_bytes, held_bytes), batch_size, steps_per_epoch, steps_to_train,
     /// predicted_step_seconds, predicted_epoch_seconds, predicted_seconds, and disk (what, folder, needed_bytes, free_bytes of each).
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not run steps without a budget next to those with one
+    /// Do not compare steps with the budget to steps without one
     #[arg(long)]
     pub no_compare: bool,
-    /// Take the size of --device-memory from this file, and look again before every step; with --simulate-device, that one's
+    /// Read the size of --device-memory (with --simulate-device, of the latter) from this file, and again before every step
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device_memory", "memory_limit"], help_heading = "Device")]
     pub device_memory_file: Option<PathBuf>,
     /// Plan the first step with the durations that --save-costs measured in another run
@@ -342,10 +342,10 @@ pub struct TrainArguments {
     /// How to train.
     #[command(flatten)]
     pub training: TrainingArguments,
-    /// The learning rate over the steps.
+    /// The learning-rate schedule.
     #[command(flatten)]
     pub schedule: ScheduleArguments,
-    /// What is looked at while training runs.
+    /// Monitoring of training.
     #[command(flatten)]
     pub records: RecordArguments,
     /// How samples are read.
@@ -360,7 +360,7 @@ pub struct TrainArguments {
     /// Where updates run.
     #[command(flatten)]
     pub updates: UpdatesArguments,
-    /// Have each process keep a slice of what all of them would have whole otherwise, to take less memory; results stay the same
+    /// Have each process keep only a slice of what all of them would otherwise keep whole, to save memory; results stay the same
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Processes")]
     pub shard: Option<ShardKind>,
     /// The report.
@@ -372,7 +372,7 @@ pub struct TrainArguments {
 }
 
 impl TrainArguments {
-    /// What is validated on, in words; none where nothing is.
+    /// Describes the validation data; `None` without validation.
     pub fn validation(&self) -> Option<String> {
         let of_split = self.reading.split.map(|percent| format!("{} % of {}", 100.0 - percent, self.data));
         self.validate.clone().or(of_split)
@@ -406,25 +406,25 @@ pub struct PlanArguments {
     /// List every command of a step
     #[arg(long)]
     pub commands: bool,
-    /// Draw device memory over the launches of a step, a rectangle for each buffer's stay
+    /// Draw device memory over the launches of a step, with a rectangle for each stay of a buffer
     #[arg(long, value_name = "FILE.svg")]
     pub memory_svg: Option<PathBuf>,
-    /// Plan for this machine, by name or description; its memories are budgets where --device-memory and --host-memory are not
-    /// given, and what exceeds that of the host goes to its disk
+    /// Plan for this machine, by name or description. Its memories are the budgets unless --device-memory and --host-memory are given, and
+    /// what exceeds host memory goes to its disk
     #[arg(long, value_name = "NAME|FILE.toml", conflicts_with_all = ["device", "costs"], help_heading = "Device")]
     pub machine: Option<String>,
-    /// Plan for the first of this many processes that share out a batch: its memory, what it exchanges, and how much faster a step is
-    /// than with one
+    /// Plan for the first of this many processes that share each batch: its memory, what it exchanges, and how much faster a step is than
+    /// with one process
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=4096), help_heading = "Processes")]
     pub ranks: Option<u64>,
     /// Where updates run.
     #[command(flatten)]
     pub updates: UpdatesArguments,
-    /// Have each of them keep a slice of what all would have whole otherwise
+    /// Have each process keep only a slice of what all of them would otherwise keep whole
     #[arg(long, value_enum, value_name = "WHAT", requires_all = ["ranks", "train"], help_heading = "Processes")]
     pub shard: Option<ShardKind>,
-    /// What lies between them: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us [default:
-    /// that of --machine, or ethernet-10g]
+    /// The network between the processes: ethernet-1g, -10g, -25g, -100g, infiniband-200g, -400g, or a speed and a latency as in 3GB/s,20us
+    /// [default: that of --machine, or ethernet-10g]
     #[arg(long, value_name = "NAME|SPEED,LATENCY", requires = "ranks", help_heading = "Processes")]
     pub network: Option<Network>,
     /// Plan with the durations that `train --save-costs` measured
@@ -454,7 +454,7 @@ Examples:
   forebay probe --policy touch --chunk-size 64MiB --svg touch.svg"
 )]
 pub struct ProbeArguments {
-    /// What changes the order of eviction
+    /// The eviction policy
     #[arg(long, value_enum, default_value = "driver")]
     pub policy: PolicyKind,
     /// Size of a chunk
@@ -469,7 +469,7 @@ pub struct ProbeArguments {
     /// Threads for kernels and copies together [default: all]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
-    /// In what device memory is had.
+    /// How device memory is allocated.
     #[command(flatten)]
     pub heaps: HeapArguments,
     /// Print one JSON object on standard output, and nothing else there
@@ -478,22 +478,22 @@ pub struct ProbeArguments {
     /// evicted_chunks, measured_evicted_chunks, as_measured, overcommit_seconds, and touches with chunk, resident, seconds).
     #[arg(long)]
     pub json: bool,
-    /// Draw the times as a picture
+    /// Draw a picture of the times
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
 }
 
-/// Who decides what moves in a replay.
+/// The policy that decides what moves in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PolicyOfReplay {
-    /// The planner: what moves, and when, is decided for the whole step ahead of time
+    /// The planner, which decides what moves and when for the whole step ahead of time
     Planned,
-    /// Demand paging: nothing moves before a kernel needs it, what was used longest ago leaves first
+    /// Demand paging: nothing moves before a kernel needs it, and the least recently used data is evicted first
     Lru,
 }
 
 impl PolicyOfReplay {
-    /// As on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             PolicyOfReplay::Planned => "planned",
@@ -528,14 +528,14 @@ pub struct ReplayArguments {
     /// The trace (see below)
     #[arg(value_name = "TRACE")]
     pub trace: PathBuf,
-    /// Who decides what moves
+    /// The policy that decides what moves
     #[arg(long, value_enum, default_value = "planned")]
     pub policy: PolicyOfReplay,
-    /// Replay on this machine instead of the trace's: its memories, link and disk; kernels take the times of the trace
+    /// Replay with the memories, link and disk of this machine instead of the trace's; kernels still take the times in the trace
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,
-    /// Device memory: bytes, a size such as 24GiB, or a share such as 50% of the device memory that the trace (or --machine)
-    /// states, unlike for other commands, whose share is of what the model needs [default: as stated there]
+    /// Device memory: bytes, a size such as 24GiB, or a share such as 50% of the device memory that the trace (or --machine) states; with
+    /// other commands, a share is of what the model needs [default: as stated there]
     #[arg(long, value_name = "SIZE")]
     pub device_memory: Option<MemorySize>,
     /// Write the schedule (see below)
@@ -584,10 +584,10 @@ pub struct PlaceArguments {
     /// The buffers (see below)
     #[arg(value_name = "FILE.csv")]
     pub file: PathBuf,
-    /// The most memory: bytes, or a size such as 1MiB [default: as little as possible]
+    /// The maximum memory: bytes, or a size such as 1MiB [default: as little as possible]
     #[arg(long, value_name = "SIZE")]
     pub capacity: Option<MemorySize>,
-    /// Write the buffers with a column `offset`
+    /// Write the buffers with an additional column `offset`
     #[arg(long, value_name = "FILE.csv")]
     pub output: Option<PathBuf>,
     /// Print one JSON object on standard output, and nothing else there
@@ -602,7 +602,7 @@ fn metric(text: &str) -> Result<Metric, String> {
     text.parse::<Metric>().map_err(|error| error.to_string())
 }
 
-/// NAME=N.
+/// Parses NAME=N.
 fn named_size(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or("it must be NAME=N")?;
     Ok((name.to_owned(), positive_count(size)?))

@@ -1,18 +1,18 @@
-//! The lowest loss of validations so far, and for how long it has been the lowest.
+//! The lowest validation loss so far, and how long it has been the lowest.
 
 use serde_json::{Value, json};
 
-/// What validations found so far.
+/// The results of validations so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BestLoss {
     /// The lowest loss, and its step.
     pub best: Option<(f64, u64)>,
-    /// Validations since then.
+    /// The number of validations since then.
     pub worse: u64,
 }
 
 impl BestLoss {
-    /// Learns of a loss; whether it is lower than all before by more than `min_delta`.
+    /// Records a loss and returns whether it is lower than all previous ones by more than `min_delta`.
     pub fn observe(&mut self, step: u64, loss: f64, min_delta: f64) -> bool {
         let is_lower = match self.best {
             Some((best, _)) => loss < best - min_delta,
@@ -25,13 +25,13 @@ impl BestLoss {
         is_lower
     }
 
-    /// As the position of a checkpoint keeps it.
+    /// Converts it to the form stored in a checkpoint's position.
     pub fn json(&self) -> Value {
         let (loss, step) = self.best.unzip();
         json!({ "loss": loss, "step": step, "worse": self.worse })
     }
 
-    /// What a checkpoint's position says; nothing where it has none.
+    /// Reads it from a checkpoint's position, or returns the default if the position has none.
     pub fn of(position: &Value) -> BestLoss {
         let loss = position.get("loss").and_then(Value::as_f64);
         let number = |key: &str| position.get(key).and_then(Value::as_u64);

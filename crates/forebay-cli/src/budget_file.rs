@@ -1,4 +1,4 @@
-//! A file that holds the device budget: a change of the file changes the budget of the training that runs.
+//! A file that holds the device budget. Changing the file changes the budget of the running training.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use forebay_limits::{open_regular, read_text};
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// The longest file that is read, in bytes: it holds one size.
+/// The maximum file length in bytes; the file holds a single size.
 const BUDGET_BYTES_MAX: u64 = 4096;
 
-/// The file, and what it said last.
+/// The file and the budget last read from it.
 pub struct BudgetFile {
     path: PathBuf,
     text: String,
@@ -22,7 +22,7 @@ impl BudgetFile {
     /// Reads the first budget.
     ///
     /// # Errors
-    /// A file that cannot be read or holds no size.
+    /// Fails if the file cannot be read or does not hold a size.
     pub fn open(path: PathBuf) -> Result<(BudgetFile, MemorySize), Failure> {
         let mut file = BudgetFile { path, text: String::new() };
         file.text = file.read().map_err(Failure::Failed)?;
@@ -30,17 +30,17 @@ impl BudgetFile {
         Ok((file, size))
     }
 
-    /// Between two steps: gives the trainer another budget where the file has changed. A file that cannot be used leaves the
-    /// budget as it is; either is told.
+    /// Changes the trainer's budget between two steps if the file has changed. A file that cannot be used leaves the budget
+    /// unchanged; both cases are reported.
     ///
     /// # Errors
-    /// A failure of the device.
+    /// Fails if the device fails.
     pub fn apply(&mut self, trainer: &mut Trainer, progress: &Progress) -> Result<(), Failure> {
         let read = self.read().map(|text| std::mem::replace(&mut self.text, text) != self.text);
         let changed = match read {
             Ok(true) => self.parse(),
             Ok(false) => return Ok(()),
-            // It is being replaced, perhaps; the next step looks again.
+            // The file may be in the middle of being replaced; the next step checks again.
             Err(_) => return Ok(()),
         };
         let refused = |why: String| progress.line(&format!("note: the budget stays as it is: {why}"));
@@ -68,7 +68,7 @@ impl BudgetFile {
 
     fn read(&self) -> Result<String, String> {
         let failed = |error| format!("cannot read the budget file {}: {error}", self.path.display());
-        // It is read before every step: what would have to be waited for would hold up the training.
+        // The file is read before every step, so anything that has to be waited for would delay the training.
         open_regular(&self.path).map_err(failed)?;
         let text = read_text(&self.path, BUDGET_BYTES_MAX).map_err(failed)?;
         Ok(text.trim().to_owned())

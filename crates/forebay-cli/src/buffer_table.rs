@@ -1,21 +1,21 @@
 //! Tables of buffers in MiniMalloc's format: a header, then one buffer a line.
 //!
 //! Columns come in any order. `id` (or `buffer`, `buffer_id`), `lower` (or `start`, `begin`), `upper` and `size` are needed;
-//! a buffer is live from `lower` on and no longer at `upper`. A column `end` stands for `upper` and names the last time
-//! instead. `alignment` and `offset` (a given one) are optional, so are `gaps`: times within, separated by spaces, in which
-//! nothing (`3-5`) or a part (`3-5@0:16`, bytes from the buffer's base) is in use. A `hint` is read over.
+//! a buffer is live from `lower` up to but excluding `upper`. A column `end` replaces `upper` and gives the last time instead.
+//! `alignment` and `offset` (a fixed one) are optional, and so are `gaps`: periods, separated by spaces, in which nothing (`3-5`)
+//! or only a part (`3-5@0:16`, bytes from the buffer's base) is in use. A `hint` is ignored.
 
 use std::fmt;
 
 use forebay::ByteRange;
 use forebay_memory::{Item, Piece};
 
-/// Buffers with their names, and the lines they came from.
+/// Buffers with their names and the lines that they were read from.
 #[derive(Clone, Debug)]
 pub struct BufferTable {
-    /// By buffer: its name.
+    /// The name of each buffer.
     pub ids: Vec<String>,
-    /// By buffer: what is placed.
+    /// The item to place for each buffer.
     pub items: Vec<Item>,
     header: String,
     lines: Vec<String>,
@@ -35,14 +35,14 @@ impl fmt::Display for TableError {
     }
 }
 
-/// Where each column is.
+/// The position of each column.
 #[derive(Clone, Debug, Default)]
 struct Columns {
     count: usize,
     id: Option<usize>,
     lower: Option<usize>,
     upper: Option<usize>,
-    /// Whether `upper` is the last time instead of the first one after.
+    /// Whether `upper` is the last time instead of the first time after it.
     upper_is_last: bool,
     size: Option<usize>,
     alignment: Option<usize>,
@@ -51,7 +51,7 @@ struct Columns {
     gaps: Option<usize>,
 }
 
-/// A buffer as its line says, before times are counted.
+/// A buffer as read from its line, before times are numbered.
 struct Row {
     id: String,
     /// When which bytes are in use.
@@ -64,7 +64,7 @@ impl BufferTable {
     /// Reads a table.
     ///
     /// # Errors
-    /// The first line that is not as expected.
+    /// Returns the first line that is not as expected.
     pub fn parse(text: &str) -> Result<BufferTable, TableError> {
         let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let at = |line: usize| move |expected: String| TableError { line: line + 1, expected };
@@ -87,7 +87,7 @@ impl BufferTable {
         })
     }
 
-    /// The same table with a last column `offset`, instead of the one that it had.
+    /// Returns the table with `offset` as its last column, replacing any previous one.
     pub fn with_offsets(&self, offsets: &[u64]) -> String {
         let line = |text: &str, last: &str| {
             let fields = text.split(',').enumerate().filter(|(column, _)| Some(*column) != self.offset_column);
@@ -176,12 +176,12 @@ impl Columns {
     }
 }
 
-/// A whole number in a field.
+/// Parses a whole number in a field.
 fn number<T: std::str::FromStr>(text: &str, column: &str, expected: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{column} is expected to be {expected}, it is '{text}'"))
 }
 
-/// Start, end and the bytes in use of a gap.
+/// Parses a gap: its start, its end, and the bytes in use.
 fn gap(text: &str) -> Option<(i64, i64, Option<ByteRange>)> {
     let (time, window) = text.split_once('@').map_or((text, None), |(time, window)| (time, Some(window)));
     let (start, end) = time.split_once('-')?;
@@ -196,7 +196,7 @@ fn gap(text: &str) -> Option<(i64, i64, Option<ByteRange>)> {
     Some((start.parse().ok()?, end.parse().ok()?, window))
 }
 
-/// All times, in order.
+/// Returns all times in order.
 fn times(rows: &[Row]) -> Vec<i64> {
     let mut times: Vec<i64> =
         rows.iter().flat_map(|row| &row.pieces).flat_map(|&(start, end, _)| [start, end]).collect();
@@ -205,7 +205,7 @@ fn times(rows: &[Row]) -> Vec<i64> {
     times
 }
 
-/// The item of a row. Times count from the first one; where they do not fit, by their places among all times.
+/// Returns the item of a row. Times count from the first one or, if they are out of range, are replaced by their ranks among all times.
 fn item(row: &Row, times: &[i64]) -> Item {
     let first = times.first().copied().unwrap_or(0);
     let spans_little = times.last().is_some_and(|&last| i128::from(last) - i128::from(first) <= i128::from(u32::MAX));

@@ -1,4 +1,4 @@
-//! What `forebay probe` measured, as a picture: a row of bars for each action.
+//! A picture of the measurements of `forebay probe`: a row of bars for each action.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const BAR_HEIGHT: f64 = 13.0;
 const COLOR_RESIDENT: &str = "#4878a8";
 const COLOR_EVICTED: &str = "#d1603d";
 
-/// The picture. The axis is logarithmic: a chunk that was evicted takes many times as long.
+/// Draws the picture. The axis is logarithmic, because an evicted chunk takes many times as long.
 pub fn svg(title: &str, findings: &[Finding]) -> String {
     let seconds = || findings.iter().flat_map(|finding| &finding.touches).map(|touch| touch.seconds.max(1e-7));
     let decade = |seconds: f64| seconds.log10();
@@ -26,7 +26,7 @@ pub fn svg(title: &str, findings: &[Finding]) -> String {
          font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     let mut add = |element: String| {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(picture, "{element}");
     };
     add(text(12.0, 22.0, "start", &format!("Time to use a chunk; {title}")));
@@ -61,7 +61,7 @@ fn rectangle(x: f64, y: f64, width: f64, color: &str) -> String {
 }
 
 fn text(x: f64, y: f64, anchor: &str, words: &str) -> String {
-    // Control characters are none of XML's.
+    // XML does not allow control characters.
     let words = words.replace(char::is_control, " ").replace('&', "&amp;").replace('<', "&lt;");
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>")
 }

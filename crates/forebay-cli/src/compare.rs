@@ -1,5 +1,5 @@
-//! A budget's price: steps with the budget in turn with unlimited ones, in the same process, so that both see the same
-//! machine in the same mood.
+//! The cost of a budget: steps with the budget alternate with unlimited ones in the same process, so that both run on the same
+//! machine in the same state.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use crate::feeding::Tensors;
 use crate::interrupt;
 use crate::report::median;
 
-/// Pairs of steps to run.
+/// The maximum number of pairs of steps to run.
 const PAIRS_MAX: usize = 3;
-/// No further pair starts after this long.
+/// The time after which no further pair starts.
 const TIME_MAX: Duration = Duration::from_secs(20);
 
-/// What the steps took, and whether they agreed.
+/// How long the steps took, and whether their losses agreed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// Pairs that ran.
+    /// The number of pairs that ran.
     pub pairs: usize,
     /// Median time of a step with the budget.
     pub seconds: f64,
@@ -29,11 +29,11 @@ pub struct Comparison {
     pub identical: bool,
 }
 
-/// Runs a few more steps on one batch, and the same ones without a budget on a copy of the model. The trainer's parameters
-/// move on: everything worth keeping is to be saved before.
+/// Runs a few more steps on one batch, and the same steps without a budget on a copy of the model. This changes the trainer's
+/// parameters, so save everything worth keeping first.
 ///
 /// # Errors
-/// Where the unlimited run does not fit the machine, for example.
+/// Fails if the unlimited run does not fit the machine, for example.
 pub fn compare(
     trainer: &mut Trainer,
     model: Model,
@@ -44,15 +44,15 @@ pub fn compare(
     let EngineOptions { memory, planning, measuring, .. } = &mut options.engine;
     (memory.device_memory, memory.simulate_device) = (None, None);
     (memory.mode, memory.eviction) = (MemoryMode::Planned, None);
-    // Where it does not fit the machine, it is no comparison.
+    // If it does not fit the machine, there is no comparison.
     memory.memory_limit = Some(MemoryLimit::Unlimited);
-    // Without a budget nothing moves, so durations decide nothing.
+    // Without a budget nothing moves, so durations have no influence.
     planning.costs = None;
     measuring.trace = false;
     let mut unlimited = Trainer::new(model, options)?;
     let state = trainer.checkpoint(&Value::Null)?;
     unlimited.restore(&state)?;
-    // A first step touches memory for the first time; the other trainer's did so long ago.
+    // The first step touches memory for the first time, which the other trainer did long ago.
     unlimited.step(batch.clone(), labels.clone())?;
     unlimited.restore(&state)?;
     let (mut seconds, mut unlimited_seconds, mut identical) = (Vec::new(), Vec::new(), true);

@@ -11,13 +11,13 @@ use crate::failure::Failure;
 
 /// The command that takes such a file.
 pub const COMMAND: &str = "train";
-/// The key of the model, which the command line has in front.
+/// The key of the model, which is a positional argument on the command line.
 const MODEL: &str = "model";
-/// The name of the file that is kept next to the results of a run.
+/// The name of the file that is stored next to the results of a run.
 pub const FILE_NAME: &str = "config.toml";
-/// No honest file is longer.
+/// The maximum file length; no legitimate file is longer.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// How alike a key has to be to one that there is to be taken for a slip.
+/// How similar an unknown key must be to a known one to be considered a typo.
 const ALIKE_MIN: f64 = 0.7;
 
 /// A command line with the flags of a file in it.
@@ -28,10 +28,10 @@ pub struct Expanded {
     pub file: Option<PathBuf>,
 }
 
-/// Puts what a file says into the command line that names it. A command line without a file stays as it is.
+/// Inserts the flags of a file into the command line that names it. A command line without a file is unchanged.
 ///
 /// # Errors
-/// A file that cannot be read, that is not TOML, or that has a key which is no flag.
+/// Fails if the file cannot be read, is not TOML, or has a key that is not a flag.
 pub fn expand(arguments: Vec<OsString>, root: &mut Command) -> Result<Expanded, Failure> {
     root.build();
     let command = root.find_subcommand(COMMAND).filter(|_| arguments.get(1).is_some_and(|name| name == COMMAND));
@@ -70,7 +70,7 @@ pub fn expand(arguments: Vec<OsString>, root: &mut Command) -> Result<Expanded, 
     Ok(Expanded { arguments: expanded, file: Some(path) })
 }
 
-/// The flags that a file may have.
+/// Returns the flags that a file can contain.
 fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     let is_flag =
         |arg: &&Arg| !matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong);
@@ -88,13 +88,13 @@ fn unknown(key: &str, flag: &str, command: &Command) -> String {
     format!("unknown key '{key}': {way_out}")
 }
 
-/// What the command line itself says.
+/// What the command line itself specifies.
 struct Given {
     /// Ids of flags.
     flags: Vec<String>,
-    /// Where the file is.
+    /// The position of the file.
     file: Option<usize>,
-    /// Whether there is a model, too.
+    /// Whether there is also a model.
     has_model: bool,
 }
 
@@ -121,7 +121,7 @@ impl Given {
         given
     }
 
-    /// Whether the command line says the same, or what cannot be said together with it.
+    /// Returns whether the command line has this flag or one that conflicts with it.
     fn overrides(&self, arg: &Arg, command: &Command) -> bool {
         let is_given = |arg: &Arg| self.flags.iter().any(|id| arg.get_id() == id.as_str());
         let given = command.get_arguments().filter(|arg| is_given(arg));
@@ -136,7 +136,7 @@ fn is_config(argument: &OsStr) -> bool {
     Path::new(argument).extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"))
 }
 
-/// A key as it is on the command line.
+/// Converts a key to command-line arguments.
 fn written(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, String> {
     if !arg.get_action().takes_values() {
         return match value {
@@ -161,8 +161,8 @@ fn written(arg: &Arg, flag: &str, value: &Value) -> Result<Vec<OsString>, String
     }
 }
 
-/// What a command was asked for, as a file that asks for it again where the command takes one: what the command line, a file and the
-/// environment said.
+/// Returns the effective configuration of a command, from the command line, a file and the environment, as a file that repeats it if the
+/// command takes one.
 pub fn effective(matches: &ArgMatches, root: &Command, command: &str) -> String {
     let Some(command) = root.find_subcommand(command) else { return String::new() };
     let mut table = toml::Table::new();
@@ -188,7 +188,7 @@ pub fn effective(matches: &ArgMatches, root: &Command, command: &str) -> String 
     format!("# What a run of Forebay {version} was asked for: `forebay train {FILE_NAME}` asks for it again.\n{table}")
 }
 
-/// A number where it is written as one, else a text.
+/// Parses a value as a number if possible, otherwise as a string.
 fn value_of(text: &str) -> Value {
     if let Some(number) = text.parse::<i64>().ok().filter(|number| number.to_string() == text) {
         return number.into();
@@ -225,7 +225,7 @@ mod tests {
             assert!(found.iter().any(|found| found == flag), "{flag} is not in {found:?}");
         }
         assert_eq!(found.len(), 8, "{found:?}");
-        // The same flag, one that excludes another, and another model.
+        // The same flag, a flag that excludes another, and another model.
         let found = expanded(text, &["--batch-size", "8", "--steps=7", "--freeze", "c", "other.onnx"]).unwrap();
         for gone in ["--batch-size=4", "--epochs=2", "--freeze=a*", "m.onnx"] {
             assert!(!found.iter().any(|found| found == gone), "{gone} is in {found:?}");

@@ -1,20 +1,20 @@
-//! Curves over steps, for windows of any width: lines stretch with the window, text does not.
+//! Curves over steps, for windows of any width: lines scale with the window, text does not.
 
 use std::fmt::Write;
 
 use crate::escape::html;
 
-/// A curve has at most about this many points.
+/// The approximate maximum number of points of a curve.
 pub const POINTS_MAX: usize = 1000;
-/// Curves of fewer points show each of them.
+/// Curves with fewer points show each point.
 const DOTS_MAX: usize = 60;
-/// The picture's own units along either axis.
+/// The length of each axis in the picture's units.
 const UNITS: f64 = 1000.0;
-/// Lines across a picture at most.
+/// The maximum number of lines across a picture.
 const VALUE_TICKS_MAX: f64 = 6.0;
 const STEP_TICKS_MAX: f64 = 6.0;
 
-/// What belongs in the page's style.
+/// The part of the page's style sheet for curves.
 pub const STYLE: &str = "\
 .legend{margin:.3em 0 0 4.5em;font-size:13px}.legend i{display:inline-block;width:1.1em;height:.2em;margin:0 .4em .25em 0}\
 .legend span+span{margin-left:1.5em}\
@@ -27,7 +27,7 @@ pub const STYLE: &str = "\
 .chart .y{right:calc(100% + .6em);transform:translateY(50%)}.chart .x{top:calc(100% + .6em);transform:translateX(-50%)}\
 .chart .name{top:calc(100% + 2.1em);left:50%;transform:translateX(-50%)}";
 
-/// Curves over steps with their axes, each of a name and points of a step and a value.
+/// Draws curves over steps with their axes. Each curve has a name and points, each a step and a value.
 pub fn curves(curves: &[(&str, Vec<(f64, f64)>)]) -> String {
     let all = || curves.iter().flat_map(|(_, points)| points.iter().copied());
     let least = |value: fn((f64, f64)) -> f64| all().map(value).fold(f64::INFINITY, f64::min);
@@ -49,7 +49,7 @@ pub fn curves(curves: &[(&str, Vec<(f64, f64)>)]) -> String {
     let y = |value: f64| (value - low) / (high - low);
     let place = |(step, value): (f64, f64)| (UNITS * x(step), UNITS * (1.0 - y(value)));
     let (mut legend, mut lines, mut words) = (String::new(), String::new(), String::new());
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     for value in ticks(low, high, every) {
         let (_, at) = place((first, value));
         let _ = writeln!(lines, "<path class=\"grid\" d=\"M0 {at:.1}H{UNITS}\"/>");
@@ -84,7 +84,8 @@ pub fn curves(curves: &[(&str, Vec<(f64, f64)>)]) -> String {
     )
 }
 
-/// The distance between ticks of a range: 1, 2 or 5 times a power of ten, at least `least`, and so large that there are at most `most` intervals.
+/// Returns the distance between the ticks of a range: 1, 2 or 5 times a power of ten, at least `least`, and large enough for at most `most`
+/// intervals.
 fn distance(low: f64, high: f64, most: f64, least: f64) -> f64 {
     let rough = ((high - low) / most).max(least);
     let power = 10f64.powf(rough.log10().floor());
@@ -92,13 +93,13 @@ fn distance(low: f64, high: f64, most: f64, least: f64) -> f64 {
     digit.unwrap_or(10.0) * power
 }
 
-/// The multiples of a distance in a range.
+/// Returns the multiples of a distance in a range.
 fn ticks(low: f64, high: f64, every: f64) -> Vec<f64> {
     let (begin, end) = ((low / every - 1e-6).ceil(), (high / every + 1e-6).floor());
     (0..=(end - begin) as i64).map(|i| (begin + i as f64) * every).collect()
 }
 
-/// A number with four digits.
+/// Formats a number with four digits.
 fn short(number: f64) -> String {
     let rounded: f64 = format!("{number:.3e}").parse().unwrap_or(number);
     match rounded.abs() {

@@ -1,4 +1,4 @@
-//! `forebay data`: what a data set holds, and how its samples look.
+//! `forebay data`: the contents of a data set, and pictures of its samples.
 
 use forebay::data::{DataSet, Reading, Sampler, guess_with, open_with, sheet};
 use forebay::format_bytes;
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::feeding;
 use crate::output;
 
-/// Says what a data set holds, and draws some of its samples.
+/// Describes a data set and draws some of its samples.
 ///
 /// # Errors
-/// Data that is missing or corrupt, or samples that are no images.
+/// Fails if data is missing or corrupt, or if samples are not images.
 pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
     arguments.out.as_deref().map(output::check_writable).transpose()?;
     let mut reading = Reading::default();
@@ -57,7 +57,7 @@ pub fn data(arguments: &LookArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has samples changed as training would.
+/// Sets samples up to be transformed as in training.
 fn prepare(set: &mut DataSet, arguments: &LookArguments) -> Result<(), Failure> {
     feeding::augment(set, &arguments.augment, arguments.shuffle, None);
     match &arguments.normalize {

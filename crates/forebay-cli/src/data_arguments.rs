@@ -1,4 +1,4 @@
-//! Flags that say how samples are read, and what becomes of them.
+//! Flags for reading and transforming samples.
 
 use std::path::PathBuf;
 
@@ -10,54 +10,56 @@ use crate::device_arguments::positive_count;
 use crate::heap_arguments::byte_count;
 use crate::text_arguments::TextArguments;
 
-/// How samples are read, and what becomes of them.
+/// How samples are read and transformed.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Data")]
 pub struct DataArguments {
-    /// Never hold more than this of the samples in memory, read ahead or kept: arrays in .npy files and in .npz archives that are not
-    /// packed are then read sample by sample [default: what a limit leaves, else a gibibyte]
+    /// Never hold more than this much of the samples in memory, read ahead or cached; arrays in .npy files and in uncompressed .npz
+    /// archives are then read sample by sample [default: what a limit leaves, otherwise 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub data_memory: Option<u64>,
-    /// Train on the first share of the samples, and validate on the others: 90/10. Which ones is drawn by --split-seed
+    /// Train on the first of these shares of the samples, drawn with --split-seed, and validate on the rest, as in 90/10
     #[arg(long, value_name = "PERCENT/PERCENT", value_parser = split, group = "validation", conflicts_with = "validate")]
     pub split: Option<f64>,
-    /// Which samples --split takes
+    /// The seed that determines which samples --split selects
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "split")]
     pub split_seed: u64,
-    /// Leave out up to N samples that cannot be read, and report them; the next sample that can be read takes the place of each
+    /// Skip up to N samples that cannot be read, and report them; each is replaced by the next readable sample
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub skip_bad: Option<u64>,
-    /// Train on random patches of volumes, of these sizes: 64x64x64. Validation is of whole volumes (--validate-by). DATA#0..8 then takes volumes
+    /// Train on random patches of volumes with these sizes, such as 64x64x64. Validation uses whole volumes (--validate-by). DATA#0..8 then
+    /// selects volumes
     #[arg(long, value_name = "SIZES", value_parser = sizes, conflicts_with = "split")]
     pub patch: Option<Sizes>,
-    /// Patches of each volume in an epoch [default: 1]
+    /// Patches per volume and epoch [default: 1]
     #[arg(long, value_name = "N", requires = "patch", value_parser = positive_count)]
     pub patches: Option<u64>,
-    /// How volumes are validated: in `windows` of the patch's sizes that overlap, whose predictions are merged; `whole`, where the model leaves
-    /// its sizes open; or as `tiles`, each for itself [default: windows]
+    /// How volumes are validated: in overlapping `windows` of the patch sizes, whose predictions are merged; `whole`, if the model leaves
+    /// its sizes open; or as separate `tiles` [default: windows]
     #[arg(long, value_enum, value_name = "HOW", requires = "patch")]
     pub validate_by: Option<ValidateBy>,
-    /// By which share of their sizes windows overlap at least [default: 0.25]
+    /// The minimum overlap of windows, as a share of their sizes [default: 0.25]
     #[arg(long, value_name = "SHARE", requires = "patch", value_parser = overlap)]
     pub window_overlap: Option<f64>,
-    /// How much places count where windows overlap: all alike (`constant`), or more towards the middle of a window (`gaussian`) [default: constant]
+    /// How positions are weighted where windows overlap: equally (`constant`), or more towards the middle of a window (`gaussian`)
+    /// [default: constant]
     #[arg(long, value_name = "HOW", requires = "patch")]
     pub window_blend: Option<Blend>,
-    /// Draw samples instead of taking each once in an epoch: with `classes`, every class comes equally often; with `weights`, a sample as often
-    /// as the column `weight` of a table says. --shuffle is the seed
+    /// Draw samples at random instead of using each once per epoch: with `classes`, every class equally often; with `weights`, in
+    /// proportion to the column `weight` of a table. --shuffle is the seed
     #[arg(long, value_enum, value_name = "BY", conflicts_with = "bucket_by")]
     pub balance: Option<Balance>,
-    /// Change samples a little each time they are trained on: hflip, vflip, dflip (mirrored every other time), crop:PLACES (moved by up to
-    /// that many, 0 comes in), rotate:DEGREES, scale:X, elastic:PLACES (deformed), brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA (with another sample, labels
-    /// alike: they are numbers, or for cutmix maps); one after the other. Labels
-    /// of the same sizes move along. --shuffle is the seed, too
+    /// Augment samples at random each time they are trained on: hflip, vflip, dflip (mirrored half of the time), crop:PLACES (shifted by up
+    /// to this many positions and filled with 0), rotate:DEGREES, scale:X, elastic:PLACES (deformed), brightness:X, contrast:X,
+    /// noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA (combined with another sample, and the labels likewise: they are numbers,
+    /// or maps for cutmix), applied in order. Labels with the same sizes are moved along. --shuffle is also the seed of this
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform)]
     pub augment: Vec<Transform>,
-    /// Normalise inputs, after --augment: (value - mean) / deviation, with a pair for all channels or for each; or with what is measured on
-    /// all samples before training
+    /// Normalise inputs, after --augment: (value - mean) / deviation, with one pair for all channels or one for each, or with the values
+    /// measured on all samples before training
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize)]
     pub normalize: Option<Normalize>,
-    /// How text becomes tokens.
+    /// How text is tokenized.
     #[command(flatten)]
     pub text: TextArguments,
 }
@@ -78,25 +80,25 @@ pub struct LookArguments {
     /// The data set
     #[arg(value_name = "DATA")]
     pub data: String,
-    /// Draw that many samples
+    /// Draw this many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), requires = "out")]
     pub show: Option<u64>,
-    /// The file of the drawing
+    /// The file to draw to
     #[arg(long, value_name = "FILE.png", requires = "show")]
     pub out: Option<PathBuf>,
-    /// Draw samples in the order of training with this seed, the first epoch
+    /// Draw samples in the training order of the first epoch with this seed
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,
-    /// Pixels of images along each side
+    /// The number of pixels along each side of an image
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub image_size: u64,
-    /// Change samples as `forebay train --augment` does
+    /// Augment samples as `forebay train --augment` does
     #[arg(long, value_name = "CHANGE,..", value_delimiter = ',', value_parser = transform, requires = "show")]
     pub augment: Vec<Transform>,
-    /// Normalise them as `forebay train --normalize` does; `measured` says what it measured
+    /// Normalise samples as `forebay train --normalize` does; `measured` also reports the measured values
     #[arg(long, value_name = "MEAN/DEVIATION,..|measured", value_parser = normalize, requires = "show")]
     pub normalize: Option<Normalize>,
-    /// How text becomes tokens.
+    /// How text is tokenized.
     #[command(flatten)]
     pub text: TextArguments,
     /// Print one JSON object on standard output, and nothing else there
@@ -109,16 +111,16 @@ pub struct LookArguments {
 /// How whole volumes are validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ValidateBy {
-    /// In windows that overlap
+    /// In overlapping windows
     Windows,
     /// As one sample
     Whole,
-    /// As tiles, each for itself
+    /// As separate tiles
     Tiles,
 }
 
 impl DataArguments {
-    /// How the model goes over whole volumes in validation, whose own sizes are rounded up to a multiple; none where samples are what it takes.
+    /// Returns the windows for validating whole volumes, whose sizes are rounded up to a multiple; `None` if samples fit the model as is.
     pub fn windows(&self, multiple: Option<u64>) -> Option<Windows> {
         let Sizes(sizes) = self.patch.as_ref()?;
         let mut windows = match self.validate_by.unwrap_or(ValidateBy::Windows) {
@@ -133,16 +135,16 @@ impl DataArguments {
     }
 }
 
-/// How often samples come.
+/// How often samples are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Balance {
     /// Every class equally often
     Classes,
-    /// As often as the data set says
+    /// As often as the data set specifies
     Weights,
 }
 
-/// Where the numbers of a normalisation come from.
+/// The source of the values of a normalisation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Normalize {
     /// From the samples.

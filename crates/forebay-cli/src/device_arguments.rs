@@ -1,4 +1,4 @@
-//! Flags and variables that say which device computes, within what memory, and how it is planned.
+//! Flags and environment variables that select the device, its memory budgets and the planning.
 
 use std::path::PathBuf;
 
@@ -12,16 +12,16 @@ use forebay_device::host::threads_of;
 use crate::heap_arguments::{HeapArguments, byte_rate};
 use crate::output;
 
-/// In which order kernels are planned.
+/// The order in which kernels are planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OrderKind {
-    /// As the model has them
+    /// The order of the model
     File,
-    /// With the fewest barriers that fit the same memory
+    /// The order with the fewest barriers that fits the same memory
     Barriers,
 }
 
-/// Which operators run on the host in the plan of another device.
+/// Which operators run on the host in a plan for another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum HostOperatorsKind {
     /// Those that the device cannot run
@@ -33,8 +33,8 @@ pub enum HostOperatorsKind {
 /// Where updates run.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct UpdatesArguments {
-    /// Where parameters and the optimizer's state are updated: on the device, or on the host's processor, so that state never crosses the
-    /// link; changes nothing where the device's memory is the host's
+    /// Where parameters and the optimizer's state are updated: on the device, or on the host's CPU, so that the state never crosses the
+    /// link; has no effect if the device's memory is the host's
     #[arg(
         long,
         value_enum,
@@ -51,12 +51,12 @@ pub struct UpdatesArguments {
 pub enum UpdatesKind {
     /// On the device
     Device,
-    /// On the host's processor, next to the optimizer's state
+    /// On the host's CPU, next to the optimizer's state
     Host,
 }
 
 impl UpdatesArguments {
-    /// As options name it.
+    /// Converts the flag to the library's option.
     pub fn updates(self) -> Updates {
         match self.updates {
             UpdatesKind::Device => Updates::Device,
@@ -64,7 +64,7 @@ impl UpdatesArguments {
         }
     }
 
-    /// Says so where `--updates host` changes nothing for a plan.
+    /// Prints a note if `--updates host` has no effect on a plan.
     pub fn tell(self, plan: &Statistics) {
         if self.updates == UpdatesKind::Host && plan.host_updates == 0 {
             output::complain("note: --updates host changes nothing: the device's memory is the host's");
@@ -72,14 +72,14 @@ impl UpdatesArguments {
     }
 }
 
-/// Who decides what is on the device.
+/// How it is decided what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MemoryKind {
     /// A plan, made before the first step
     Planned,
-    /// Managed memory, of which the framework says every move
+    /// Managed memory in which the framework requests every move
     Direct,
-    /// Managed memory, with hints of the framework: what comes, and what is no longer needed
+    /// Managed memory with hints from the framework about what comes next and what is no longer needed
     Cooperative,
     /// Managed memory alone
     Automatic,
@@ -93,9 +93,9 @@ pub struct DeviceArguments {
     #[arg(long, value_name = "NAME", default_value_t)]
     pub device: DeviceName,
     /// Never let this process take more memory than this, as the system counts it: 192MiB, 1GiB; 60% of what it would take without a
-    /// limit; 80%free of what the machine or its control group has free; none. For the CPU, whose memory is one pool: what does not
-    /// fit is recomputed, read from the model's files again (weights that no step changes), or goes to --spill-dir [default: none, and
-    /// what is free for a step that would take more]
+    /// limit; 80%free of the free memory of the machine or its control group; none. For the CPU, whose memory is one pool: what does not
+    /// fit is recomputed, reread from the model's files (weights that no step changes), or goes to --spill-dir [default: none, or the free
+    /// memory if a step would take more]
     #[arg(
         long,
         value_name = "SIZE|PERCENT",
@@ -104,54 +104,55 @@ pub struct DeviceArguments {
     )]
     pub memory_limit: Option<MemoryLimit>,
     /// Never use more device memory than this: 256MiB, 1GiB, or 50% (of what the model needs without a budget). On the CPU, the same
-    /// as --memory-limit where the process can stay within it; where it cannot, and with --host-memory or --link-speed, the same as
+    /// as --memory-limit if the process can stay within it; if it cannot, or with --host-memory or --link-speed, the same as
     /// --simulate-device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_DEVICE_MEMORY")]
     pub device_memory: Option<MemorySize>,
-    /// For development and experiments on the CPU: take this much of its memory for that of a device, and copy what does not fit there
-    /// to the rest and back (two pools); a size, or a share as of --device-memory
+    /// For development and experiments on the CPU: treat this much of its memory as device memory, and copy what does not fit there
+    /// to the rest and back (two pools); a size, or a share as for --device-memory
     #[arg(long, value_name = "SIZE", env = "FOREBAY_SIMULATE_DEVICE", conflicts_with = "device_memory")]
     pub simulate_device: Option<MemorySize>,
     /// Never use more host memory than this for what is moved out of the device
     #[arg(long, value_name = "SIZE", env = "FOREBAY_HOST_MEMORY")]
     pub host_memory: Option<MemorySize>,
-    /// Move what exceeds --host-memory to files in this folder; they have no names, and are gone when the command ends. Weights that no
-    /// step changes are read from the model's files instead
+    /// Move what exceeds --host-memory to unnamed files in this folder, which are gone when the command ends. Weights that no step changes
+    /// are read from the model's files instead
     #[arg(long, value_name = "DIR", env = "FOREBAY_SPILL_DIR")]
     pub spill_dir: Option<PathBuf>,
-    /// Who decides what is on the device; results do not depend on it
+    /// How it is decided what is on the device; results do not depend on it
     #[arg(long, value_enum, value_name = "MODE", default_value = "planned", env = "FOREBAY_MEMORY")]
     pub memory: MemoryKind,
-    /// In which order `--memory automatic` evicts [default: driver]
+    /// The eviction policy of `--memory automatic` [default: driver]
     #[arg(long, value_enum, value_name = "POLICY")]
     pub eviction: Option<PolicyKind>,
-    /// In what device memory is had.
+    /// How device memory is allocated.
     #[command(flatten)]
     pub heaps: HeapArguments,
-    /// For experiments with --simulate-device: slow copies between host and device down to this speed, each way: 8GB/s
+    /// For experiments with --simulate-device: slow copies between host and device down to this speed in each direction, such as 8GB/s
     #[arg(long, value_name = "SIZE/s", value_parser = byte_rate)]
     pub link_speed: Option<u64>,
-    /// Threads for kernels and copies together [default: all]; at most 256, or as many as the machine runs at once; results do
+    /// Total threads for kernels and copies [default: all]; at most 256, or as many as the machine runs at once; results do
     /// not depend on it
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub threads: Option<u64>,
-    /// Do not merge operators: no kernel does the work of two, and a concatenation is copies of its own
+    /// Do not fuse operators: no kernel does the work of two, and a concatenation makes separate copies
     #[arg(long)]
     pub no_fuse: bool,
-    /// In which order kernels are planned; results do not depend on it
+    /// The order in which kernels are planned; results do not depend on it
     #[arg(long, value_enum, value_name = "ORDER", default_value = "barriers")]
     pub order: OrderKind,
-    /// Which operators run on the host: those that the device cannot run, between copies that the plan counts, or none, which
-    /// makes them an error
+    /// Which operators run on the host: those that the device cannot run, between copies that the plan accounts for, or none, in
+    /// which case such operators are an error
     #[arg(long, value_enum, value_name = "WHICH", default_value = "needed", env = "FOREBAY_HOST_OPERATORS")]
     pub host_operators: HostOperatorsKind,
-    /// Check every plan for races and lost data before it runs; with `plan --train --ranks`, those of all processes, also against each other
+    /// Check every plan for races and lost data before it runs; with `plan --train --ranks`, also check the plans of all processes against
+    /// each other
     #[arg(long)]
     pub check: bool,
 }
 
 impl DeviceArguments {
-    /// The options that the flags name.
+    /// Converts the flags to options.
     pub fn options(&self, trace: bool) -> EngineOptions {
         let mut options = EngineOptions::default();
         let EngineOptions { device, memory, planning, measuring, .. } = &mut options;
@@ -187,19 +188,19 @@ impl DeviceArguments {
     }
 }
 
-/// What changes the order in which managed memory evicts.
+/// The policy by which managed memory evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PolicyKind {
-    /// As a driver of unified memory was measured to behave: prefetches change the order, use does not
+    /// As measured for a driver of unified memory: prefetches change the order, use does not
     Driver,
-    /// Use makes a chunk the last to go
+    /// A chunk that is used becomes the last to be evicted
     Touch,
-    /// What will be used soonest stays
+    /// What will be used soonest stays on the device
     Planned,
 }
 
 impl PolicyKind {
-    /// The library's word for it.
+    /// Converts it to the library's policy.
     pub fn policy(self) -> Policy {
         match self {
             PolicyKind::Driver => Policy::Driver,
@@ -209,7 +210,7 @@ impl PolicyKind {
     }
 }
 
-/// A number of threads, with a word where it is more than there can be.
+/// Returns the number of threads, with a warning if more are requested than can be used.
 pub fn thread_count(asked: u64) -> usize {
     let asked = usize::try_from(asked).unwrap_or(usize::MAX);
     let count = threads_of(Some(asked));
@@ -221,7 +222,7 @@ pub fn thread_count(asked: u64) -> usize {
     count
 }
 
-/// A whole number of at least 1.
+/// Parses a whole number of at least 1.
 pub fn positive_count(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) => Err("at least 1 is needed".to_owned()),

@@ -1,4 +1,4 @@
-//! `forebay devices`: what there is, and what it can do.
+//! `forebay devices`: the available devices and their capabilities.
 
 use forebay::DeviceDescription;
 use forebay::format_bytes;
@@ -11,7 +11,7 @@ use crate::output;
 /// Lists the devices.
 ///
 /// # Errors
-/// Where the system refuses what a device needs.
+/// Fails if the system refuses what a device needs.
 pub fn devices(arguments: &DevicesArguments) -> Result<(), Failure> {
     let devices = forebay::devices()?;
     if arguments.json {
@@ -24,7 +24,7 @@ pub fn devices(arguments: &DevicesArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line of the table.
+/// Formats a line of the table.
 fn row([name, memory, workers, tile, copies, matrices, description]: [&str; 7]) -> String {
     format!("{name:<8} {memory:>12} {workers:>6} {tile:>10} {copies:<12} {matrices:<17} {description}")
 }
@@ -44,7 +44,7 @@ fn line(device: &DeviceDescription) -> String {
     row([name, &format_bytes(limits.memory_bytes), &limits.workers.to_string(), &tile, copies, &matrices, description])
 }
 
-/// Names of the types of which subgroups multiply matrices together.
+/// Returns the names of the types for which subgroups multiply matrices cooperatively.
 fn matrix_types(device: &DeviceDescription) -> Vec<String> {
     device.matrix_types.iter().map(ToString::to_string).collect()
 }

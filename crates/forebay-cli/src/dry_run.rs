@@ -1,5 +1,5 @@
-//! `forebay train --dry-run`: whether a run can start, what it takes, and how long it is predicted to take. Nothing trains, and nothing is
-//! written.
+//! `forebay train --dry-run`: whether a run can start, what it needs, and how long it is predicted to take. It neither trains nor writes
+//! anything.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +17,10 @@ use crate::report::{Report, say_json};
 use crate::train::check_outputs;
 use crate::untrained::{tell_of_probabilities, tell_of_untrained};
 
-/// Checks a run, and says what it takes.
+/// Checks a run and reports what it needs.
 ///
 /// # Errors
-/// Whatever would keep it from training, or from keeping its results.
+/// Fails with anything that would prevent the run from training or from storing its results.
 pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     check_outputs(arguments)?;
     let folders = [&arguments.checkpoint, &arguments.records.best_checkpoint];
@@ -33,7 +33,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     arguments.schedule.schedule(steps)?;
     arguments.training.gradients.schedules(steps)?;
     feeding::augment(&mut data, &arguments.reading.augment, shuffle, Some(trainer));
-    // The first samples are read as training would.
+    // The first samples are read as in training.
     let mut loader = feeding::loader(data, sampler, trainer, arguments)?;
     loader.end_at(trainer.step_count() + 1);
     loader.batch(trainer.step_count())?;
@@ -114,7 +114,7 @@ pub fn dry_run(arguments: &TrainArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Room that a run takes on a disk.
+/// The space that a run needs on a disk.
 struct Need {
     what: &'static str,
     folder: PathBuf,
@@ -129,10 +129,10 @@ impl Need {
     }
 }
 
-/// What a run takes of its disks.
+/// Returns the space that a run needs on its disks.
 ///
 /// # Errors
-/// A disk that has too little room, or that does not say how much it has.
+/// Fails if a disk has too little space or does not report its free space.
 fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Failure> {
     let state_bytes = trainer.checkpoint_bytes();
     let model_bytes = std::fs::metadata(&arguments.model).map_or(0, |found| found.len());
@@ -141,7 +141,7 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Fail
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
         _ => PathBuf::from("."),
     };
-    // The old checkpoint stays until the new one is complete.
+    // The old checkpoint is kept until the new one is complete.
     let checkpoint_bytes = state_bytes.saturating_mul(2);
     let wanted = [
         ("checkpoints", arguments.checkpoint.clone(), checkpoint_bytes),
@@ -166,7 +166,7 @@ fn disk(arguments: &TrainArguments, trainer: &Trainer) -> Result<Vec<Need>, Fail
     Ok(needs)
 }
 
-/// Seconds as a person says them.
+/// Formats seconds for people.
 fn duration(seconds: f64) -> String {
     match seconds {
         _ if seconds < 120.0 => format!("{seconds:.1} s"),

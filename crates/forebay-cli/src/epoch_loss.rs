@@ -1,8 +1,8 @@
-//! The mean loss of an epoch of training, also where a checkpoint lies in the middle of it.
+//! The mean loss of a training epoch, even if a checkpoint falls in the middle of it.
 
 use serde_json::{Value, json};
 
-/// Losses of an epoch that is under way.
+/// The losses of the current epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EpochLoss {
     sum: f64,
@@ -10,7 +10,7 @@ pub struct EpochLoss {
 }
 
 impl EpochLoss {
-    /// Adds the loss of step `step`, from 1; at the end of an epoch the mean, and the next epoch begins.
+    /// Adds the loss of step `step`, from 1. At the end of an epoch, returns the mean and starts the next epoch.
     pub fn add(&mut self, step: u64, loss: f32, steps_per_epoch: u64) -> Option<f32> {
         (self.sum, self.count) = (self.sum + f64::from(loss), self.count + 1);
         if !step.is_multiple_of(steps_per_epoch) {
@@ -20,13 +20,13 @@ impl EpochLoss {
         Some((sum / count as f64) as f32)
     }
 
-    /// As the position of a checkpoint keeps it.
+    /// Converts it to the form stored in a checkpoint's position.
     pub fn json(&self) -> Value {
-        // JSON has no NaN: the bits are kept.
+        // JSON has no NaN, so the bits are stored.
         json!({ "sum_bits": self.sum.to_bits(), "count": self.count })
     }
 
-    /// What a checkpoint's position says; nothing where it has none.
+    /// Reads it from a checkpoint's position, or returns the default if the position has none.
     pub fn of(position: &Value) -> EpochLoss {
         let number = |key: &str| position.get(key).and_then(Value::as_u64).unwrap_or_default();
         EpochLoss { sum: f64::from_bits(number("sum_bits")), count: number("count") }

@@ -1,9 +1,9 @@
-//! Text made safe to print, and to write into pages: names come from files, and what a terminal or a browser is told to do is not theirs to say.
+//! Escaping text for terminals and pages: names come from files, which must not be able to control a terminal or a browser.
 
 use std::borrow::Cow;
 
-/// The text with control characters written as in JSON (`\u001b`), all but line ends and tabs. So text stays text, and JSON, where
-/// control characters stand in strings only, means the same.
+/// Escapes control characters as in JSON (`\u001b`), except for line ends and tabs. Text stays text, and JSON, which has control
+/// characters only in strings, keeps its meaning.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     let is_dangerous = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_dangerous) {
@@ -19,7 +19,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// Text as HTML has it, without control characters but for line ends.
+/// Escapes text for HTML and removes control characters except for line ends.
 pub fn html(text: &str) -> String {
     let plain = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
     let text: String = text.chars().map(plain).collect();

@@ -1,7 +1,7 @@
 //! Records for TensorBoard: a file of events, each a protocol buffer with checksums.
 //!
-//! Source: `tensorflow/core/lib/io/record_writer.h` and `tensorflow/core/util/event.proto`. A record is its length (8 bytes), the masked
-//! CRC32C of these bytes, its content, and the masked CRC32C of that.
+//! Source: `tensorflow/core/lib/io/record_writer.h` and `tensorflow/core/util/event.proto`. A record consists of its length (8 bytes), the
+//! masked CRC32C of the length, its content, and the masked CRC32C of the content.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,25 +15,25 @@ use crate::output;
 
 /// The reversed polynomial of CRC32C (Castagnoli).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
-/// What masks a checksum, so that checksums of data with checksums in it are no trouble.
+/// The mask of checksums, which avoids problems with checksums of data that contains checksums.
 const MASK: u32 = 0xa282_ead8;
 
-/// Parts of a histogram.
+/// The number of bins of a histogram.
 const PARTS: usize = 64;
 
 /// A file of events that is being written.
 pub struct EventFile {
     path: PathBuf,
     file: BufWriter<File>,
-    /// Whether an event could not be written: none is tried after it.
+    /// Whether an event could not be written, after which no further events are.
     is_broken: bool,
 }
 
 impl EventFile {
-    /// Begins a file in a folder, which is made if need be. Of earlier files there, TensorBoard leaves out what comes behind step `done`.
+    /// Starts a file in a folder, which is created if necessary. TensorBoard ignores events after step `done` in earlier files there.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// Fails if the file cannot be written.
     pub fn new(folder: &Path, done: u64) -> Result<EventFile, Failure> {
         std::fs::create_dir_all(folder).map_err(|error| output::refused(folder, &error))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -53,7 +53,7 @@ impl EventFile {
         }
     }
 
-    /// Writes the numbers of a line of the record, as scalars of its step. What cannot be written is told once, and training goes on.
+    /// Writes the numbers in a line of the record as scalars of its step. A failure to write is reported once, and training continues.
     pub fn line(&mut self, line: &Value) {
         let validation = line.get("kind").and_then(Value::as_str) == Some("validation");
         let step = line.get("step").and_then(Value::as_u64).unwrap_or_default();
@@ -68,7 +68,8 @@ impl EventFile {
         self.write(step, text(5, &summary));
     }
 
-    /// Writes how often values lie where, in equal parts from the least to the largest. What is no number is left out.
+    /// Writes a histogram of values, with bins of equal width from the smallest to the largest value. Values that are not finite are
+    /// ignored.
     pub fn histogram(&mut self, step: u64, name: &str, values: impl Iterator<Item = f64> + Clone) {
         let finite = || values.clone().filter(|value| value.is_finite());
         let (low, high) = finite().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
@@ -91,9 +92,9 @@ impl EventFile {
         self.write(step, text(5, &text(1, &[text(1, name.as_bytes()), text(5, &histogram)].concat())));
     }
 
-    /// Writes a picture: the contents of a PNG file.
+    /// Writes a picture, given the contents of a PNG file.
     pub fn picture(&mut self, step: u64, name: &str, png: &[u8]) {
-        // Width and height are the first numbers of its first chunk.
+        // Width and height are the first numbers of the first chunk.
         let size =
             |at: usize| png.get(at..at + 4).map_or(0, |size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]));
         let sizes = [whole(1, size(20).into()), whole(2, size(16).into()), whole(3, 3)].concat();
@@ -115,7 +116,7 @@ impl EventFile {
     }
 }
 
-/// A record with its checksums.
+/// Encodes a record with its checksums.
 fn record(content: &[u8]) -> Vec<u8> {
     let length = (content.len() as u64).to_le_bytes();
     let checksum = |bytes: &[u8]| masked(crc32c(bytes)).to_le_bytes();
@@ -132,7 +133,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, byte)
 }
 
-/// A number with as few bytes as it needs.
+/// Encodes a number in as few bytes as it needs.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number >= 0x80 {
@@ -143,7 +144,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number and the kind of a field.
+/// Encodes the number and the kind of a field.
 fn tag(field: u64, kind: u64) -> Vec<u8> {
     varint(field << 3 | kind)
 }
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(crc32c(&(0..32).collect::<Vec<u8>>()), 0x46dd_794e);
     }
 
-    /// The contents of the records of a file, with their checksums checked.
+    /// Returns the contents of the records of a file, after verifying their checksums.
     fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut records = Vec::new();
         while !bytes.is_empty() {
@@ -193,7 +194,7 @@ mod tests {
         records
     }
 
-    /// The fields of a message: number, and what it holds.
+    /// Returns the fields of a message: their numbers and contents.
     fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let take_varint = |bytes: &mut &[u8]| {
             let (mut number, mut shift) = (0u64, 0);

@@ -1,4 +1,4 @@
-//! `forebay export`: the model that a checkpoint holds.
+//! `forebay export`: the model in a checkpoint.
 
 use forebay::{Checkpoint, Error, Model};
 
@@ -9,7 +9,7 @@ use crate::output;
 /// Writes the trained model.
 ///
 /// # Errors
-/// A checkpoint or a model that cannot be read, or that do not belong together; a file that cannot be written.
+/// Fails if the checkpoint or the model cannot be read, if they do not belong together, or if the file cannot be written.
 pub fn export(arguments: &ExportArguments) -> Result<(), Failure> {
     output::check_writable(&arguments.save)?;
     let checkpoint = Checkpoint::read(&arguments.checkpoint)?;

@@ -18,7 +18,7 @@ Examples:
   forebay export forebay-checkpoint --model unet3d.onnx --save trained.onnx      after Ctrl-C"
 )]
 pub struct ExportArguments {
-    /// The folder of the checkpoint
+    /// The checkpoint folder
     #[arg(value_name = "CHECKPOINT")]
     pub checkpoint: PathBuf,
     /// The model that was trained
@@ -27,10 +27,10 @@ pub struct ExportArguments {
     /// Write the trained model
     #[arg(long, value_name = "FILE.onnx")]
     pub save: PathBuf,
-    /// The head that was trained: the flags of `train`.
+    /// The trained head: the flags of `train`.
     #[command(flatten)]
     pub head: HeadArguments,
-    /// The adapters that were trained: the flags of `train`.
+    /// The trained adapters: the flags of `train`.
     #[command(flatten)]
     pub adapters: LoraArguments,
 }

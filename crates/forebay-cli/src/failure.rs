@@ -1,4 +1,4 @@
-//! What ends the program early, and with which exit code.
+//! The reasons for which the program ends early, and their exit codes.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use forebay::data::DataError;
 /// Why the program ends early.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line has no meaning.
+    /// The command line is not valid.
     Usage(String),
     /// Something could not be done.
     Failed(String),
-    /// The user interrupted; everything was saved.
+    /// The user interrupted the program; everything was saved.
     Interrupted(String),
 }
 
 impl Failure {
-    /// 2 for usage errors, as the argument parser's; 130 for an interruption, as shells report it; else 1.
+    /// Returns 2 for usage errors, like the argument parser; 130 for an interruption, as shells report it; otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
@@ -26,7 +26,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, with where it happened in front.
+    /// Returns the same failure, prefixed with the place where it happened.
     pub fn at(self, place: &str) -> Failure {
         let add = |text| format!("{place}: {text}");
         match self {

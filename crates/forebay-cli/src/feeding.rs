@@ -1,4 +1,4 @@
-//! Data sets and arrays as the tensors that a model takes.
+//! Conversion of data sets and arrays to the inputs of a model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::run_arguments::RunArguments;
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// Batches that are read ahead where memory allows it.
+/// The number of batches to read ahead if memory allows.
 const AHEAD: u64 = 2;
-/// Without a limit, batches that are read ahead take at most this.
+/// The most memory that batches read ahead take without a limit.
 const AHEAD_BYTES_MAX: u64 = 256 << 20;
 
-/// Opens what a trainer trains on.
+/// Opens the training data.
 ///
 /// # Errors
-/// Data that is missing, corrupt, or does not fit the model.
+/// Fails if data is missing or corrupt, or does not fit the model.
 pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Failure> {
     let first = arguments.reading.split.map(|percent| Part::First { percent });
     let patches = arguments.reading.patch.as_ref().map(|Sizes(sizes)| {
@@ -37,10 +37,10 @@ pub fn open(trainer: &Trainer, arguments: &TrainArguments) -> Result<DataSet, Fa
     open_part(&arguments.data, first, patches, trainer, arguments)
 }
 
-/// Opens what it is validated on; none where nothing is.
+/// Opens the validation data, if any.
 ///
 /// # Errors
-/// As [`open`].
+/// Returns the errors of [`open`].
 pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<Option<DataSet>, Failure> {
     let rest = arguments.reading.split.map(|percent| Part::Rest { percent });
     let name = arguments.validate.as_ref().or(rest.map(|_| &arguments.data));
@@ -50,7 +50,7 @@ pub fn open_validation(trainer: &Trainer, arguments: &TrainArguments) -> Result<
     name.map(|name| open_part(name, rest, patches, trainer, arguments)).transpose()
 }
 
-/// Bounds the samples that validation data keeps in memory by what a limit on the process leaves after those of the training data.
+/// Limits the samples that validation data keeps in memory to what a process memory limit leaves after those of the training data.
 pub fn keep_less(validation: &mut DataSet, training: &DataSet, trainer: &Trainer) {
     if let Some(bytes) = trainer.data_memory_bytes() {
         let sample_bytes = batch_bytes(trainer).div_ceil(trainer.batch_size().max(1));
@@ -84,7 +84,7 @@ fn open_part(
     Ok(set)
 }
 
-/// Has samples changed as the flags say; the seed is that of their order. Labels that are mixed are as the trainer takes them.
+/// Sets up the augmentation of samples that the flags specify, with the seed of their order. Mixed labels have the trainer's format.
 pub fn augment(set: &mut DataSet, transforms: &[Transform], shuffle: Option<u64>, trainer: Option<&Trainer>) {
     if let Some((classes, axis)) = trainer.and_then(Trainer::soft_label_classes) {
         set.soften_labels(classes, axis);
@@ -94,7 +94,7 @@ pub fn augment(set: &mut DataSet, transforms: &[Transform], shuffle: Option<u64>
     }
 }
 
-/// Bytes of a batch as a step takes it.
+/// Returns the bytes of a batch, as a step takes it.
 fn batch_bytes(trainer: &Trainer) -> u64 {
     let infos = trainer.inputs().iter().chain([trainer.labels()]);
     let types = infos.map(|info| TensorType::new(info.data_type, &info.shape));
@@ -102,10 +102,10 @@ fn batch_bytes(trainer: &Trainer) -> u64 {
     bytes.fold(0, u64::saturating_add).max(1)
 }
 
-/// Batches for training, read ahead as far as memory allows: the data set keeps the less of its samples.
+/// Returns a loader of training batches that reads ahead as far as memory allows; the data set keeps fewer of its samples in return.
 ///
 /// # Errors
-/// A `--data-memory` that is too small for a batch.
+/// Fails if `--data-memory` is too small for a batch.
 pub fn loader(
     mut set: DataSet,
     sampler: Sampler,
@@ -124,7 +124,7 @@ pub fn loader(
     let asked = asked.map(|bytes| bytes - held_bytes);
     let left = trainer.data_memory_bytes().into_iter().chain(asked).min();
     let ahead = match left {
-        // One of them is the step's own.
+        // One of the batches is that of the current step.
         Some(left) => (left / batch_bytes).saturating_sub(1).min(AHEAD),
         None => (AHEAD_BYTES_MAX / batch_bytes).clamp(1, AHEAD),
     };
@@ -132,17 +132,17 @@ pub fn loader(
         set.keep_at_most(left.saturating_sub(ahead * batch_bytes));
     }
     let mut loader = Loader::new(set, sampler, ahead as usize);
-    // With --skip-bad, every process has to find all bad samples.
+    // With --skip-bad, every process must find all bad samples.
     if let Some(own) = trainer.own_samples().filter(|_| arguments.reading.skip_bad.is_none()) {
         loader.read_share(trainer.batch_size() as usize, own.start as usize..own.end as usize);
     }
     Ok(loader)
 }
 
-/// Which samples make up which batch of training: drawn by their weights, where the flags ask for it.
+/// Returns the sampler of training batches, which draws by weight if the flags require it.
 ///
 /// # Errors
-/// As [`sampler`], and samples that have no weights.
+/// Returns the errors of [`sampler`], and fails if samples have no weights.
 pub fn training_sampler(
     set: &mut DataSet,
     model: &Model,
@@ -158,10 +158,10 @@ pub fn training_sampler(
     Ok(Sampler::weighted(&weights, batch_size, seed.unwrap_or(0)))
 }
 
-/// Which samples make up which batch.
+/// Returns the sampler, which determines the samples of each batch.
 ///
 /// # Errors
-/// Buckets by a size that the model does not leave open, or of a data set whose samples have one size.
+/// Fails if buckets are by a size that the model does not leave open, or if all samples of the data set have one size.
 pub fn sampler(
     set: &DataSet,
     model: &Model,
@@ -193,11 +193,11 @@ pub fn sampler(
     }
 }
 
-/// The sizes that a model leaves open, as the data set has them, as `input[dimension]`; the first one is the batch. Where samples differ,
-/// the largest, as a batch pads it: what is too large for the budgets is found before the first step.
+/// Returns the sizes in the data set of dimensions that a model leaves open, as `input[dimension]`; the first one is the batch. If samples
+/// differ, it is the largest size, as padded in a batch, so that sizes too large for the budgets are detected before the first step.
 ///
 /// # Errors
-/// Data that cannot be read.
+/// Fails if data cannot be read.
 pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeMap<String, u64>, Failure> {
     let inputs = model.inputs();
     let is_open = |dimension: &Dimension| matches!(dimension, Dimension::Symbol(_));
@@ -223,10 +223,10 @@ pub fn sizes_of_data(arguments: &TrainArguments, model: &Model) -> Result<BTreeM
     Ok(sizes)
 }
 
-/// Reads the inputs of `forebay run`. Files have no narrow types: numbers become those.
+/// Reads the inputs of `forebay run`. Files have no narrow types, so numbers are converted to them.
 ///
 /// # Errors
-/// Files that are missing or corrupt, an input named twice or unknown, a number that a narrow type does not hold.
+/// Fails if a file is missing or corrupt, an input is given twice or is unknown, or a narrow type cannot represent a number.
 pub fn read_inputs(arguments: &RunArguments, model: &Model) -> Result<Tensors, Failure> {
     let mut inputs = read_files(arguments, model)?;
     for info in model.inputs().into_iter().filter(|info| info.data_type.is_narrow()) {

@@ -1,4 +1,4 @@
-//! The flags that say what becomes of gradients before and in the optimizer: limits, and groups of parameters.
+//! The flags for gradients before and in the optimizer: clipping and parameter groups.
 
 use std::collections::BTreeMap;
 
@@ -10,41 +10,41 @@ use crate::device_arguments::positive_count;
 use crate::failure::Failure;
 use crate::schedule_arguments::ScheduleArguments;
 
-/// Limits of gradients, and groups of parameters.
+/// Gradient clipping and parameter groups.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Gradients")]
 pub struct GradientArguments {
-    /// Limit each element of a gradient to -X..X
+    /// Clip each element of a gradient to -X..X
     #[arg(long, value_name = "X", value_parser = limit, conflicts_with_all = ["clip_norm", "clip_global_norm"])]
     pub clip_value: Option<f32>,
-    /// Scale a gradient down whose norm exceeds X, each parameter's for itself
+    /// Scale down a gradient whose norm exceeds X, separately for each parameter
     #[arg(long, value_name = "X", value_parser = limit, conflicts_with = "clip_global_norm")]
     pub clip_norm: Option<f32>,
-    /// Scale all gradients down where their common norm exceeds X, as torch.nn.utils.clip_grad_norm_ does
+    /// Scale down all gradients if their global norm exceeds X, as torch.nn.utils.clip_grad_norm_ does
     #[arg(long, value_name = "X", value_parser = limit)]
     pub clip_global_norm: Option<f32>,
-    /// Report the common norm of all gradients of each step, before they are limited
+    /// Report the global norm of all gradients of each step, before clipping
     #[arg(long)]
     pub gradient_norm: bool,
-    /// Have a step take N times --batch-size samples, in N parts one after the other, with the memory for the activations of one part and
-    /// the bits of the batch as a whole; batch normalisation takes the statistics of each part
+    /// Have each step process N times --batch-size samples, in N parts one after the other, with the activation memory of one part and the
+    /// bits of the whole batch; batch normalisation uses the statistics of each part
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub accumulate: Option<u64>,
     /// Keep an exponential moving average of every parameter, with this decay (such as 0.999)
     #[arg(long, value_name = "DECAY", value_parser = decay)]
     pub ema: Option<f32>,
-    /// Train parameters whose names match with numbers of their own: lr (a factor of the learning rate), decay (instead of
-    /// --weight-decay), freeze, schedule (one of their own, with its flags without dashes: schedule=step,step-size=30,gamma=0.5; lists
-    /// have slashes, milestones=30/60); may be given several times, a parameter belongs to the first that matches
+    /// Use separate settings for parameters whose names match: lr (a factor of the learning rate), decay (instead of --weight-decay),
+    /// freeze, schedule (a separate schedule, with its flags without dashes: schedule=step,step-size=30,gamma=0.5; lists use slashes:
+    /// milestones=30/60); can be repeated, and a parameter belongs to the first group that matches
     #[arg(long, value_name = "PATTERN:lr=X,decay=X,freeze,schedule=CURVE", value_parser = group)]
     pub group: Vec<Group>,
-    /// Have the learning rate fall by this factor from layer to layer, from the last towards the inputs; layers are what names number, as
-    /// blocks.3.attn.weight does. Parameters of a --group have what that says
+    /// Let the learning rate fall by this factor from layer to layer, from the last layer towards the inputs; layers are identified by the
+    /// numbers in names, as in blocks.3.attn.weight. The settings of a --group take precedence
     #[arg(long, value_name = "X", value_parser = layer_decay)]
     pub layer_decay: Option<f32>,
 }
 
-/// A group of parameters, and its schedule.
+/// A parameter group and its schedule.
 #[derive(Clone, Debug)]
 pub struct Group {
     group: ParameterGroup,
@@ -60,7 +60,7 @@ struct GroupSchedule {
 }
 
 impl GradientArguments {
-    /// Sets what the flags say.
+    /// Applies the flags.
     pub fn apply(&self, options: &mut TrainingOptions) {
         let by_norm = self.clip_norm.map(Clipping::Norm).or(self.clip_global_norm.map(Clipping::GlobalNorm));
         options.clipping = self.clip_value.map(Clipping::Value).or(by_norm);
@@ -70,10 +70,10 @@ impl GradientArguments {
         options.average = self.ema;
     }
 
-    /// Adds the groups of a learning rate that falls from layer to layer, behind the others.
+    /// Adds the groups of a learning rate that falls from layer to layer, after the other groups.
     ///
     /// # Errors
-    /// Names that number no layers.
+    /// Fails if no names number layers.
     pub fn add_layers(&self, model: &Model, options: &mut TrainingOptions) -> Result<(), Failure> {
         let Some(decay) = self.layer_decay else { return Ok(()) };
         let groups = model.layer_groups(decay).map_err(|error| Failure::Usage(format!("--layer-decay: {error}")))?;
@@ -81,17 +81,17 @@ impl GradientArguments {
         Ok(())
     }
 
-    /// The schedules of groups, by their places, of a run of `steps` steps.
+    /// Returns the schedules of the groups, by group index, for a run of `steps` steps.
     ///
     /// # Errors
-    /// Flags that do not belong to a schedule, or whose numbers have no meaning.
+    /// Fails if a flag does not belong to its schedule or a number is not valid.
     pub fn schedules(&self, steps: u64) -> Result<BTreeMap<usize, Schedule>, Failure> {
         let groups = self.group.iter().enumerate();
         let given = groups.filter_map(|(place, group)| Some((place, group.schedule.as_ref()?)));
         given.map(|(place, schedule)| Ok((place, schedule.schedule(steps)?))).collect()
     }
 
-    /// In how many parts a step goes through its batch.
+    /// Returns the number of parts in which a step processes its batch.
     pub fn parts(&self) -> u64 {
         self.accumulate.unwrap_or(1)
     }
@@ -121,9 +121,9 @@ fn layer_decay(text: &str) -> Result<f32, String> {
     }
 }
 
-/// PATTERN:lr=X,decay=X,freeze,schedule=CURVE and flags of the schedule.
+/// Parses PATTERN:lr=X,decay=X,freeze,schedule=CURVE and flags of the schedule.
 fn group(text: &str) -> Result<Group, String> {
-    // Names may hold `:`, settings do not.
+    // Names can contain `:`, settings do not.
     let (pattern, settings) = text
         .rsplit_once(':')
         .filter(|(pattern, _)| !pattern.is_empty())
@@ -139,7 +139,7 @@ fn group(text: &str) -> Result<Group, String> {
             Some(("lr", factor)) => group.rate_factor = number(factor)?,
             Some(("decay", decay)) => group.weight_decay = Some(number(decay)?),
             None if setting == "freeze" => group.is_frozen = true,
-            // A table is a file, which belongs to the run.
+            // Tables are files, so only the whole run can have one.
             Some((key, value)) if !flags.is_empty() || key == "schedule" => {
                 flags.push(format!("--{key}={}", value.replace('/', ",")));
             }

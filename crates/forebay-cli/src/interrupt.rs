@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one asks to stop after the running step, the second one ends the program at once.
+//! Ctrl-C handling: the first one requests a stop after the current step, the second one ends the program at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,10 +7,10 @@ use crate::output;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// Starts to listen.
+/// Starts listening for Ctrl-C.
 ///
 /// # Errors
-/// Where the system does not allow it.
+/// Fails if the system does not allow it.
 pub fn listen() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
         if REQUESTED.swap(true, Ordering::SeqCst) {
@@ -21,7 +21,7 @@ pub fn listen() -> Result<(), Failure> {
     .map_err(|error| Failure::Failed(format!("cannot listen for Ctrl-C: {error}")))
 }
 
-/// Whether the user asked to stop.
+/// Returns whether the user requested a stop.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }

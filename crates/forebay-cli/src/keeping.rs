@@ -1,4 +1,4 @@
-//! Where checkpoints go, and where else when they cannot.
+//! Where checkpoints are written, and where else if that fails.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -8,28 +8,28 @@ use forebay::{Checkpoint, CheckpointFolder, Error, files};
 use crate::failure::Failure;
 use crate::output;
 
-/// Where an interrupted run leaves its checkpoint when no folder was named.
+/// The folder in which an interrupted run leaves its checkpoint if none was specified.
 const USUAL: &str = "forebay-checkpoint";
 
-/// Keeps the checkpoints of a run.
+/// Stores the checkpoints of a run.
 pub struct Keeper {
-    /// The folder that was asked for; no other run writes there.
+    /// The specified folder, to which no other run writes.
     folder: Option<CheckpointFolder>,
-    /// Folders for what would be lost otherwise, the best one first.
+    /// Folders for checkpoints that would otherwise be lost, the best one first.
     elsewhere: Vec<PathBuf>,
     started: SystemTime,
-    /// The step of the checkpoint in the folder that was asked for, where this run knows it.
+    /// The step of the checkpoint in the specified folder, if this run knows it.
     kept: Option<u64>,
-    /// How many of the latest checkpoints stay.
+    /// The number of latest checkpoints to keep.
     last: Option<u64>,
 }
 
 impl Keeper {
-    /// Checks where checkpoints can go, before the first step. Without a folder that was asked for, it says where the
-    /// checkpoint of an interrupted run would go if not to the usual place.
+    /// Checks where checkpoints can be written, before the first step. If no folder was specified, it reports where the checkpoint
+    /// of an interrupted run would go if not to the usual folder.
     ///
     /// # Errors
-    /// A folder that was asked for and cannot be written, or that another run writes to.
+    /// Fails if the specified folder cannot be written or another run writes to it.
     pub fn new(asked: Option<&Path>, save: Option<&Path>) -> Result<Keeper, Failure> {
         let folder = match asked {
             Some(folder) => {
@@ -47,37 +47,37 @@ impl Keeper {
         Ok(Keeper { folder, elsewhere, started: SystemTime::now(), kept: None, last: None })
     }
 
-    /// Has the latest checkpoints stay, each in a folder of its own.
+    /// Keeps the latest checkpoints, each in a separate folder.
     pub fn keep_last(&mut self, count: Option<u64>) {
         self.last = count;
     }
 
-    /// The folder that was asked for.
+    /// Returns the specified folder.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_ref().map(CheckpointFolder::path)
     }
 
-    /// Learns that the run went on from the checkpoint of a folder.
+    /// Records that the run resumed from the checkpoint in a folder.
     pub fn resumed(&mut self, folder: &Path, step: u64) {
         if self.is_asked_for(folder) {
             self.kept = Some(step);
         }
     }
 
-    /// Whether this is the folder that was asked for.
+    /// Returns whether this is the specified folder.
     pub fn is_asked_for(&self, folder: &Path) -> bool {
         self.folder().is_some_and(|asked| is_same(asked, folder))
     }
 
-    /// Whether the folder that was asked for has the checkpoint of a step.
+    /// Returns whether the specified folder has the checkpoint of a step.
     pub fn has(&self, step: u64) -> bool {
         self.kept == Some(step)
     }
 
-    /// Has `write` write the checkpoint of a step into the folder that was asked for, if one was.
+    /// Writes the checkpoint of a step with `write` into the specified folder, if any.
     ///
     /// # Errors
-    /// A file that cannot be written; the checkpoint that was there is then still whole.
+    /// Fails if a file cannot be written; the previous checkpoint then remains intact.
     pub fn keep(
         &mut self,
         step: u64,
@@ -93,7 +93,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// What is safe after a checkpoint that could not be written.
+    /// Describes what is safe after a checkpoint could not be written.
     pub fn what_is_safe(&self) -> String {
         let Some(folder) = self.folder() else { return "there is no checkpoint".to_owned() };
         match self.kept {
@@ -105,11 +105,11 @@ impl Keeper {
         }
     }
 
-    /// Has `write` write a checkpoint that would be lost otherwise to the first place that takes it; gives the folder. A place where
-    /// another run left one since this run started stays as it is.
+    /// Writes a checkpoint that would otherwise be lost with `write` to the first folder where that succeeds, and returns the folder. A
+    /// folder in which another run left a checkpoint since this run started is not touched.
     ///
     /// # Errors
-    /// The last place's reason.
+    /// Returns the error of the last folder.
     pub fn rescue(&self, write: impl Fn(&CheckpointFolder) -> Result<(), Error>) -> Result<PathBuf, Failure> {
         let mut last = Failure::Failed("there is no folder for a checkpoint".to_owned());
         for folder in &self.elsewhere {
@@ -127,7 +127,7 @@ impl Keeper {
     }
 }
 
-/// Folders for what would be lost otherwise: the usual one, one next to the model that is saved, one for temporary files.
+/// Returns folders for checkpoints that would otherwise be lost: the usual one, one next to the saved model, and one for temporary files.
 fn elsewhere(asked: Option<&Path>, save: Option<&Path>) -> Vec<PathBuf> {
     let next_to_model = save
         .and_then(Path::parent)
@@ -140,13 +140,13 @@ fn elsewhere(asked: Option<&Path>, save: Option<&Path>) -> Vec<PathBuf> {
     folders
 }
 
-/// Whether two paths name the same folder.
+/// Returns whether two paths name the same folder.
 fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     one == other || (real(one).is_some() && real(one) == real(other))
 }
 
-/// What the user should know before the first step; nothing where the usual folder can be written.
+/// Returns what the user should know before the first step; `None` if the usual folder can be written.
 fn next_uses(folders: &[PathBuf]) -> Option<String> {
     let (usual, others) = folders.split_first()?;
     let reason = files::check_folder(usual).err()?;

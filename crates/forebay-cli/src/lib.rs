@@ -1,55 +1,55 @@
-//! The command line of Forebay: arguments in, plans, trained models and numbers out.
+//! The command line of Forebay, which turns arguments into plans, trained models and numbers.
 //!
-//! Results go to standard output, progress and errors to standard error. Exit code 0: done; 1: failed; 2: the command line
-//! has no meaning; 130: interrupted.
+//! Results go to standard output, progress and errors to standard error. Exit codes: 0 for success, 1 for failure, 2 for an invalid
+//! command line, 130 for an interruption.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`arguments`] | every sub-command and flag |
-//! | [`data_arguments`] | the flags of reading samples |
-//! | [`device_arguments`] | the flags of devices and memory |
+//! | [`data_arguments`] | the flags for reading samples |
+//! | [`device_arguments`] | the flags for devices and memory |
 //! | [`export_arguments`] | the flags of `export` |
-//! | [`gradient_arguments`] | the flags of limits of gradients, and of groups of parameters |
-//! | [`record_arguments`] | the flags of records, of validation on the way, and of when to stop |
-//! | [`schedule_arguments`] | the flags of learning-rate schedules |
-//! | [`heap_arguments`] | flags that say in what pieces device memory is had |
-//! | [`failure`] | what ends the program early, and with which exit code |
+//! | [`gradient_arguments`] | the flags for gradient clipping and parameter groups |
+//! | [`record_arguments`] | the flags for records, validation during training, and early stopping |
+//! | [`schedule_arguments`] | the flags for learning-rate schedules |
+//! | [`heap_arguments`] | the flags for allocating device memory |
+//! | [`failure`] | the reasons for which the program ends early, and their exit codes |
 //! | [`output`] | printing, and files that appear whole or not at all |
-//! | [`escape`] | names of files and tensors, safe to print and to write into pages |
+//! | [`escape`] | escaping names of files and tensors for terminals and pages |
 //! | [`interrupt`] | Ctrl-C |
-//! | [`keeping`] | where checkpoints go, and where else when they cannot |
+//! | [`keeping`] | where checkpoints are written, and where else if that fails |
 //! | [`resuming`] | whether a run can go on from a checkpoint |
 //! | [`processes`] | the processes of a run: which one this is, and what they agree on |
 //! | [`progress`] | a bar on a terminal, else plain lines |
 //! | [`report`] | the numbers of a run, as text and as JSON |
 //! | [`log_file`] | a line for each step and each validation |
 //! | [`event_file`] | the same for TensorBoard |
-//! | [`records`] | both, and what a page shows |
-//! | [`page`], [`curves`] | a run on a page |
-//! | [`best_loss`] | the lowest loss of validations, and how old it is |
+//! | [`records`] | both of these, and what a page shows |
+//! | [`page`], [`curves`] | a page about a run |
+//! | [`best_loss`] | the lowest validation loss, and its age |
 //! | [`epoch_loss`] | the mean loss of an epoch |
 //! | [`metrics`] | metrics of validation, as text and as JSON |
-//! | [`untrained`] | what of a model does not train |
-//! | [`validation`] | what validation found, as text and as JSON |
+//! | [`untrained`] | the parts of a model that are not trained |
+//! | [`validation`] | the results of validation, as text and as JSON |
 //! | [`config_file`] | a file of flags |
 //! | [`opening`] | what training starts from |
-//! | [`dry_run`] | whether a run can start, and what it takes |
-//! | [`feeding`] | data sets and arrays as the tensors that a model takes |
-//! | [`report_arguments`] | the flags of reports and traces |
+//! | [`dry_run`] | whether a run can start, and what it needs |
+//! | [`feeding`] | conversion of data sets and arrays to the inputs of a model |
+//! | [`report_arguments`] | the flags for reports and traces |
 //! | [`run_arguments`] | the flags of `run` |
 //! | [`shared_steps`] | what several processes did in the steps of a run |
-//! | [`text_arguments`] | the flags of text |
-//! | [`lora_arguments`] | the flags of low-rank adapters |
-//! | [`head_arguments`] | the flags of another head |
-//! | [`loss_arguments`], [`optimizer_arguments`] | the flags of single losses and optimizers |
-//! | [`numbers`] | numbers of flags |
-//! | [`training_options`], [`loss_options`], [`optimizer_options`] | flags as training options |
-//! | [`scaling`] | what several processes make of a step, as planned |
-//! | [`limits`] | the limit on the process that a run keeps to, in words |
+//! | [`text_arguments`] | the flags for tokenizing text |
+//! | [`lora_arguments`] | the flags for low-rank adapters |
+//! | [`head_arguments`] | the flags for replacing the head |
+//! | [`loss_arguments`], [`optimizer_arguments`] | the flags of specific losses and optimizers |
+//! | [`numbers`] | parsing numbers in flags |
+//! | [`training_options`], [`loss_options`], [`optimizer_options`] | conversion of flags to training options |
+//! | [`scaling`] | how a step scales to several processes, as planned |
+//! | [`limits`] | the process memory limit of a run, in words |
 //! | [`run`], [`train`], [`export`], [`plan`], [`mod@data`], [`devices`], [`place`], [`probe`], [`replay`] | the sub-commands |
-//! | [`buffer_table`] | what `place` reads and writes |
-//! | [`chart`] | what `probe` measured, as a picture |
-//! | [`compare`] | a budget's price: steps next to unlimited ones |
+//! | [`buffer_table`] | the tables that `place` reads and writes |
+//! | [`chart`] | a picture of the measurements of `probe` |
+//! | [`compare`] | the cost of a budget, compared to unlimited steps |
 
 mod arguments;
 mod best_loss;
@@ -118,7 +118,7 @@ use arguments::{Arguments, Command};
 use config_file::Expanded;
 use failure::Failure;
 
-/// Runs a command line, the program's name first, and gives its exit code.
+/// Runs a command line, which starts with the program's name, and returns its exit code.
 pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     forebay_device::process::keep_little();
     forebay_device::signals::ignore_file_size_signal();
@@ -166,13 +166,13 @@ pub fn run_command_line(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     code
 }
 
-/// Says why the program ends early, and gives its exit code.
+/// Reports why the program ends early, and returns its exit code.
 fn complain(failure: &Failure) -> u8 {
     output::complain(&format!("error: {failure}"));
     failure.exit_code()
 }
 
-/// Prints what the argument parser has to say: help and versions on standard output, errors on standard error.
+/// Prints the output of the argument parser: help and versions on standard output, errors on standard error.
 fn tell(words: &clap::Error) -> u8 {
     use std::io::{ErrorKind, Write};
     let printed = words.print().and_then(|()| std::io::stdout().flush());

@@ -1,4 +1,4 @@
-//! The limit on the process that a run keeps to, in words.
+//! The process memory limit of a run, in words.
 
 use forebay::data::DataSet;
 use forebay::{ProcessLimit, Trainer, format_bytes};
@@ -8,7 +8,7 @@ use crate::data_arguments::ValidateBy;
 use crate::device_arguments::DeviceArguments;
 use crate::output;
 
-/// Says what the budget for device memory bounds, where that is not the whole process.
+/// Reports what the device memory budget bounds, if that is not the whole process.
 pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
     if let Some(size) = device.device_memory.filter(|_| excludes_process) {
         output::complain(&format!(
@@ -18,8 +18,8 @@ pub fn tell_of_budget(device: &DeviceArguments, excludes_process: bool) {
     }
 }
 
-/// Plans the validation of a run before its first step, and says so where no plan fits: predictions of a batch take memory that training does
-/// not need. Where sizes vary, they are known later; of whole volumes, the largest is planned for.
+/// Plans the validation of a run before its first step, and warns if no plan fits: predictions of a batch take memory that training does
+/// not need. Sizes that vary are only known later; for whole volumes, the largest is planned.
 pub fn tell_of_validation(
     trainer: &mut Trainer,
     arguments: &TrainArguments,
@@ -47,7 +47,7 @@ pub fn tell_of_validation(
     }
 }
 
-/// Says that a run keeps to a limit that no flag gave.
+/// Reports that a run stays within a limit that no flag specified.
 pub fn tell_of_limit(limit: Option<ProcessLimit>) {
     if let Some(ProcessLimit { bytes, unlimited_bytes, .. }) = limit.filter(|limit| limit.chosen) {
         let (needed, free) = (format_bytes(unlimited_bytes), format_bytes(bytes));

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::output;
 
-/// Keys, and columns of the table.
+/// The keys, which are also the columns of the table.
 const KEYS: [&str; 13] = [
     "kind",
     "step",
@@ -28,10 +28,10 @@ const KEYS: [&str; 13] = [
 ];
 /// The metric that is a matrix.
 const CONFUSION: &str = "confusion";
-/// The longest record of an earlier run that is read.
+/// The maximum length of an earlier run's record that is read.
 const EARLIER_BYTES_MAX: u64 = 4 << 30;
 
-/// How the lines look.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
@@ -43,24 +43,24 @@ pub struct LogFile {
     path: PathBuf,
     file: BufWriter<File>,
     form: Form,
-    /// Metrics of validations, in the order of the columns.
+    /// The validation metrics, in the order of the columns.
     metrics: Vec<String>,
-    /// Whether a line could not be written: none is tried after it.
+    /// Whether a line could not be written, after which no further lines are.
     is_broken: bool,
 }
 
 impl LogFile {
-    /// Begins a record of steps, and of validations with these metrics. Lines of an earlier one stay up to step `done`, if the run goes on
-    /// from there.
+    /// Starts a record of steps and of validations with these metrics. Lines of an earlier record are kept up to step `done`, if the run
+    /// resumes from there.
     ///
     /// # Errors
-    /// A file that cannot be written, or that holds no such record.
+    /// Fails if the file cannot be written, or holds something other than such a record.
     pub fn new(path: &Path, done: u64, metrics: Vec<String>) -> Result<LogFile, Failure> {
         let form = match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv")) {
             true => Form::Table,
             false => Form::Json,
         };
-        // A matrix has no place in a table; a metric may be one of the columns that are always there.
+        // A matrix does not fit in a table, and a metric can be one of the columns that are always there.
         let is_column = |name: &String| form == Form::Json || (name != CONFUSION && !KEYS.contains(&name.as_str()));
         let metrics: Vec<String> = metrics.into_iter().filter(is_column).collect();
         let columns = (form == Form::Table).then(|| columns(&metrics).join(","));
@@ -76,7 +76,7 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file, form, metrics, is_broken: false })
     }
 
-    /// Writes a line. One that cannot be written is no reason to stop: it is told once.
+    /// Writes a line. A failure to write is reported once, and training continues.
     pub fn line(&mut self, line: &Value) {
         if self.is_broken {
             return;
@@ -98,7 +98,7 @@ impl LogFile {
     }
 }
 
-/// The line of a step, which waited `data_seconds` for its batch.
+/// Returns the line of a step, which waited `data_seconds` for its batch.
 pub fn step_line(
     report: &StepReport,
     epoch: u64,
@@ -122,7 +122,7 @@ pub fn step_line(
     })
 }
 
-/// The line of a validation after a step, with its numbers.
+/// Returns the line of a validation after a step, with its numbers.
 pub fn validation_line(step: u64, epoch: u64, numbers: &Value) -> Value {
     let mut line = json!({ "kind": "validation", "step": step, "epoch": epoch });
     for key in ["loss", "accuracy", "dice_mean"] {
@@ -133,13 +133,13 @@ pub fn validation_line(step: u64, epoch: u64, numbers: &Value) -> Value {
     line
 }
 
-/// Keys, and columns, in their order.
+/// Returns the keys, which are also the columns, in order.
 fn columns(metrics: &[String]) -> Vec<&str> {
     let more = metrics.iter().map(String::as_str).filter(|name| !KEYS.contains(name));
     KEYS.into_iter().chain(more).collect()
 }
 
-/// A value in a table: nothing where it is not known.
+/// Formats a value for a table; a missing value is empty.
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
@@ -148,7 +148,7 @@ fn cell(value: Option<&Value>) -> String {
     }
 }
 
-/// The lines of an earlier record up to a step.
+/// Returns the lines of an earlier record up to a step.
 fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Failure> {
     let refuse = |reason: String| Failure::Failed(format!("cannot go on with {}: {reason}", path.display()));
     let text = forebay_limits::read_text(path, EARLIER_BYTES_MAX).map_err(|error| refuse(error.to_string()))?;
@@ -160,7 +160,7 @@ fn kept(path: &Path, columns: Option<&str>, done: u64) -> Result<Vec<String>, Fa
         None => serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64(),
         Some(_) => line.split(',').nth(1)?.parse().ok(),
     };
-    // A process that was killed may have left half a line.
+    // A process that was killed may have left an incomplete line.
     Ok(lines.filter(|line| step_of(line).is_some_and(|step| step <= done)).map(str::to_owned).collect())
 }
 

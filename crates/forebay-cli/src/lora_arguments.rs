@@ -11,29 +11,29 @@ use crate::failure::Failure;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Adapters (LoRA)")]
 pub struct LoraArguments {
-    /// Train low-rank adapters of the weights whose names match (* and ? are wildcards), and leave all other parameters as they are;
-    /// for weights of MatMul, Gemm, Conv without groups, and Gather; may be given several times
+    /// Train low-rank adapters of the weights whose names match (* and ? are wildcards), and leave all other parameters unchanged;
+    /// for weights of MatMul, Gemm, ungrouped Conv, and Gather; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub lora: Vec<String>,
     /// The rank of adapters [default: 8]
     #[arg(long, value_name = "R", value_parser = positive_count, requires = "lora")]
     pub rank: Option<u64>,
-    /// Multiply what adapters give by A / R [default: R]
+    /// Multiply the output of adapters by A / R [default: R]
     #[arg(long, value_name = "A", allow_negative_numbers = true, requires = "lora")]
     pub alpha: Option<f32>,
-    /// Train parameters whose names match as a whole, next to the adapters; may be given several times
+    /// Fully train parameters whose names match, alongside the adapters; can be repeated
     #[arg(long, value_name = "PATTERN", requires = "lora")]
     pub lora_also: Vec<String>,
-    /// The seed that adapters begin with
+    /// The seed for initialising the adapters
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "lora")]
     pub lora_seed: u64,
 }
 
 impl LoraArguments {
-    /// The model with the adapters that the flags ask for; as it is without.
+    /// Returns the model with the adapters that the flags specify, or unchanged without these flags.
     ///
     /// # Errors
-    /// Those of [`Model::with_adapters`].
+    /// Returns the errors of [`Model::with_adapters`].
     pub fn adapt(&self, model: Model) -> Result<Model, Failure> {
         let Some((first, more)) = self.lora.split_first() else { return Ok(model) };
         let mut options = LoraOptions::new(first);

@@ -1,30 +1,30 @@
-//! Flags of losses: which there are, and what each takes.
+//! The losses and their flags.
 
 use clap::{Args, ValueEnum};
 
 use crate::device_arguments::positive_count;
 use crate::numbers::{not_negative, number};
 
-/// What is minimised.
+/// The loss to minimise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LossKind {
     /// Softmax cross-entropy with integer labels, mean over all label positions
     SoftmaxCrossEntropy,
     /// Mean squared error
     Mse,
-    /// Binary cross-entropy of logits; labels are numbers of the output's shape, as many decisions as there are
+    /// Binary cross-entropy of logits; labels are numbers of the output's shape, each of them a separate decision
     Bce,
     /// Mean absolute error
     L1,
-    /// Squares up to --delta, absolute differences beyond
+    /// Squared differences up to --delta, absolute differences beyond
     Huber,
-    /// Squares up to --loss-beta, absolute differences beyond
+    /// Squared differences up to --loss-beta, absolute differences beyond
     SmoothL1,
     /// Kullback-Leibler divergence of an output that is log probabilities, or logits with --class-axis; labels are probabilities
     Kl,
-    /// One minus the cosine to the labels, along --class-axis; or of pairs of outputs (--pair-output), with labels 1 and -1
+    /// One minus the cosine similarity to the labels, along --class-axis; or of pairs of outputs (--pair-output), with labels 1 and -1
     Cosine,
-    /// Focal loss over classes: cross-entropy in which sure predictions count less
+    /// Focal loss over classes: cross-entropy that down-weights confident predictions
     Focal,
     /// Focal loss of binary decisions; labels are numbers of the output's shape
     BinaryFocal,
@@ -32,96 +32,97 @@ pub enum LossKind {
     Dice,
     /// Dice plus cross-entropy
     DiceCe,
-    /// Tversky over the classes along axis 1: --loss-alpha weighs what is wrongly predicted, --loss-beta what is missed
+    /// Tversky over the classes along axis 1: --loss-alpha weights false positives, --loss-beta false negatives
     Tversky,
-    /// Connectionist temporal classification: labels are sequences of classes, up to --label-length, with -1 behind the last one
+    /// Connectionist temporal classification: labels are sequences of up to --label-length classes, padded with -1
     Ctc,
     /// The model's output is the loss
     Output,
 }
 
-/// How logits become shares of classes.
+/// How logits are converted to class shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ActivationKind {
-    /// Classes exclude each other
+    /// Classes are mutually exclusive
     Softmax,
-    /// Each class by itself
+    /// Each class is independent
     Sigmoid,
-    /// The output is shares already
+    /// The output already consists of shares
     None,
 }
 
-/// What losses take.
+/// The flags of losses.
 #[derive(Args, Debug, Default)]
 pub struct LossArguments {
-    /// A weight for each class, as 1,2,5: of softmax-cross-entropy, focal, dice, dice-ce and tversky
+    /// For softmax-cross-entropy, focal, dice, dice-ce and tversky: a weight per class, as in 1,2,5
     #[arg(long, value_name = "X,X,..", value_delimiter = ',', value_parser = not_negative)]
     pub class_weights: Vec<f32>,
-    /// What all classes share of each label's probability: of softmax-cross-entropy [default: 0]
+    /// For softmax-cross-entropy: the share of each label's probability that is spread over all classes [default: 0]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub label_smoothing: Option<f32>,
-    /// The weight of positive labels, one for all or one for each class along --class-axis: of bce [default: 1]
+    /// For bce: the weight of positive labels, one for all or one per class along --class-axis [default: 1]
     #[arg(long, value_name = "X,X,..", value_delimiter = ',', value_parser = not_negative)]
     pub pos_weight: Vec<f32>,
-    /// Where squares end: of huber [default: 1]
+    /// For huber: the difference up to which the loss is quadratic [default: 1]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub delta: Option<f32>,
-    /// Where squares end: of smooth-l1 [default: 1]; the weight of what is missed: of tversky [default: 0.5]
+    /// For smooth-l1: the difference up to which the loss is quadratic [default: 1]; for tversky: the weight of false negatives
+    /// [default: 0.5]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub loss_beta: Option<f32>,
-    /// The weight of positive labels against negative ones: of binary-focal [default: 0.25; negative: none]; that of what is wrongly
-    /// predicted: of tversky [default: 0.5]
+    /// For binary-focal: the weight of positive labels relative to negative ones [default: 0.25; negative: none]; for tversky: the weight
+    /// of false positives [default: 0.5]
     #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
     pub loss_alpha: Option<f32>,
-    /// How much less sure predictions count: of focal and binary-focal [default: 2]
+    /// For focal and binary-focal: how strongly confident predictions are down-weighted [default: 2]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub focal_gamma: Option<f32>,
-    /// Labels are log probabilities, too: of kl
+    /// For kl: labels are log probabilities as well
     #[arg(long)]
     pub log_targets: bool,
-    /// Divide by the number of elements instead of that of samples: of kl
+    /// For kl: divide by the number of elements instead of the number of samples
     #[arg(long)]
     pub elementwise_mean: bool,
-    /// The cosine from which on pairs labelled -1 cost something: of cosine with --pair-output [default: 0]
+    /// For cosine with --pair-output: the cosine above which pairs labelled -1 contribute to the loss [default: 0]
     #[arg(long, value_name = "X", value_parser = number, allow_negative_numbers = true)]
     pub margin: Option<f32>,
-    /// The output with the other vectors of pairs: of cosine
+    /// For cosine: the output with the other vectors of the pairs
     #[arg(long, value_name = "NAME")]
     pub pair_output: Option<String>,
-    /// How the output becomes shares of classes: of dice, dice-ce and tversky [default: softmax; sigmoid with --multi-label]
+    /// For dice, dice-ce and tversky: how the output is converted to class shares [default: softmax; sigmoid with --multi-label]
     #[arg(long, value_enum)]
     pub activation: Option<ActivationKind>,
-    /// Labels are numbers of the output's shape, one for each class and place: of dice, dice-ce and tversky
+    /// For dice, dice-ce and tversky: labels are numbers of the output's shape, one per class and position
     #[arg(long)]
     pub multi_label: bool,
-    /// Leave class 0 out: of dice, dice-ce and tversky
+    /// For dice, dice-ce and tversky: exclude class 0
     #[arg(long)]
     pub no_background: bool,
-    /// Take all samples of a batch as one region: of dice, dice-ce and tversky
+    /// For dice, dice-ce and tversky: treat all samples of a batch as one region
     #[arg(long)]
     pub batch_regions: bool,
-    /// Divide by sums of squares: of dice and dice-ce
+    /// For dice and dice-ce: divide by sums of squares
     #[arg(long)]
     pub squared: bool,
-    /// Added above and below the line: of dice, dice-ce and tversky [default: 1e-5]
+    /// For dice, dice-ce and tversky: the number added to the numerator and the denominator [default: 1e-5]
     #[arg(long, value_name = "X", value_parser = not_negative)]
     pub smooth: Option<f32>,
-    /// How many labels a sample may have: of ctc
+    /// For ctc: the maximum number of labels per sample
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub label_length: Option<u64>,
-    /// The class of places without a label: of ctc [default: 0]
+    /// For ctc: the class of positions without a label [default: 0]
     #[arg(long, value_name = "N")]
     pub blank: Option<u64>,
-    /// The output has positions first and samples second: of ctc
+    /// For ctc: the first axis of the output is positions, the second is samples
     #[arg(long)]
     pub time_first: bool,
-    /// The input or array with the numbers of positions that count: of ctc [default: all of them]
+    /// For ctc: the input or array with the number of valid positions per sample [default: all of them]
     #[arg(long, value_name = "NAME")]
     pub input_lengths: Option<String>,
-    /// Labels that do not fit into their positions cost nothing, instead of infinitely much: of ctc
+    /// For ctc: labels that do not fit into their positions contribute zero instead of infinity
     #[arg(long)]
     pub zero_infinity: bool,
-    /// Factors of Dice and of cross-entropy: of dice-ce [default: 1,1]
+    /// For dice-ce: the factors of Dice and of cross-entropy [default: 1,1]
     #[arg(long, value_name = "X,X", value_delimiter = ',', value_parser = not_negative)]
     pub parts: Vec<f32>,
 }

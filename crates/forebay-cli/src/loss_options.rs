@@ -1,4 +1,4 @@
-//! Flags as a loss.
+//! Conversion of flags to a loss.
 
 use clap::{Parser, ValueEnum};
 use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
@@ -18,7 +18,7 @@ pub struct LossFlags<'a> {
 }
 
 impl LossFlags<'_> {
-    /// Those of the first loss.
+    /// Returns the flags of the first loss.
     pub fn of(arguments: &TrainingArguments) -> LossFlags<'_> {
         LossFlags {
             loss: arguments.loss,
@@ -30,7 +30,7 @@ impl LossFlags<'_> {
     }
 }
 
-/// One more loss, as --also-loss has it.
+/// An additional loss, as given by --also-loss.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
 struct FurtherLoss {
@@ -49,10 +49,10 @@ struct FurtherLoss {
     of_loss: LossArguments,
 }
 
-/// The loss of one more output, from words such as `depth huber weight=0.5 labels=metres`.
+/// Parses the loss of another output, from words such as `depth huber weight=0.5 labels=metres`.
 ///
 /// # Errors
-/// Words that are no loss, or flags that mean nothing for it.
+/// Fails if the words do not name a loss, or if a flag does not apply to it.
 pub fn term(text: &str) -> Result<LossTerm, Failure> {
     let refuse = |reason: String| Failure::Usage(format!("--also-loss '{text}': {reason}"));
     let words = text.split_whitespace().enumerate();
@@ -75,10 +75,10 @@ pub fn term(text: &str) -> Result<LossTerm, Failure> {
     Ok(term)
 }
 
-/// The loss that the flags name.
+/// Returns the loss that the flags specify.
 ///
 /// # Errors
-/// Flags that mean nothing for it, or numbers out of range.
+/// Fails if a flag does not apply to it or a number is out of range.
 pub fn loss(arguments: &LossFlags) -> Result<Loss, Failure> {
     refuse_foreign(arguments)?;
     let given = arguments.of_loss;
@@ -162,7 +162,7 @@ fn region(arguments: &LossFlags) -> Region {
     region
 }
 
-/// Refuses flags that mean nothing for the loss.
+/// Rejects flags that do not apply to the loss.
 fn refuse_foreign(arguments: &LossFlags) -> Result<(), Failure> {
     use LossKind::{
         Bce, BinaryFocal, Cosine, Ctc, Dice, DiceCe, Focal, Huber, Kl, Output, SmoothL1, SoftmaxCrossEntropy, Tversky,

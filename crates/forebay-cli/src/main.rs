@@ -1,10 +1,10 @@
-//! The program `forebay`: its command line is a library, which the Python package has, too.
+//! The program `forebay`. Its command line is a library, which the Python package also uses.
 
 use std::process::ExitCode;
 
 use forebay_device::last_resort;
 
-/// Remembers what the system refused, for the last word of a program without memory.
+/// Records allocations that the system refused, for the final message of a program that ran out of memory.
 #[global_allocator]
 static ALLOCATOR: last_resort::Allocator = last_resort::Allocator;
 

@@ -6,16 +6,16 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 
-/// What validation measures: what was chosen, else what is usual for the loss.
+/// Returns the metrics of validation: the chosen ones, or else the usual ones for the loss.
 ///
 /// # Errors
-/// A metric that does not fit the loss.
+/// Fails if a metric does not fit the loss.
 pub fn of_validation(loss: &Loss, chosen: &[Metric]) -> Result<Metrics, Failure> {
     let chosen = if chosen.is_empty() { Metrics::usual(loss) } else { chosen.to_vec() };
     Metrics::new(loss, &chosen).map_err(|error| Failure::Usage(format!("--metrics: {error}")))
 }
 
-/// Adds metrics to a report, by their names; nothing where there are none.
+/// Adds metrics, if any, to a report by name.
 pub fn add_to(report: &mut Value, metrics: &Metrics) {
     if metrics.chosen().is_empty() {
         return;
@@ -31,7 +31,7 @@ pub fn add_to(report: &mut Value, metrics: &Metrics) {
     report["metrics"] = Value::Object(values);
 }
 
-/// A line for each metric; a confusion matrix has one for each label.
+/// Returns a line for each metric; a confusion matrix has one line per label.
 pub fn lines(metrics: &Metrics) -> Vec<String> {
     let mut lines = Vec::new();
     for &metric in metrics.chosen() {

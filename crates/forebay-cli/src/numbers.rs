@@ -1,9 +1,9 @@
-//! Numbers of flags.
+//! Parsing numbers in flags.
 
-/// A finite number.
+/// Parses a finite number.
 ///
 /// # Errors
-/// What is none.
+/// Fails if the text is not such a number.
 pub fn number(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number.is_finite() => Ok(number),
@@ -12,10 +12,10 @@ pub fn number(text: &str) -> Result<f32, String> {
     }
 }
 
-/// A finite number of at least 0.
+/// Parses a finite number of at least 0.
 ///
 /// # Errors
-/// What is none.
+/// Fails if the text is not such a number.
 pub fn not_negative(text: &str) -> Result<f32, String> {
     match text.parse::<f32>() {
         Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
@@ -24,10 +24,10 @@ pub fn not_negative(text: &str) -> Result<f32, String> {
     }
 }
 
-/// A number from 0 to below 1.
+/// Parses a number that is at least 0 and below 1.
 ///
 /// # Errors
-/// What is none.
+/// Fails if the text is not such a number.
 pub fn below_one(text: &str) -> Result<f32, String> {
     not_negative(text).and_then(|number| if number < 1.0 { Ok(number) } else { Err("it must be below 1".to_owned()) })
 }

@@ -1,4 +1,4 @@
-//! What training starts from: the model, its plan, and the data, as the flags and a checkpoint say. Nothing is written.
+//! The starting point of training: the model, its plan and the data, as specified by the flags and a checkpoint. Nothing is written.
 
 use forebay::data::{DataSet, Sampler, Transform};
 use forebay::training::Loss;
@@ -17,38 +17,38 @@ use crate::record_arguments::Shown;
 use crate::resuming::{agreed, check_batches, check_data};
 use crate::training_options::training_options;
 
-/// What training starts from.
+/// The starting point of training.
 pub struct Opened {
-    /// The model, as it was read.
+    /// The model, as read.
     pub model: Model,
     /// How it is trained.
     pub options: TrainerOptions,
     /// The trainer, at the step of the checkpoint.
     pub trainer: Trainer,
-    /// What it is trained on.
+    /// The training data.
     pub data: DataSet,
-    /// What it is validated on; none where nothing is.
+    /// The validation data, if any.
     pub validation: Option<DataSet>,
-    /// The digest of the data, where it was needed.
+    /// The digest of the data, if it was needed.
     pub digest: Option<String>,
-    /// Which samples make up which batch.
+    /// The sampler, which determines the samples of each batch.
     pub sampler: Sampler,
-    /// Samples of a step.
+    /// The number of samples per step.
     pub batch_size: u64,
     /// The seed of the order.
     pub shuffle: Option<u64>,
-    /// The position that the checkpoint keeps; null without one.
+    /// The position in the checkpoint; null without a checkpoint.
     pub position: Value,
-    /// Where the budget is read from.
+    /// The file that the budget is read from.
     pub budget_file: Option<BudgetFile>,
 }
 
-/// Opens all of it, for one of several processes.
+/// Opens everything, for one of several processes.
 ///
 /// # Errors
-/// Whatever keeps it from training.
+/// Fails with anything that prevents training.
 pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened, Failure> {
-    // What is wrong with the flags is said before anything is read.
+    // Errors in the flags are reported before anything is read.
     arguments.schedule.schedule(1)?;
     let shard = arguments.shard;
     if shard == Some(ShardKind::Parameters) && arguments.records.histogram_steps(Shown::Parameters).is_some() {
@@ -71,7 +71,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     options.engine.device.shard = ShardKind::shard(shard);
     options.engine.planning.updates = arguments.updates.updates();
     if arguments.dry_run {
-        // It tells about the plan that most steps would run by, not about the one that training begins with.
+        // Report the plan that most steps would run by, not the one that training starts with.
         options.engine.planning.search = PlanSearch::Whole;
     }
     options.engine.planning.costs = arguments.costs.as_deref().map(documents::read_costs).transpose()?;
@@ -94,7 +94,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     let model = arguments.training.head.replace(Model::from_file(&arguments.model)?)?;
     let model = arguments.training.adapters.adapt(model)?;
     arguments.training.gradients.add_layers(&model, &mut options.training)?;
-    // What flags say counts before what the data has.
+    // Flags take precedence over the data.
     options.sizes = feeding::sizes_of_data(arguments, &model)?;
     options.sizes.extend(arguments.training.size.iter().cloned());
     let augment = &arguments.reading.augment;
@@ -102,7 +102,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
         options.training.loss = soft_loss(&options.training.loss)?;
     }
     let mut trainer = Trainer::new(model.clone(), options.clone())?;
-    // Maps of classes are cut as they are; whether there are any, the plan knows.
+    // Class maps are cut as they are; the plan knows whether there are any.
     let has_maps = trainer.labels().shape.len() > 1;
     if !has_maps && augment.iter().any(|transform| matches!(transform, Transform::Cutmix { .. })) {
         let soft = soft_loss(&options.training.loss)?;
@@ -125,7 +125,7 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     }
     let mut data = feeding::open(&trainer, arguments)?;
     let mut validation = feeding::open_validation(&trainer, arguments)?;
-    // What both hold in memory counts.
+    // The memory that both of them hold counts.
     trainer.keep_memory_limit()?;
     if arguments.records.histogram_steps(Shown::Gradients).is_some() {
         trainer.plan_gradients().map_err(|error| Failure::from(error).at("--histograms gradients"))?;
@@ -165,10 +165,10 @@ pub fn open(arguments: &TrainArguments, processes: &Processes) -> Result<Opened,
     })
 }
 
-/// A loss for labels that are mixed: of classes, that of their probabilities.
+/// Returns a loss for mixed labels: a loss of classes becomes the loss of their probabilities.
 ///
 /// # Errors
-/// A loss of classes that has no such form.
+/// Fails if a loss of classes has no such form.
 fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
     if loss.class_axis().is_none() {
         return Ok(loss.clone());
@@ -178,20 +178,20 @@ fn soft_loss(loss: &Loss) -> Result<Loss, Failure> {
     loss.soft().ok_or_else(|| Failure::Usage(reason.to_owned()))
 }
 
-/// Steps to be done in the end, those before a checkpoint included.
+/// Returns the total number of steps, including those before a checkpoint.
 ///
 /// # Errors
-/// More than can be counted.
+/// Fails if the number is out of range.
 pub fn steps(arguments: &TrainArguments, steps_per_epoch: u64) -> Result<u64, Failure> {
     let epochs = arguments.epochs.unwrap_or(1);
     let steps = arguments.steps.or_else(|| epochs.checked_mul(steps_per_epoch));
     steps.ok_or_else(|| Failure::Usage(format!("{epochs} epochs are too many steps to count")))
 }
 
-/// What a data set holds, in a line.
+/// Describes the contents of a data set in one line.
 ///
 /// # Errors
-/// A file that is no longer there.
+/// Fails if a file no longer exists.
 pub fn found(name: &str, data: &DataSet) -> Result<String, Failure> {
     let found = data.description()?;
     let (size, held) = (format_bytes(found.size_bytes), format_bytes(found.held_bytes));

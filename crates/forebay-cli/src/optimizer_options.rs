@@ -1,14 +1,14 @@
-//! Flags as an optimizer.
+//! Conversion of flags to an optimizer.
 
 use forebay::training::Optimizer;
 
 use crate::arguments::{OptimizerKind, TrainingArguments};
 use crate::failure::Failure;
 
-/// The optimizer that the flags name.
+/// Returns the optimizer that the flags specify.
 ///
 /// # Errors
-/// Flags that mean nothing for it, or numbers out of range.
+/// Fails if a flag does not apply to it or a number is out of range.
 pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
     refuse_foreign(arguments)?;
     let given = &arguments.of_optimizer;
@@ -78,7 +78,7 @@ pub fn optimizer(arguments: &TrainingArguments) -> Result<Optimizer, Failure> {
     })
 }
 
-/// Refuses flags that mean nothing for the optimizer.
+/// Rejects flags that do not apply to the optimizer.
 fn refuse_foreign(arguments: &TrainingArguments) -> Result<(), Failure> {
     use OptimizerKind::{Adafactor, Adagrad, Adam, Adam8bit, Adamw, Adamw8bit, Lamb, Lion, Rmsprop, Sgd};
     let given = &arguments.of_optimizer;

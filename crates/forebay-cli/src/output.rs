@@ -13,28 +13,28 @@ use crate::failure::Failure;
 /// The first error of standard output.
 static REFUSED: Mutex<Option<io::Error>> = Mutex::new(None);
 
-/// Whether nothing is said, because another process says it.
+/// Whether output is off because another process prints it.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Says nothing from now on.
+/// Turns off all output from now on.
 pub fn be_silent() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
-/// Whether nothing is said.
+/// Returns whether output is off.
 pub fn is_silent() -> bool {
     SILENT.load(Ordering::Relaxed)
 }
 
-/// Prints a line on standard output. A reader that went away (`forebay plan ... | head`) is no failure; any other is told
-/// by [`finish`], so that work goes on that is worth more than its words.
+/// Prints a line on standard output. A closed pipe (`forebay plan ... | head`) is not a failure. Other failures are reported by
+/// [`finish`], so that work that is worth more than its output continues.
 pub fn say(line: &str) {
     if !is_silent() {
         remember(writeln!(io::stdout(), "{}", escaped(line)));
     }
 }
 
-/// Remembers the first failure of standard output.
+/// Records the first failure of standard output.
 fn remember(result: io::Result<()>) {
     if let Err(error) = result
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -43,10 +43,10 @@ fn remember(result: io::Result<()>) {
     }
 }
 
-/// Whether everything that was said has arrived.
+/// Checks that all output was written.
 ///
 /// # Errors
-/// What standard output refused.
+/// Returns the first error of standard output.
 pub fn finish() -> Result<(), Failure> {
     remember(io::stdout().flush());
     match REFUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
@@ -62,36 +62,36 @@ pub fn complain(line: &str) {
     }
 }
 
-/// The same also where nothing else is said.
+/// Prints a line on standard error even if output is off.
 pub fn complain_aloud(line: &str) {
-    // There is nowhere else to say that this failed.
+    // There is nowhere else to report this failure.
     let _ = writeln!(io::stderr(), "{}", escaped(line));
 }
 
-/// A file name for the name of a tensor: characters that file names cannot hold everywhere become `_`.
+/// Returns a file name for the name of a tensor. Characters that are not portable in file names become `_`.
 pub fn file_name(tensor: &str) -> String {
     let forbidden = |c: char| c.is_control() || matches!(c, '/' | '\\' | ':' | '*' | '?' | '"' | '<' | '>' | '|');
     let name: String = tensor.chars().map(|c| if forbidden(c) { '_' } else { c }).collect();
-    // These would name a folder; a leading dot would hide the file.
+    // Such names would denote a folder, and a leading dot would hide the file.
     match name.strip_prefix('.') {
         Some(rest) => format!("_{rest}"),
         None => name,
     }
 }
 
-/// Fails now if a file could not be written later: hours of training should not end in a full or missing folder. Nothing
-/// is made or changed.
+/// Fails now if a file could not be written later, because hours of training should not end in a full or missing folder.
+/// Nothing is created or changed.
 ///
 /// # Errors
-/// The system's reason, with the path.
+/// Returns the system's error, with the path.
 pub fn check_writable(path: &Path) -> Result<(), Failure> {
     files::check_writable(path).map_err(|error| refused(path, &error))
 }
 
-/// The same for a file in a folder that may not be there yet.
+/// Checks the same for a file in a folder that may not exist yet.
 ///
 /// # Errors
-/// The system's reason, with the path.
+/// Returns the system's error, with the path.
 pub fn check_existing(path: &Path) -> Result<(), Failure> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => check_writable(path),
@@ -99,10 +99,10 @@ pub fn check_existing(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Fails now if files could not be written into a folder later. A folder that is not there is not made yet.
+/// Fails now if files could not be written into a folder later. A missing folder is not created yet.
 ///
 /// # Errors
-/// The system's reason, with the path.
+/// Returns the system's error, with the path.
 pub fn check_folder(folder: &Path) -> Result<(), Failure> {
     files::check_folder(folder).map_err(|error| refused(folder, &error))
 }
@@ -110,12 +110,12 @@ pub fn check_folder(folder: &Path) -> Result<(), Failure> {
 /// Writes a file, as a whole or not at all.
 ///
 /// # Errors
-/// The system's reason, with the path.
+/// Returns the system's error, with the path.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     files::write(path, text.as_bytes()).map_err(|error| refused(path, &error))
 }
 
-/// A file or folder that cannot be written.
+/// Returns the failure for a file or folder that cannot be written.
 pub fn refused(path: &Path, error: &io::Error) -> Failure {
     Failure::Failed(format!("cannot write {}: {error}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! A run on a page: an HTML file that needs no other.
+//! A page about a run: a self-contained HTML file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,9 +10,9 @@ use serde_json::Value;
 use crate::curves::{STYLE as CURVES_STYLE, curves};
 use crate::escape::html;
 
-/// Nothing is loaded from anywhere, and nothing runs.
+/// The content security policy: the page loads nothing and runs no scripts.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-/// The colours of a light window and of a dark one. A picture of memory has colours of its own, but for its background and words.
+/// The colours of the light and dark themes. A picture of memory has its own colours, except for its background and text.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--back:#fff;--text:#222;--faint:#666;--line:#ddd;--box:#f4f4f2;--first:#1f5fa8;--second:#c8502a}\
 @media(prefers-color-scheme:dark){:root{--back:#16181b;--text:#dcdcdc;--faint:#9a9a9a;--line:#3a3d42;--box:#212429;--first:#6aa9ee;\
@@ -27,16 +27,16 @@ td{padding:.15em 1em .15em 0;vertical-align:top}td:first-child{color:var(--faint
 .memory text{fill:var(--text)}.memory line{stroke:var(--line)}.memory svg>rect:first-child{fill:var(--back)}\
 .memory rect[fill=\"#eeeeee\"]{fill:var(--box)}";
 
-/// Kinds of work that are shown; the others are one.
+/// The maximum number of kinds of work that are shown; the others are combined.
 const KINDS_MAX: usize = 12;
 
-/// What the page shows.
+/// The contents of the page.
 pub struct Page<'a> {
     /// The model's path.
     pub model: &'a str,
-    /// What the data set holds, in a line.
+    /// The contents of the data set, in one line.
     pub data: &'a str,
-    /// What the run was asked for.
+    /// The configuration of the run.
     pub configuration: &'a str,
     /// The device.
     pub device: &'a DeviceName,
@@ -44,14 +44,14 @@ pub struct Page<'a> {
     pub lines: &'a [Value],
     /// The report, as it is printed.
     pub report: &'a [String],
-    /// Memory over a step, as a picture; none where no plan says it.
+    /// A picture of memory over a step; `None` if no plan determines it.
     pub memory: Option<&'a str>,
     /// The durations of a step's launches, as `--save-costs` writes them.
     pub costs: &'a Value,
 }
 
 impl Page<'_> {
-    /// The page.
+    /// Returns the page as HTML.
     pub fn html(&self) -> String {
         let name = Path::new(self.model).file_name().map_or(self.model.into(), |name| name.to_string_lossy());
         let title = html(&format!("Training {name}"));
@@ -62,7 +62,7 @@ impl Page<'_> {
              <style>{STYLE}{CURVES_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
         );
         let mut section = |name: &str, content: String| {
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(page, "<h2>{name}</h2>\n{content}\n");
         };
         let points = |kind: &str, key: &str| -> Vec<(f64, f64)> {
@@ -97,7 +97,7 @@ impl Page<'_> {
         page + "</body>\n</html>\n"
     }
 
-    /// What the launches of a step take together, by their kernels: as bars, the longest first.
+    /// Draws the total durations of a step's launches, by kernel, as bars, the longest first.
     fn work(&self) -> String {
         let mut kinds: BTreeMap<&str, f64> = BTreeMap::new();
         for launch in self.costs["launches"].as_array().into_iter().flatten() {
@@ -123,7 +123,7 @@ impl Page<'_> {
         format!("<div class=\"work\">\n{}\n</div>", rows.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Numbers of validations besides their loss.
+    /// Returns the numbers of validations other than their loss.
     fn metrics(&self) -> BTreeSet<&str> {
         let validations = self.lines.iter().filter(|line| line["kind"] == "validation");
         let numbers = validations.flat_map(|line| line.as_object().into_iter().flatten());

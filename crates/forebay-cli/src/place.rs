@@ -13,13 +13,13 @@ use crate::buffer_table::BufferTable;
 use crate::failure::Failure;
 use crate::output;
 
-/// The longest table that is read, in bytes: one of ten million buffers is shorter.
+/// The maximum length of a table in bytes; a table of ten million buffers is shorter.
 const TABLE_BYTES_MAX: u64 = 1 << 30;
 
 /// Places the buffers of a file.
 ///
 /// # Errors
-/// A file that cannot be read or written, and buffers that do not fit.
+/// Fails if a file cannot be read or written, or if the buffers do not fit.
 pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     let capacity_bytes = match arguments.capacity {
         Some(MemorySize::Bytes(bytes)) => Some(bytes),
@@ -52,7 +52,7 @@ pub fn place(arguments: &PlaceArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why there is no placement, with a way out.
+/// Explains why there is no placement, with a remedy.
 fn refusal(error: &PlacementError) -> String {
     match error {
         PlacementError::Load { load_bytes, .. } => format!("{error}; --capacity {load_bytes} is the least"),
@@ -63,7 +63,7 @@ fn refusal(error: &PlacementError) -> String {
     }
 }
 
-/// What the command prints.
+/// The output of the command.
 struct Placed<'a> {
     table: &'a BufferTable,
     placement: &'a Placement,

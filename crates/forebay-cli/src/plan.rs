@@ -24,7 +24,7 @@ use crate::training_options::training_options;
 /// Explains a plan.
 ///
 /// # Errors
-/// A model that cannot run as asked, or budgets that are too small.
+/// Fails if the model cannot run as specified, or if budgets are too small.
 pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     if arguments.device.memory != MemoryKind::Planned {
         let reason = "only --memory planned has a plan; in the other modes what moves is decided while steps run, and `train` \
@@ -37,7 +37,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     let waiting = Waiting::new(&format!("planning {}", arguments.model.display()));
     let model = Model::from_file(&arguments.model)?;
     let mut engine = arguments.device.options(false);
-    // A plan does not depend on what is free at the moment.
+    // A plan does not depend on how much memory is currently free.
     engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     engine.planning.search = PlanSearch::Whole;
     engine.device.machine = arguments.machine.as_deref().map(documents::machine).transpose()?;
@@ -96,7 +96,7 @@ pub fn plan(arguments: &PlanArguments) -> Result<(), Failure> {
     }
 }
 
-/// Makes a device that of the first of `--ranks` processes. Gives their number and the network between them; none without the flag.
+/// Makes a device that of the first of `--ranks` processes. Returns their number and the network between them, or `None` without the flag.
 fn scaled(
     arguments: &PlanArguments,
     machine: Option<&MachineDescription>,
@@ -108,7 +108,7 @@ fn scaled(
     Some((processes, arguments.network.or(machine.map(|machine| machine.network))))
 }
 
-/// Why a model has no plan before it runs.
+/// Explains why a model has no plan before it runs.
 fn no_plan(session: &Session) -> Failure {
     let open = session.inputs().iter().flat_map(|info| {
         info.dimensions.iter().enumerate().filter_map(move |(i, dimension)| match dimension {
@@ -127,7 +127,7 @@ fn no_plan(session: &Session) -> Failure {
     Failure::Usage(format!("the model leaves sizes open: give them with {}", flags.join(" ")))
 }
 
-/// Says that some durations of a plan are estimates though costs were given.
+/// Warns that some durations of a plan are estimates although costs were given.
 pub fn warn_of_unknown_costs(unknown: Option<&Unknown>) {
     if let Some(Unknown { count, launches, first }) = unknown {
         output::complain(&format!(
@@ -136,7 +136,7 @@ pub fn warn_of_unknown_costs(unknown: Option<&Unknown>) {
     }
 }
 
-/// What a machine can hold of a step.
+/// Describes how much of a step fits on a machine.
 fn verdict(machine: &MachineDescription, statistics: &Statistics) -> [String; 2] {
     let (peak_bytes, needed_bytes) = (statistics.device_peak_bytes, statistics.in_core_peak_bytes);
     let slower = statistics.predicted_ns as f64 / statistics.in_core_predicted_ns.max(1) as f64;

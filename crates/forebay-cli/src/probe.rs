@@ -1,4 +1,4 @@
-//! `forebay probe`: in which order managed memory evicts.
+//! `forebay probe`: the eviction order of managed memory.
 
 use forebay::format_bytes;
 use forebay::{Finding, ProbeOptions};
@@ -13,7 +13,7 @@ use crate::report::say_json;
 /// Runs the experiment and reports it.
 ///
 /// # Errors
-/// A device that is unknown or fails, chunks that are too small, or a picture that cannot be written.
+/// Fails if the device is unknown or fails, chunks are too small, or the picture cannot be written.
 pub fn probe(arguments: &ProbeArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.svg {
         output::check_writable(path)?;
@@ -82,7 +82,7 @@ fn object(arguments: &ProbeArguments, findings: &[Finding]) -> Map<String, Value
     }
 }
 
-/// The table that a person reads.
+/// Returns the table for people.
 fn lines(findings: &[Finding]) -> Vec<String> {
     let mut lines = vec![format!(
         "{:>2}  {:<49} {:>7} {:>8} {:>12} {:>12} {:>12} {:>12}",
@@ -109,7 +109,7 @@ fn lines(findings: &[Finding]) -> Vec<String> {
         .filter(|finding| !finding.is_as_measured())
         .map(|finding| finding.action.number().to_string())
         .collect();
-    // Action 10 is there twice.
+    // Action 10 appears twice.
     different.dedup();
     lines.push(match different.len() {
         0 => "every action as the paper measured".to_owned(),

@@ -1,4 +1,4 @@
-//! The processes of a run: which one this is, what they agree on, and how a failure of one ends all.
+//! The processes of a run: which one this is, what they agree on, and how a failure of one of them ends all.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,16 +16,16 @@ use crate::device_arguments::positive_count;
 use crate::failure::Failure;
 use crate::output;
 
-/// How long a process that failed waits for the others to fail, too: if all fail alike, the first one says it.
+/// How long a failed process waits for the others to fail as well: if all fail in the same way, the first one reports it.
 const ALIKE: Duration = Duration::from_secs(2);
 
-/// Bytes of the failures that are compared.
+/// The number of bytes of failures that are compared.
 const FAILURE_BYTES: usize = 1024;
 
-/// Bytes of a model's file that are looked at; of a longer one, as many at its end besides.
+/// The number of bytes at the start of a model's file that are compared; for a longer file, as many at its end are as well.
 const LOOKED_AT_BYTES: u64 = 64 << 20;
 
-/// Keys of a run's configuration that may differ from process to process: no result depends on them.
+/// Keys of a run's configuration that can differ between processes, because no result depends on them.
 const OWN_KEYS: [&str; 34] = [
     "best-checkpoint",
     "check",
@@ -63,14 +63,14 @@ const OWN_KEYS: [&str; 34] = [
     "trace",
 ];
 
-/// Keys of these that all processes need alike with `--shard`: all of them send their slices when the first process writes these files.
+/// Those of these keys that must be the same with `--shard`, because all processes send their slices when the first one writes these files.
 const COLLECTING_KEYS: [&str; 6] =
     ["best-checkpoint", "checkpoint", "checkpoint-every", "save", "save-adapters", "save-ema"];
 
 /// Whether a run is one of several processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum MpiKind {
-    /// Where mpirun, srun or another launcher of MPI started it
+    /// If mpirun, srun or another MPI launcher started it
     #[default]
     Auto,
     /// Always
@@ -79,19 +79,19 @@ pub enum MpiKind {
     Off,
 }
 
-/// What each process keeps a slice of. Each includes those before it.
+/// What is sharded across the processes. Each choice includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ShardKind {
     /// The optimizer's state (ZeRO's stage 1)
     State,
-    /// Gradients, too (stage 2)
+    /// Gradients as well (stage 2)
     Gradients,
-    /// Parameters, too: they are exchanged before they are used (stage 3)
+    /// Parameters as well; they are exchanged before use (stage 3)
     Parameters,
 }
 
 impl ShardKind {
-    /// As options name it.
+    /// Converts the flag to the library's option.
     pub fn shard(kind: Option<ShardKind>) -> Shard {
         match kind {
             None => Shard::Nothing,
@@ -102,15 +102,15 @@ impl ShardKind {
     }
 }
 
-/// The flags of runs of several processes.
+/// The flags for runs with several processes.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Processes")]
 pub struct ProcessArguments {
-    /// Compute with all processes that a launcher of MPI started (`mpirun -n 4 forebay ...`): each does its share of every batch, and
-    /// results have the bits of one process. The first process prints and writes
+    /// Compute with all processes that an MPI launcher started (`mpirun -n 4 forebay ...`): each computes its share of every batch, and
+    /// results are bit-identical to those of one process. The first process prints and writes
     #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", env = "FOREBAY_MPI")]
     pub mpi: MpiKind,
-    /// Give up where another process does not answer for this many seconds
+    /// Give up if another process does not answer for this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = positive_count)]
     pub network_timeout: u64,
 }
@@ -118,20 +118,20 @@ pub struct ProcessArguments {
 /// The connection to the other processes, if there are any.
 static CONNECTION: OnceLock<ProcessGroup> = OnceLock::new();
 
-/// Ends the connection to the other processes, once all of them do. It comes last: where one of them has failed, a launcher may end the others
-/// as soon as it is gone, whatever they still have to say.
+/// Ends the connection to the other processes once all of them do. Call this last: if a process has failed, the launcher can end the others
+/// as soon as it exits, even if they still have output.
 pub fn finish() {
     if let Some(group) = CONNECTION.get() {
         group.communicator().finish();
     }
 }
 
-/// The processes of a run, as this one sees them.
+/// The processes of a run, from the perspective of this one.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
-    /// None where this process is alone.
+    /// `None` if this process is the only one.
     group: Option<ProcessGroup>,
-    /// How many of them run on this machine, where that is known.
+    /// The number of processes on this machine, if known.
     on_this_machine: Option<usize>,
 }
 
@@ -139,7 +139,7 @@ impl Processes {
     /// Connects to the other processes, if there are any. All but the first one are silent from then on.
     ///
     /// # Errors
-    /// A launcher of MPI whose library cannot be found or used.
+    /// Fails if there is an MPI launcher but its library cannot be found or used.
     pub fn join(arguments: &ProcessArguments) -> Result<Processes, Failure> {
         let launched = forebay_mpi::started_by();
         let is_one_of_many = match arguments.mpi {
@@ -174,12 +174,12 @@ impl Processes {
         Ok(Processes { group: Some(group).filter(|group| group.size() > 1), on_this_machine })
     }
 
-    /// The processes; none where this one is alone.
+    /// Returns the processes, or `None` if this one is alone.
     pub fn group(&self) -> Option<&ProcessGroup> {
         self.group.as_ref()
     }
 
-    /// Whether this process prints and writes.
+    /// Returns whether this process prints and writes.
     pub fn is_first(&self) -> bool {
         self.group.as_ref().is_none_or(|group| group.rank() == 0)
     }
@@ -190,27 +190,28 @@ impl Processes {
         device.processes = self.group.clone();
     }
 
-    /// Threads of this process where no number was asked for: its part of the machine's.
+    /// Returns the default number of threads of this process: its share of the machine's.
     fn threads(&self) -> Option<usize> {
         self.group.as_ref()?;
         let available = std::thread::available_parallelism().map_or(1, usize::from);
         Some((available / self.on_this_machine?.max(1)).max(1))
     }
 
-    /// Whether this holds for any of the processes. All of them ask at once.
+    /// Returns whether this is true for any of the processes. All of them must call it.
     ///
     /// # Errors
-    /// A process that does not answer.
+    /// Fails if a process does not answer.
     pub fn any(&self, own: bool) -> Result<bool, Failure> {
         let Some(group) = &self.group else { return Ok(own) };
         let all = communicator::gather_sized(&**group.communicator(), vec![u8::from(own)], |_| 1);
         Ok(all.map_err(Failure::Failed)?.iter().any(|answer| answer == &[1]))
     }
 
-    /// Compares what the processes are about to do, and tells all of them of the first that cannot. Gives what this one has prepared.
+    /// Compares what the processes are about to do, and informs all of them of the first one that fails. Returns what this one has
+    /// prepared.
     ///
     /// # Errors
-    /// What a process failed with, or how it differs from the first one.
+    /// Returns the failure of a process, or how it differs from the first one.
     pub fn agree<T>(&self, own: Result<(T, BTreeMap<String, String>), Failure>) -> Result<T, Failure> {
         if self.group.is_none() {
             return own.map(|(prepared, _)| prepared);
@@ -248,17 +249,17 @@ impl Processes {
         own.map(|(prepared, _)| prepared)
     }
 
-    /// A value from every process, by rank; empty where this one is alone. All processes call it at once.
+    /// Returns a value from every process, by rank; empty if this one is alone. All processes must call it.
     ///
     /// # Errors
-    /// A process that does not answer.
+    /// Fails if a process does not answer.
     pub fn gather(&self, own: &Value) -> Result<Vec<Value>, Failure> {
         let Some(group) = &self.group else { return Ok(Vec::new()) };
         let all = communicator::gather(&**group.communicator(), own.to_string().as_bytes()).map_err(Failure::Failed)?;
         Ok(all.iter().map(|said| serde_json::from_slice(said).unwrap_or_default()).collect())
     }
 
-    /// Ends all processes because this one cannot go on. Gives the failure where it is alone, or all failed alike.
+    /// Ends all processes because this one cannot continue. Returns the failure if it is alone or all failed in the same way.
     pub fn fail(&self, failure: Failure) -> Failure {
         let Some(group) = &self.group else { return failure };
         let (communicator, text) = (&**group.communicator(), failure.to_string());
@@ -274,10 +275,10 @@ impl Processes {
     }
 }
 
-/// What all processes must have alike: the flags that decide results, and the model's file.
+/// Returns what must be the same in all processes: the flags that affect results, and the model's file.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// Fails if a file cannot be read.
 pub fn facts_of(configuration: &str, model: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let lines = configuration.lines().filter_map(|line| line.split_once(" = "));
     let is_sharded = lines.clone().any(|(key, _)| key == "shard");
@@ -291,7 +292,7 @@ pub fn facts_of(configuration: &str, model: &Path) -> Result<BTreeMap<String, St
     Ok(facts)
 }
 
-/// A digest of a file: its length, its first bytes, and its last ones.
+/// Returns a digest of a file: of its length, its first bytes and its last bytes.
 fn digest(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len();

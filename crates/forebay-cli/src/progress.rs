@@ -1,4 +1,4 @@
-//! Progress of training: a bar on a terminal, else plain lines. And a sign of life of what takes long.
+//! Progress of training, as a bar on a terminal or else plain lines, and an indicator for long operations.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,20 +12,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::escape::escaped;
 use crate::output;
 
-/// At most about this many plain lines are printed.
+/// The approximate maximum number of plain lines printed.
 const LINES_MAX: u64 = 100;
 
-/// What takes longer shows that it is under way.
+/// Operations that take longer show an indicator.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Shows on a terminal that something is under way, if it takes long, until the value is dropped.
+/// Shows on a terminal that a long operation is in progress, until the value is dropped.
 pub struct Waiting {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Waiting {
-    /// From now on; `what` is being done.
+    /// Starts a wait, during which `what` is being done.
     pub fn new(what: &str) -> Waiting {
         if !std::io::stderr().is_terminal() || output::is_silent() {
             return Waiting { done: None, thread: None };
@@ -41,7 +41,7 @@ impl Waiting {
                 spinner.finish_and_clear();
             }
         };
-        // Without a thread there is no sign of life, and that is all.
+        // Without a thread, there is just no indicator.
         let thread = std::thread::Builder::new().spawn(show).ok();
         Waiting { done: Some(done), thread }
     }
@@ -65,7 +65,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress from `first` (steps done before) to `steps`.
+    /// Creates the progress from `first` (steps done before) to `steps`.
     pub fn new(first: u64, steps: u64, json: bool) -> Progress {
         let is_shown = std::io::stderr().is_terminal() && !output::is_silent();
         let bar = is_shown.then(|| {
@@ -81,7 +81,7 @@ impl Progress {
         Progress { bar, steps, json }
     }
 
-    /// Shows a step; `peak_bytes` is the device memory used at most so far.
+    /// Shows a step; `peak_bytes` is the peak device memory so far.
     pub fn step(&self, report: &StepReport, peak_bytes: u64) {
         let memory = format_bytes(peak_bytes);
         let StepReport { loss, learning_rate, seconds, .. } = report;
@@ -118,7 +118,7 @@ impl Progress {
     }
 }
 
-/// A number with four digits.
+/// Formats a number with four digits.
 fn short(number: f32) -> String {
     let rounded: f32 = format!("{number:.3e}").parse().unwrap_or(number);
     if rounded == 0.0 || rounded >= 1e-4 {

@@ -1,4 +1,4 @@
-//! The records of a run: lines in a file, events for TensorBoard, and what a page at the end shows.
+//! The records of a run: lines in a file, events for TensorBoard, and the data of the page at the end.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,30 +13,30 @@ use crate::log_file::LogFile;
 use crate::output;
 use crate::record_arguments::{RecordArguments, Shown};
 
-/// Where lines go.
+/// The destinations of lines.
 pub struct Records {
     log: Option<LogFile>,
     events: Option<EventFile>,
-    /// All lines of this run, where a page at the end shows them.
+    /// All lines of this run, if a page at the end shows them.
     lines: Option<Vec<Value>>,
-    /// After how many steps there are histograms of parameters.
+    /// The number of steps after which histograms of parameters are written.
     parameters_every: Option<u64>,
-    /// The same of gradients.
+    /// The same for gradients.
     gradients_every: Option<u64>,
     predictions: Option<u64>,
 }
 
 impl Records {
-    /// No records, of a process that takes the steps of one that has the records which the flags ask for.
+    /// Returns no records, for a process that takes the same steps as the one that writes the records specified by the flags.
     pub fn none(arguments: &RecordArguments) -> Records {
         let gradients_every = arguments.histogram_steps(Shown::Gradients);
         Records { log: None, events: None, lines: None, parameters_every: None, gradients_every, predictions: None }
     }
 
-    /// Begins the records that the flags ask for, of a run that goes on from step `done`, with these metrics of validations.
+    /// Starts the records that the flags specify, for a run that resumes from step `done`, with these validation metrics.
     ///
     /// # Errors
-    /// A file that cannot be written, or that is none of these records.
+    /// Fails if a file cannot be written or is not one of these records.
     pub fn new(arguments: &RecordArguments, done: u64, metrics: Vec<String>) -> Result<Records, Failure> {
         let log = arguments.log.as_deref().map(|path: &Path| LogFile::new(path, done, metrics)).transpose()?;
         let events = arguments.tensorboard.as_deref().map(|folder| EventFile::new(folder, done)).transpose()?;
@@ -54,10 +54,10 @@ impl Records {
         self.lines.iter_mut().for_each(|lines| lines.push(line.clone()));
     }
 
-    /// Writes histograms of all parameters, where this step is one that asks for it.
+    /// Writes histograms of all parameters, if they are due at this step.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Returns the error of the device.
     pub fn histograms(&mut self, trainer: &Trainer, step: u64) -> Result<(), Failure> {
         let (Some(every), Some(events)) = (self.parameters_every, &mut self.events) else { return Ok(()) };
         if step.is_multiple_of(every) {
@@ -69,11 +69,10 @@ impl Records {
         Ok(())
     }
 
-    /// A step, with histograms of its gradients where it is one that asks for them. All processes take the same kind of step; the first one
-    /// writes.
+    /// Runs a step, with histograms of its gradients if they are due. All processes run the same kind of step; the first one writes.
     ///
     /// # Errors
-    /// As of [`Trainer::step`].
+    /// Returns the errors of [`Trainer::step`].
     pub fn step(
         &mut self,
         trainer: &mut Trainer,
@@ -92,7 +91,7 @@ impl Records {
         })
     }
 
-    /// The first samples of a batch, where they are to be drawn with what the model predicts.
+    /// Returns the first samples of a batch, if they are to be drawn with the model's predictions.
     pub fn to_draw(&self, inputs: &BTreeMap<String, Tensor>, labels: &Tensor) -> Option<Batch> {
         let most = self.predictions?.min(labels.shape().first().copied().unwrap_or(0));
         let rows: Vec<u64> = (0..most).collect();
@@ -100,7 +99,7 @@ impl Records {
         Some(Batch { inputs: inputs.collect(), labels: labels.rows(&rows) })
     }
 
-    /// Draws samples with their label maps, and with the classes that scores say. What is no picture is told, and training goes on.
+    /// Draws samples with their label maps and the predicted classes. Samples that are not pictures are reported, and training continues.
     pub fn draw(&mut self, step: u64, samples: Batch, scores: &Tensor, class_axis: Option<usize>) {
         let Some(events) = &mut self.events else { return };
         let predicted = class_axis.and_then(|axis| highest(scores, axis));
@@ -118,13 +117,13 @@ impl Records {
         }
     }
 
-    /// The lines so far; none where nothing shows them.
+    /// Returns the lines so far; empty if nothing shows them.
     pub fn lines(&self) -> &[Value] {
         self.lines.as_deref().unwrap_or_default()
     }
 }
 
-/// The classes with the highest scores along an axis, the first of equals.
+/// Returns the classes with the highest scores along an axis, the first one in case of ties.
 fn highest(scores: &Tensor, axis: usize) -> Option<Tensor> {
     let (values, shape) = (scores.to_f32()?, scores.shape());
     let count = |sizes: &[u64]| sizes.iter().product::<u64>() as usize;

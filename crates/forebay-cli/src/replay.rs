@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Plans the step of a trace, and prints what the plan achieves.
 ///
 /// # Errors
-/// A trace that cannot be read, a device that is too small for a kernel, a file that cannot be written.
+/// Fails if the trace cannot be read, the device is too small for a kernel, or a file cannot be written.
 pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.schedule {
         output::check_writable(path)?;
@@ -58,8 +58,8 @@ pub fn replay(arguments: &ReplayArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A described machine as replays know machines. Their link works both ways at once, each way at the same rate: that of the
-/// slower way, or half of it where both ways share the link.
+/// Converts a machine description for replays. In a replay, the link works in both directions at once, at the same rate each: the
+/// rate of the slower direction, or half of it if both directions share the link.
 fn machine_of(described: &MachineDescription) -> Machine {
     let (link, disk) = (&described.link, &described.disk);
     let slower = link.to_device.bytes_per_second.min(link.from_device.bytes_per_second);
@@ -73,7 +73,7 @@ fn machine_of(described: &MachineDescription) -> Machine {
     }
 }
 
-/// The report for people.
+/// Returns the report for people.
 fn lines(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> Vec<String> {
     let account = &replay.account;
     let time = |what: &str, time_ns: u64| {
@@ -112,7 +112,7 @@ fn lines(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> V
     lines
 }
 
-/// The report for programs.
+/// Returns the report for programs.
 fn as_json(arguments: &ReplayArguments, workload: &Workload, replay: &Replay) -> Value {
     let account = &replay.account;
     let lru_ns = replay.lru.as_ref().map(|lru: &Account| lru.step_ns);

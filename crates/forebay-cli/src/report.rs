@@ -11,33 +11,33 @@ use serde_json::{Map, Value, json};
 use crate::failure::Failure;
 use crate::output;
 
-/// How many operators a line names at most.
+/// The maximum number of operators named in a line.
 const HOST_OPERATORS_NAMED: usize = 3;
 
 /// One step, or one run of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepNumbers {
-    /// The loss; none where there is none.
+    /// The loss, if any.
     pub loss: Option<f32>,
-    /// The learning rate; none where nothing was trained.
+    /// The learning rate; `None` without training.
     pub learning_rate: Option<f32>,
-    /// The norm of all gradients; none where it is not known.
+    /// The norm of all gradients, if known.
     pub gradient_norm: Option<f32>,
-    /// Whether the update was left out.
+    /// Whether the update was skipped.
     pub skipped: bool,
-    /// How long it waited for its batch; none where nothing is read.
+    /// How long it waited for its batch; `None` if nothing is read.
     pub data_seconds: Option<f64>,
     /// How long it took, and what it waited for on the way.
     pub times: RunTimes,
 }
 
 impl StepNumbers {
-    /// One run.
+    /// Creates the numbers of a run.
     pub fn of_run(times: RunTimes) -> StepNumbers {
         StepNumbers { times, ..StepNumbers::default() }
     }
 
-    /// One step of training, with the seconds that it waited for its batch.
+    /// Creates the numbers of a training step, with the seconds that it waited for its batch.
     pub fn of_training(report: &StepReport, data_seconds: f64) -> StepNumbers {
         let StepReport { loss, learning_rate, gradient_norm, skipped, .. } = *report;
         let (loss, learning_rate, data_seconds) = (Some(loss), Some(learning_rate), Some(data_seconds));
@@ -52,22 +52,22 @@ pub struct Report<'a> {
     pub steps: &'a [StepNumbers],
     /// Numbers of the plan.
     pub statistics: &'a Statistics,
-    /// The most device memory that existed at once; planned, where nothing ran.
+    /// The peak device memory; planned if nothing ran.
     pub device_peak_bytes: u64,
-    /// The most memory that the process had, as the system counts it; none where nothing ran, or where the system does not say.
+    /// The peak memory of the process, as the system counts it; `None` if nothing ran or the system does not report it.
     pub resident_peak_bytes: Option<u64>,
-    /// The limit on the process that steps kept to.
+    /// The process memory limit that steps stayed within.
     pub limit: Option<ProcessLimit>,
-    /// The plan in words; none where it is told elsewhere, or where managed memory has none.
+    /// The plan in words; `None` if it is reported elsewhere or if managed memory has no plan.
     pub explanation: Option<Explanation>,
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 pub fn resident_peak_bytes() -> Option<u64> {
     forebay_limits::resident().map(|resident| resident.peak_bytes)
 }
 
-/// The plan of steps that ran, in words: with what holds the memory of the process at the peak, where that has the device's memory in it.
+/// Returns the plan of steps that ran, in words, with what holds process memory at the peak if that includes the device's memory.
 pub fn of_run(
     mut explanation: Explanation,
     device: &DeviceName,
@@ -80,7 +80,7 @@ pub fn of_run(
     explanation
 }
 
-/// The value in the middle; the mean of the two middle ones where there are two; none of none.
+/// Returns the median; the mean of the two middle values if there are two; `None` without values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
@@ -89,18 +89,18 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 }
 
 impl Report<'_> {
-    /// Median time of a step; none where nothing ran.
+    /// Returns the median time of a step, or `None` if nothing ran.
     pub fn seconds_median(&self) -> Option<f64> {
         median(self.steps.iter().map(|step| step.times.seconds))
     }
 
-    /// How long all steps waited for their batches; none where nothing was read.
+    /// Returns how long all steps waited for their batches, or `None` if nothing was read.
     pub fn data_seconds(&self) -> Option<f64> {
         self.steps.first()?;
         self.steps.iter().map(|step| step.data_seconds).sum()
     }
 
-    /// The object that `--json` prints.
+    /// Returns the object that `--json` prints.
     pub fn json(&self) -> Map<String, Value> {
         let statistics = self.statistics;
         let step = |step: &StepNumbers| {
@@ -171,7 +171,7 @@ impl Report<'_> {
         }
     }
 
-    /// The lines that a person reads.
+    /// Returns the lines for people.
     pub fn lines(&self) -> Vec<String> {
         let statistics = self.statistics;
         let mut lines = Vec::new();
@@ -271,7 +271,7 @@ impl Report<'_> {
         lines
     }
 
-    /// Medians of what managed memory did per step; nothing where a plan says every move.
+    /// Returns medians of what managed memory did per step; nothing if a plan determines every move.
     fn moves(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         let steps: Vec<Vec<(&str, f64)>> = self
             .steps
@@ -290,7 +290,7 @@ impl Report<'_> {
     }
 }
 
-/// What managed memory did, by its names in the report.
+/// Returns what managed memory did, by the names in the report.
 fn numbers(moves: &StepMoves) -> [(&'static str, f64); 9] {
     [
         ("faults", moves.faults as f64),
@@ -305,7 +305,7 @@ fn numbers(moves: &StepMoves) -> [(&'static str, f64); 9] {
     ]
 }
 
-/// A number that has no fraction is written without one.
+/// Converts a number, without a fraction if it is whole.
 fn number_of(number: f64) -> Value {
     if number.fract() == 0.0 { json!(number as u64) } else { json!(number) }
 }
@@ -313,7 +313,7 @@ fn number_of(number: f64) -> Value {
 /// Prints the JSON object on standard output.
 ///
 /// # Errors
-/// Where it cannot be written as text.
+/// Fails if the object cannot be serialised.
 pub fn say_json(object: Map<String, Value>) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(&Value::Object(object));
     output::say(&text.map_err(|error| Failure::Failed(format!("cannot write the report: {error}")))?);

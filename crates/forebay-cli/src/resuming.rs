@@ -1,4 +1,4 @@
-//! Whether a run can go on from a checkpoint: its data and its batches are those of the checkpoint.
+//! Whether a run can resume from a checkpoint: its data and batches must be those of the checkpoint.
 
 use forebay::data::DataSet;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use crate::arguments::{DataChangedKind, TrainArguments};
 use crate::failure::Failure;
 use crate::output;
 
-/// Whether the data is what the checkpoint was trained on, as far as that is known; gives its digest where it was needed.
+/// Checks that the data is what the checkpoint was trained on, as far as that is known, and returns its digest if it was needed.
 ///
 /// # Errors
-/// Other data, where that is not allowed; data that cannot be read.
+/// Fails if the data differs and that is not allowed, or if it cannot be read.
 pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) -> Result<Option<String>, Failure> {
     let is_allowed = arguments.data_changed == DataChangedKind::Ok;
     let differs = |reason: String| match is_allowed {
@@ -29,7 +29,7 @@ pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) 
              data has no meaning here"
         ))?;
     }
-    // Checkpoints of earlier versions have none.
+    // Checkpoints of earlier versions have no digest.
     let Some(then) = position.get("digest").and_then(Value::as_str) else { return Ok(None) };
     let now = data.digest()?;
     if now != then && data.sample_count() == position.get("samples").and_then(Value::as_u64).unwrap_or_default() {
@@ -41,7 +41,7 @@ pub fn check_data(arguments: &TrainArguments, data: &DataSet, position: &Value) 
     Ok(Some(now))
 }
 
-/// How batches are made, as a checkpoint keeps it.
+/// Returns the batching settings, in the form stored in a checkpoint.
 pub fn batches(arguments: &TrainArguments) -> Value {
     let parts = Some(arguments.training.gradients.parts()).filter(|&parts| parts > 1);
     let reading = &arguments.reading;
@@ -58,10 +58,10 @@ pub fn batches(arguments: &TrainArguments) -> Value {
     })
 }
 
-/// Whether batches are made as before the checkpoint, which decides which samples a step sees.
+/// Checks that batches are made as before the checkpoint, which determines the samples of each step.
 ///
 /// # Errors
-/// Other flags than those of the checkpoint.
+/// Fails if the flags differ from those of the checkpoint.
 pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(), Failure> {
     let now = batches(arguments);
     for (flag, key) in [
@@ -85,11 +85,11 @@ pub fn check_batches(arguments: &TrainArguments, position: &Value) -> Result<(),
     Ok(())
 }
 
-/// A setting that decides which samples a step sees: that of the checkpoint where there is one, for a position in the
-/// data means nothing under another.
+/// Returns a setting that determines the samples of each step: that of the checkpoint if there is one, because its position in
+/// the data is meaningless with another setting.
 ///
 /// # Errors
-/// Another setting than that of the checkpoint.
+/// Fails if the setting differs from that of the checkpoint.
 pub fn agreed(flag: &str, given: Option<u64>, of_checkpoint: Option<Option<u64>>) -> Result<Option<u64>, Failure> {
     match (given, of_checkpoint) {
         (given, None) => Ok(given),

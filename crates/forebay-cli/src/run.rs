@@ -1,4 +1,4 @@
-//! `forebay run`: arrays in, arrays out.
+//! `forebay run`: runs a model on arrays.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -20,15 +20,15 @@ use crate::report::{Report, StepNumbers, of_run, resident_peak_bytes, say_json};
 use crate::run_arguments::RunArguments;
 use crate::shared_steps::SharedSteps;
 
-/// Locked in a folder while outputs take their places there.
+/// The lock file in a folder while outputs are moved into place there.
 const LOCK: &str = ".forebay-outputs.lock";
-/// Waiting for another run that takes longer is told.
+/// A longer wait for another run is reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs a model, as one of several processes or alone.
 ///
 /// # Errors
-/// Whatever keeps it from running, and outputs that cannot be written (found before anything runs).
+/// Fails with anything that prevents the run, or if outputs cannot be written (detected before anything runs).
 pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     let processes = &Processes::join(&arguments.processes)?;
     let prepared = Prepared::new(arguments, processes).and_then(|prepared| {
@@ -60,7 +60,7 @@ pub fn run(arguments: &RunArguments) -> Result<(), Failure> {
     }
     let device_peak_bytes = session.usage().heap_peak_bytes;
     let resident_peak_bytes = resident_peak_bytes();
-    // A model that computes nothing has no plan.
+    // A model without computation has no plan.
     let statistics = session.statistics().cloned().unwrap_or_default();
     let limit = session.memory_limit();
     let planned = session.explain().filter(|_| arguments.device.memory == MemoryKind::Planned);
@@ -112,12 +112,12 @@ impl Prepared {
         processes.enter(&mut options.engine.device);
         let mut session = Session::new(&model, &options)?;
         session.prepare(&inputs)?;
-        // What planning took is not needed again.
+        // The memory used for planning is no longer needed.
         give_back();
         Ok(Prepared { session, inputs, files })
     }
 
-    /// What all processes must have alike.
+    /// Returns what must be the same in all processes.
     fn facts(&self, arguments: &RunArguments, processes: &Processes) -> Result<BTreeMap<String, String>, Failure> {
         if processes.group().is_none() {
             return Ok(BTreeMap::new());
@@ -133,10 +133,10 @@ impl Prepared {
     }
 }
 
-/// The files of the outputs, by name.
+/// Returns the files of the outputs, by name.
 ///
 /// # Errors
-/// Outputs whose names are those of the same file.
+/// Fails if two outputs would have the same file name.
 fn output_files(folder: &Path, model: &Model) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let mut files: BTreeMap<String, PathBuf> = BTreeMap::new();
     for name in model.outputs().into_iter().map(|info| info.name) {
@@ -151,8 +151,8 @@ fn output_files(folder: &Path, model: &Model) -> Result<BTreeMap<String, PathBuf
     Ok(files)
 }
 
-/// Writes each output to a file of its own. All are complete before the first one takes its place, and while they do, no
-/// other run puts its outputs there: the folder has one run's outputs, the last one's to finish.
+/// Writes each output to a separate file. All files are complete before the first one is moved into place, and meanwhile no other
+/// run moves its outputs there, so the folder has the outputs of a single run, the last one to finish.
 fn write_outputs(folder: &Path, files: &BTreeMap<String, PathBuf>, outputs: &Tensors) -> Result<(), Failure> {
     let refused = |error| output::refused(folder, &error);
     std::fs::create_dir_all(folder).map_err(refused)?;

@@ -20,23 +20,23 @@ pub struct RunArguments {
     /// The model
     #[arg(value_name = "MODEL.onnx")]
     pub model: PathBuf,
-    /// What the run was asked for, as keys and values.
+    /// The configuration of the run, as keys and values.
     #[arg(skip)]
     pub configuration: String,
-    /// An input as a NumPy file; once per input
+    /// An input as a NumPy file; repeat for each input
     #[arg(long = "input", value_name = "NAME=FILE.npy", value_parser = named_file)]
     pub input: Vec<(String, PathBuf)>,
-    /// All inputs: an .npz archive with arrays named as the inputs, or a folder of NAME.npy
+    /// All inputs: an .npz archive with arrays named after the inputs, or a folder of NAME.npy files
     #[arg(long, value_name = "DIR_OR_NPZ", conflicts_with = "input")]
     pub inputs: Option<PathBuf>,
-    /// Write each output to NAME.npy in this folder; characters that file names cannot hold become _ (of runs into one folder
-    /// at once, each puts all of its outputs there in turn: the last one's stay)
+    /// Write each output to NAME.npy in this folder; characters that file names cannot contain become _ (concurrent runs into the
+    /// same folder each put all of their outputs there in turn, and those of the last one remain)
     #[arg(long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
-    /// Run that many times; the outputs are those of the last run
+    /// Run this many times; the outputs are those of the last run
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive_count)]
     pub repeat: u64,
-    /// Size of a batch dimension that the model leaves open [default: as the inputs have it]
+    /// The batch size, if the model leaves it open [default: that of the inputs]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub batch_size: Option<u64>,
     /// The machine.
@@ -53,9 +53,9 @@ pub struct RunArguments {
     pub trace: TraceArguments,
 }
 
-/// NAME=FILE.npy.
+/// Parses NAME=FILE.npy.
 fn named_file(text: &str) -> Result<(String, PathBuf), String> {
-    // A tensor's name may hold `=`, a file's name seldom does.
+    // A tensor's name can contain `=`; a file's name rarely does.
     match text.rsplit_once('=') {
         Some((name, file)) if !name.is_empty() && !file.is_empty() => Ok((name.to_owned(), file.into())),
         _ => Err("write NAME=FILE.npy".to_owned()),

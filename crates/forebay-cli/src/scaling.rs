@@ -1,18 +1,18 @@
-//! What several processes make of a step, as planned: what each exchanges, and how much faster it is.
+//! How a step scales to several processes, as planned: what each exchanges, and how much faster the step is.
 
 use forebay::{Network, SharedWork, Statistics, format_bytes};
 use serde_json::Value;
 
 use crate::shared_steps::{sharded, work_json};
 
-/// A step of several processes next to the same of one.
+/// A step of several processes compared to the same step of one process.
 pub struct Scaling {
     processes: u64,
     network: Option<Network>,
     work: Option<SharedWork>,
     seconds: f64,
     device_peak_bytes: u64,
-    /// Of one process; none where it cannot have the whole step within the same budget.
+    /// The seconds of one process; `None` if the whole step does not fit within the same budget.
     alone_seconds: Option<f64>,
 }
 
@@ -21,7 +21,7 @@ fn seconds(statistics: &Statistics) -> f64 {
 }
 
 impl Scaling {
-    /// Of the plan of the first of these processes, and of one that does all.
+    /// Compares the plan of the first of these processes to that of a single process.
     pub fn new(
         processes: u64,
         network: Option<Network>,
@@ -38,12 +38,12 @@ impl Scaling {
         }
     }
 
-    /// By how much the step is faster than that of one process.
+    /// Returns the speedup of the step over that of one process.
     fn speedup(&self) -> Option<f64> {
         self.alone_seconds.map(|alone| alone / self.seconds)
     }
 
-    /// As lines of text.
+    /// Returns it as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let network = self.network.map_or("the machine's network".to_owned(), |network| network.to_string());
         let mut lines = vec![format!("processes         {}, connected by {network}", self.processes)];
@@ -79,7 +79,7 @@ impl Scaling {
         lines
     }
 
-    /// As JSON.
+    /// Returns it as JSON.
     pub fn json(&self) -> Value {
         let mut object = work_json(self.processes as usize, self.work.as_ref());
         object["network"] = self.network.map(|network| network.to_string()).into();

@@ -21,13 +21,13 @@ pub enum ScheduleKind {
     MultiStep,
     /// Multiplied by --gamma after every step
     Exponential,
-    /// Down to --min-rate along the --power of what is left
+    /// Down to --min-rate along the --power of the remaining fraction
     Polynomial,
-    /// Down to --min-rate in a straight line
+    /// Linearly down to --min-rate
     Linear,
     /// Down to --min-rate along half a cosine
     Cosine,
-    /// The same again and again, each time from the full rate
+    /// Like cosine, but repeated, each time from the full rate
     CosineRestarts,
     /// Up to --learning-rate and down again, along half cosines
     OneCycle,
@@ -36,30 +36,30 @@ pub enum ScheduleKind {
     Plateau,
 }
 
-/// The learning rate over the steps.
+/// The learning-rate schedule.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Learning rate")]
 pub struct ScheduleArguments {
-    /// How the learning rate changes from step to step; numbers and formulas are those of torch.optim.lr_scheduler, where it takes a step
-    /// after each step of training
+    /// How the learning rate changes from step to step; parameters and formulas are those of torch.optim.lr_scheduler, stepped after each
+    /// training step
     #[arg(long, value_enum, value_name = "CURVE", default_value = "constant")]
     pub schedule: ScheduleKind,
-    /// Take the rates from a table: lines `step,rate`; each holds from that step on, until the next
+    /// Read the rates from a table of lines `step,rate`; each applies from that step until the next
     #[arg(long, value_name = "FILE.csv", conflicts_with = "schedule")]
     pub rates: Option<PathBuf>,
-    /// Steps before that in which the rate rises in a straight line
+    /// The number of steps before the schedule in which the rate rises linearly
     #[arg(long, value_name = "N")]
     pub warmup: Option<u64>,
-    /// The part of the rate with which the warm-up begins [default: 0]
+    /// The fraction of the rate at which the warm-up begins [default: 0]
     #[arg(long, value_name = "X", requires = "warmup")]
     pub warmup_start: Option<f32>,
-    /// Steps of polynomial, linear, cosine and one-cycle, without those of the warm-up [default: all that --steps or --epochs leave]
+    /// Steps of polynomial, linear, cosine and one-cycle, not counting the warm-up [default: all remaining steps of --steps or --epochs]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub schedule_steps: Option<u64>,
     /// The smallest rate of polynomial, linear, cosine, cosine-restarts and plateau [default: 0]
     #[arg(long, value_name = "X")]
     pub min_rate: Option<f32>,
-    /// The factor of step, multi-step and exponential [default: 0.1; exponential has none]
+    /// The factor of step, multi-step and exponential [default: 0.1; exponential has no default]
     #[arg(long, value_name = "X")]
     pub gamma: Option<f32>,
     /// Steps between two changes of step
@@ -74,37 +74,37 @@ pub struct ScheduleArguments {
     /// Steps of the first cycle of cosine-restarts
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub restart_every: Option<u64>,
-    /// How many times as long each further one is [default: 1]
+    /// The factor by which each further cycle is longer [default: 1]
     #[arg(long, value_name = "N", value_parser = positive_count)]
     pub restart_factor: Option<u64>,
-    /// The part of one-cycle in which the rate rises [default: 0.3]
+    /// The fraction of one-cycle in which the rate rises [default: 0.3]
     #[arg(long, value_name = "X")]
     pub pct_start: Option<f32>,
-    /// The highest rate of one-cycle over its first [default: 25]
+    /// The highest rate of one-cycle divided by its first [default: 25]
     #[arg(long, value_name = "X")]
     pub div_factor: Option<f32>,
-    /// The first rate of one-cycle over its last [default: 10000]
+    /// The first rate of one-cycle divided by its last [default: 10000]
     #[arg(long, value_name = "X")]
     pub final_div_factor: Option<f32>,
     /// The factor of plateau [default: 0.1]
     #[arg(long, value_name = "X")]
     pub plateau_factor: Option<f32>,
-    /// Losses in a row that may be no better before plateau acts [default: 10]
+    /// The number of consecutive losses without improvement that plateau tolerates [default: 10]
     #[arg(long, value_name = "N")]
     pub plateau_patience: Option<u64>,
-    /// The part by which a loss must be below the best one to be better [default: 0.0001]
+    /// The fraction by which a loss must be below the best one to count as an improvement [default: 0.0001]
     #[arg(long, value_name = "X")]
     pub plateau_threshold: Option<f32>,
-    /// Losses after a reduction that plateau does not count as worse [default: 0]
+    /// The number of losses after a reduction that plateau does not count as worse [default: 0]
     #[arg(long, value_name = "N")]
     pub plateau_cooldown: Option<u64>,
 }
 
 impl ScheduleArguments {
-    /// The schedule of a run of `steps` steps.
+    /// Returns the schedule for a run of `steps` steps.
     ///
     /// # Errors
-    /// Flags that do not belong to the schedule, that are missing, or whose numbers have no meaning; a table that cannot be read.
+    /// Fails if a flag does not belong to the schedule, is missing, or has an invalid value, or if a table cannot be read.
     pub fn schedule(&self, run_steps: u64) -> Result<Schedule, Failure> {
         self.refuse_others()?;
         let warmup = self.warmup.unwrap_or(0);
@@ -150,7 +150,7 @@ impl ScheduleArguments {
         Ok(schedule)
     }
 
-    /// Flags that have no meaning for the schedule.
+    /// Rejects flags that do not apply to the schedule.
     fn refuse_others(&self) -> Result<(), Failure> {
         use ScheduleKind::{
             Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Plateau, Polynomial, Step,
@@ -185,7 +185,7 @@ impl ScheduleArguments {
     }
 }
 
-/// What a schedule cannot do without.
+/// Returns a flag that a schedule requires.
 fn needed<T>(flag: &str, given: Option<T>) -> Result<T, Failure> {
     given.ok_or_else(|| Failure::Usage(format!("this --schedule needs {flag}")))
 }

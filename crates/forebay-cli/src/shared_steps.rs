@@ -1,4 +1,4 @@
-//! What several processes did in the steps of a run: what they exchanged, for how long each was at work, and what each took.
+//! What several processes did in the steps of a run: what they exchanged, how long each one worked, and how much memory each one took.
 
 use forebay::{Exchanged, SharedWork, format_bytes};
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::processes::Processes;
 use crate::report::{StepNumbers, median, resident_peak_bytes};
 
-/// A process that is at work this many times as long as the fastest one is named.
+/// A process that works this many times as long as the fastest one is named.
 const UNEVEN_RATIO: f64 = 1.1;
 
-/// The steps of a run, as one of several processes did them.
+/// The steps of a run in one of several processes.
 pub struct SharedSteps<'a> {
     work: Option<&'a SharedWork>,
     exchanged: Exchanged,
@@ -25,7 +25,7 @@ struct Own {
     own_seconds: f64,
     /// Median seconds of a step in which no kernel ran and an exchange was under way.
     exchange_stall_seconds: f64,
-    /// The most memory that the process had; none where the system does not say.
+    /// The peak memory of the process; `None` if the system does not report it.
     resident_peak_bytes: Option<u64>,
 }
 
@@ -58,10 +58,10 @@ impl Own {
 }
 
 impl<'a> SharedSteps<'a> {
-    /// Of these steps of this process, and of those of the others; none where it is alone. All processes call it at once.
+    /// Combines the steps of this process with those of the others, or returns `None` if it is alone. All processes must call it.
     ///
     /// # Errors
-    /// A process that does not answer.
+    /// Fails if a process does not answer.
     pub fn of(
         processes: &Processes,
         work: Option<&'a SharedWork>,
@@ -73,7 +73,7 @@ impl<'a> SharedSteps<'a> {
         Ok(Some(SharedSteps { work, exchanged, steps: steps.len(), all }))
     }
 
-    /// As lines of text.
+    /// Returns them as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let work = self.work;
         let per_step = self.exchanged.time.as_secs_f64() / self.steps.max(1) as f64;
@@ -116,7 +116,7 @@ impl<'a> SharedSteps<'a> {
         lines
     }
 
-    /// Which process is at work for longest, where that is much longer than another one is.
+    /// Names the process that works longest, if it works much longer than another one.
     fn unevenness(&self) -> Option<String> {
         let seconds = |(_, own): &(usize, &Own)| own.own_seconds;
         let by_seconds = |one: &(usize, &Own), other: &(usize, &Own)| seconds(one).total_cmp(&seconds(other));
@@ -133,7 +133,7 @@ impl<'a> SharedSteps<'a> {
         })
     }
 
-    /// As JSON.
+    /// Returns them as JSON.
     pub fn json(&self) -> Value {
         let mut object = work_json(self.all.len(), self.work);
         object["sent_bytes"] = self.exchanged.sent_bytes.into();
@@ -144,7 +144,7 @@ impl<'a> SharedSteps<'a> {
     }
 }
 
-/// How many processes there are, and how a step is shared out among them, as JSON.
+/// Returns the number of processes, and how a step is divided among them, as JSON.
 pub fn work_json(processes: usize, work: Option<&SharedWork>) -> Value {
     json!({
         "count": processes,
@@ -157,7 +157,7 @@ pub fn work_json(processes: usize, work: Option<&SharedWork>) -> Value {
     })
 }
 
-/// What a process keeps of what is sharded.
+/// Describes what a process keeps of what is sharded.
 pub fn sharded(work: &SharedWork) -> String {
     let [own, all] = [work.own_shard_bytes, work.sharded_bytes].map(format_bytes);
     format!("this process keeps {own} of the {all} of parameters and optimizer state that are sharded")

@@ -41,8 +41,8 @@ use crate::validation::Validation;
 /// Trains a model, as one of several processes or alone.
 ///
 /// # Errors
-/// Whatever keeps it from training; files that cannot be written are found before the first step. What cannot be written
-/// later is told at the end, after everything else was tried.
+/// Fails with anything that prevents training; files that cannot be written are detected before the first step. Later failures to
+/// write are reported at the end, after everything else was tried.
 pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     let processes = &Processes::join(&arguments.processes)?;
     let prepared = prepare(arguments, processes).and_then(|(run, keeper)| {
@@ -86,7 +86,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
         (Some(data), _) => Some(run.validate_now(&data).map_err(|failure| processes.fail(failure))?),
         (None, _) => None,
     };
-    // What follows moves the parameters on, or is only told.
+    // The rest changes the parameters or only reports.
     let peaks_bytes = (run.trainer.usage().heap_peak_bytes, resident_peak_bytes());
     if let Some(path) = arguments.trace.trace.as_ref().filter(|_| processes.is_first()) {
         failures.extend(output::write(path, &run.trainer.trace().to_string()).err().map(|failure| failure.to_string()));
@@ -107,7 +107,7 @@ pub fn train(arguments: &TrainArguments) -> Result<(), Failure> {
     Err(Failure::Failed(format!("{}{}", failures.join("; "), way_out.unwrap_or_default())))
 }
 
-/// Opens everything, and finds what could not be written at the end.
+/// Opens everything, and detects what could not be written at the end.
 fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(Run<'a>, Keeper), Failure> {
     let mut keeper = match processes.is_first() {
         true => {
@@ -121,10 +121,10 @@ fn prepare<'a>(arguments: &'a TrainArguments, processes: &Processes) -> Result<(
     Ok((Run::start(arguments, processes.clone())?, keeper))
 }
 
-/// Finds what cannot be written, and flags without a meaning, before anything is read.
+/// Detects files that cannot be written and flags that are not valid, before anything is read.
 ///
 /// # Errors
-/// The first of them.
+/// Returns the first of them.
 pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     let costs = arguments.costs.as_ref().or(arguments.save_costs.as_ref());
     if costs.is_some() && arguments.device.memory != MemoryKind::Planned {
@@ -143,7 +143,7 @@ pub fn check_outputs(arguments: &TrainArguments) -> Result<(), Failure> {
     arguments.save_adapters.as_deref().map_or(Ok(()), output::check_folder)
 }
 
-/// What became of the results of training.
+/// The outcome of storing the results of training.
 struct Stored {
     /// What could not be written.
     failures: Vec<String>,
@@ -164,18 +164,18 @@ struct Run<'a> {
     loader: Loader,
     /// How samples are normalised.
     normalization: Option<Normalization>,
-    /// The digest of the data, once it was asked for.
+    /// The digest of the data, once it has been requested.
     digest: Option<String>,
     batch_size: u64,
     shuffle: Option<u64>,
     steps: Vec<StepNumbers>,
     epoch_loss: EpochLoss,
     best: BestLoss,
-    /// Where the checkpoint of the lowest loss goes.
+    /// The folder for the checkpoint with the lowest loss.
     best_folder: Option<CheckpointFolder>,
-    /// The data of validations.
+    /// The validation data.
     validation_data: Option<DataSet>,
-    /// Numbers of all validations, and the latest with its step.
+    /// The numbers of all validations, and the latest one with its step.
     validations: Vec<Value>,
     latest: Option<(u64, Validation)>,
     records: Records,
@@ -246,7 +246,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What all processes must have alike.
+    /// Returns what must be the same in all processes.
     fn facts(&self) -> Result<BTreeMap<String, String>, Failure> {
         if self.processes.group().is_none() {
             return Ok(BTreeMap::new());
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
         Ok(facts)
     }
 
-    /// Steps to be done in the end, those before a checkpoint included.
+    /// Returns the total number of steps, including those before a checkpoint.
     fn steps(&self, keeper: &Keeper) -> Result<u64, Failure> {
         let steps = opening::steps(self.arguments, self.loader.sampler().steps_per_epoch())?;
         let done = self.trainer.step_count();
@@ -281,7 +281,7 @@ impl<'a> Run<'a> {
         Ok(done)
     }
 
-    /// Has the learning rate change over the run.
+    /// Sets the learning-rate schedule of the run.
     fn set_schedule(&mut self, steps: u64) -> Result<(), Failure> {
         let schedule = self.arguments.schedule.schedule(steps)?;
         self.options.schedule = schedule.clone();
@@ -292,8 +292,8 @@ impl<'a> Run<'a> {
         Ok(self.trainer.set_schedule(schedule)?)
     }
 
-    /// Trains until `steps` steps are done, or the user interrupts, or, which it gives, validations found no lower loss for long enough. A
-    /// checkpoint on the way that cannot be written is no reason to stop.
+    /// Trains until `steps` steps are done, the user interrupts, or validations have found no lower loss for long enough, and returns
+    /// whether the latter is the case. A failure to write a checkpoint along the way does not stop training.
     fn train(&mut self, steps: u64, keeper: &mut Keeper) -> Result<bool, Failure> {
         let mut is_enough = false;
         self.loader.end_at(steps);
@@ -305,7 +305,7 @@ impl<'a> Run<'a> {
             let Loaded { batch, samples, waited_seconds, .. } = self.loader.batch(self.trainer.step_count())?;
             let Batch { inputs, labels } = batch;
             if self.steps.is_empty() {
-                // What planning and the first samples took is not needed again.
+                // The memory used for planning and the first samples is no longer needed.
                 give_back();
             }
             let report = match self.records.step(&mut self.trainer, inputs, labels) {
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
         Ok(is_enough)
     }
 
-    /// What follows a step: its record, and the losses that a schedule and early stopping look at. Whether training ends here.
+    /// Follows up on a step: records it and updates the losses for the schedule and early stopping. Returns whether training ends here.
     fn follow(&mut self, report: &StepReport, progress: &Progress) -> Result<bool, Failure> {
         let (step, steps_per_epoch) = (report.step, self.loader.sampler().steps_per_epoch());
         let epoch = self.epoch_of(step);
@@ -378,12 +378,12 @@ impl<'a> Run<'a> {
         Ok(worse >= patience)
     }
 
-    /// The epoch of a step, from 1.
+    /// Returns the epoch of a step, from 1.
     fn epoch_of(&self, step: u64) -> u64 {
         step.div_ceil(self.loader.sampler().steps_per_epoch().max(1))
     }
 
-    /// Validates, and records it.
+    /// Validates and records the results.
     fn validate_now(&mut self, data: &str) -> Result<Validation, Failure> {
         let validation = self.validate(data)?;
         let (step, numbers) = (self.trainer.step_count(), validation.json());
@@ -395,13 +395,13 @@ impl<'a> Run<'a> {
         Ok(validation)
     }
 
-    /// Whether the run is to leave anything of what it learns.
+    /// Returns whether the run is to store any results.
     fn writes_at_the_end(&self) -> bool {
         let TrainArguments { checkpoint, save, save_ema, save_adapters, .. } = self.arguments;
         [checkpoint, save, save_ema, save_adapters].into_iter().any(Option::is_some)
     }
 
-    /// Writes what training was for. Each thing is tried, also where another failed; what would be lost goes where it can.
+    /// Writes the results of training. Each one is tried even if another failed; what would otherwise be lost goes wherever possible.
     fn store(&mut self, keeper: &mut Keeper, interrupted: bool) -> Stored {
         let mut failures = Vec::new();
         if !self.processes.is_first() {
@@ -448,7 +448,7 @@ impl<'a> Run<'a> {
         Stored { failures, folder, saved }
     }
 
-    /// Writes a checkpoint, and next to it what the run was asked for.
+    /// Writes a checkpoint and, next to it, the configuration of the run.
     fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), forebay::Error> {
         self.trainer.write_checkpoint(folder, position)?;
         let (path, text) = (folder.path().join(config_file::FILE_NAME), &self.arguments.configuration);
@@ -459,10 +459,10 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The position in the data, as another run needs it to go on from here.
+    /// Returns the position in the data that another run needs to resume from here.
     fn position(&mut self) -> Value {
         if self.digest.is_none() {
-            // Data that can no longer be read is no reason to lose what was learnt from it.
+            // Data that can no longer be read is no reason to lose what was learned from it.
             self.digest = self.loader.data().digest().ok();
         }
         let mut position = json!({
@@ -480,7 +480,7 @@ impl<'a> Run<'a> {
         position
     }
 
-    /// Says where a step failed, and that nothing before it is lost.
+    /// Reports where a step failed, and that nothing before it is lost.
     fn failed_step(&self, failure: Failure, samples: &[u64]) -> Failure {
         let step = self.trainer.step_count() + 1;
         let place = match samples {
@@ -493,7 +493,7 @@ impl<'a> Run<'a> {
         failure.at(&place)
     }
 
-    /// Samples of a part of a step.
+    /// Returns the number of samples in a part of a step.
     fn part_size(&self) -> u64 {
         (self.batch_size / self.arguments.training.gradients.parts()).max(1)
     }
@@ -533,7 +533,7 @@ impl<'a> Run<'a> {
             metrics.add(&evaluation.logits, &labels);
             let counted = class_axis.and_then(|axis| counts.add_tensors(&evaluation.logits, axis, &labels, ignored));
             let weight = counted.unwrap_or_else(|| labels.count());
-            // A batch's loss is a mean: the whole set's weighs each batch by what it counted.
+            // A batch's loss is a mean, so the loss of the whole set weights each batch by what it counted.
             if weight > 0 {
                 loss_sum += f64::from(evaluation.loss) * weight as f64;
                 weight_sum += weight as f64;
@@ -543,7 +543,7 @@ impl<'a> Run<'a> {
         Ok(Validation { loss: loss_sum / weight_sum, counts: class_axis.map(|_| counts), spatial, metrics })
     }
 
-    /// What the budget costs; none where there is none, or the user does not want to know.
+    /// Measures the cost of the budget; `None` if there is no budget or the user does not want to know.
     fn compare(&mut self) -> Option<Comparison> {
         // An unlimited run would exceed a limit on the process.
         let is_allowed = self.trainer.memory_limit().is_none();
@@ -556,14 +556,14 @@ impl<'a> Run<'a> {
             let Batch { inputs, labels } = batch;
             compare(&mut self.trainer, self.model.clone(), self.options.clone(), &inputs, &labels)
         });
-        // Training is done and saved: that the comparison does not fit the machine is worth a word, not a failure.
+        // Training is done and saved, so a comparison that does not fit the machine is only reported, not a failure.
         compared.unwrap_or_else(|failure| {
             output::complain(&format!("note: no comparison with an unlimited run: {failure}"));
             None
         })
     }
 
-    /// The numbers of the run so far.
+    /// Returns the numbers of the run so far.
     fn report(&self, (device_peak_bytes, resident_peak_bytes): (u64, Option<u64>)) -> Report<'_> {
         let (steps, statistics) = (&self.steps, self.trainer.statistics());
         let device = &self.arguments.device;
@@ -573,7 +573,7 @@ impl<'a> Run<'a> {
         Report { steps, statistics, device_peak_bytes, resident_peak_bytes, limit, explanation }
     }
 
-    /// Writes the page about the run so far, if one is asked for.
+    /// Writes the page about the run so far, if requested.
     fn write_page(&self, validation: Option<&Validation>) -> Result<(), Failure> {
         let report = self.arguments.records.report.as_ref().filter(|_| self.processes.is_first());
         let Some(path) = report else { return Ok(()) };
@@ -653,7 +653,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// How samples are normalised: with the numbers of the checkpoint where it has some.
+/// Returns how samples are normalised, with the values in the checkpoint if it has any.
 fn normalization(
     arguments: &TrainArguments,
     kept: &Value,
@@ -671,7 +671,7 @@ fn normalization(
     }
 }
 
-/// Tells of numbers that are not finite.
+/// Warns about numbers that are not finite.
 fn warn_of_numbers(report: &StepReport, progress: &Progress) {
     let StepReport { step, loss, gradient_norm, skipped, .. } = report;
     let what = match gradient_norm.filter(|norm| !norm.is_finite()) {
@@ -683,7 +683,7 @@ fn warn_of_numbers(report: &StepReport, progress: &Progress) {
     progress.line(&format!("warning: {what}{consequence}"));
 }
 
-/// Tells of a plan that takes over.
+/// Describes a plan that takes over.
 fn replanned(step: u64, replan: &Replan) -> String {
     let Replan { reason, measured_seconds, predicted_seconds, old_seconds, new_seconds, .. } = *replan;
     let why = match reason {

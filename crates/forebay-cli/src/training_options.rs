@@ -1,4 +1,4 @@
-//! Flags as training options.
+//! Conversion of flags to training options.
 
 use forebay::training::{DecayRule, Precision, TrainingOptions};
 
@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::loss_options::{LossFlags, loss, term};
 use crate::optimizer_options::optimizer;
 
-/// The training options that the flags name.
+/// Returns the training options that the flags specify.
 ///
 /// # Errors
-/// Flags that do not belong to the chosen loss or optimizer.
+/// Fails if a flag does not apply to the chosen loss or optimizer.
 pub fn training_options(arguments: &TrainingArguments, seed: u64) -> Result<TrainingOptions, Failure> {
     let mut options = TrainingOptions::new(loss(&LossFlags::of(arguments))?, optimizer(arguments)?);
     options.loss_output.clone_from(&arguments.loss_output);

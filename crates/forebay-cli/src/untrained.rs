@@ -1,4 +1,4 @@
-//! What of a model does not train, or trains otherwise than in the module that it was exported from.
+//! Parts of a model that are not trained, or are trained differently from the module that it was exported from.
 
 use forebay::Model;
 
@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::loss_arguments::LossKind;
 use crate::output;
 
-/// Says which initializers are taken for constants, and which parameters of a PyTorch module train otherwise than there.
+/// Reports which initializers are treated as constants, and which parameters of a PyTorch module are trained differently from there.
 ///
 /// # Errors
-/// Those of the model.
+/// Returns the errors of the model.
 pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     let names = model.untrained_initializers()?;
     let (shown, more) = (names.iter().take(3).map(|name| format!("'{name}'")).collect::<Vec<_>>(), names.len() > 3);
@@ -35,7 +35,7 @@ pub fn tell_of_untrained(model: &Model) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says where a loss would make probabilities of what is probabilities already.
+/// Warns if a loss would convert to probabilities what already is probabilities.
 pub fn tell_of_probabilities(model: &Model, arguments: &TrainingArguments) {
     let takes_logits = matches!(
         arguments.loss,

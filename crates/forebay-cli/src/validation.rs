@@ -1,24 +1,24 @@
-//! What validation found, as text and as JSON.
+//! The results of validation, as text and as JSON.
 
 use forebay::metrics::{ClassCounts, Metrics};
 use serde_json::{Value, json};
 
 use crate::metrics;
 
-/// What validation found.
+/// The results of validation.
 pub struct Validation {
     /// The mean loss of all that counts.
     pub loss: f64,
-    /// Of classes: what was right.
+    /// The correct predictions, for classes.
     pub counts: Option<ClassCounts>,
     /// Whether labels have spatial axes.
     pub spatial: bool,
-    /// What else was measured.
+    /// The other metrics.
     pub metrics: Metrics,
 }
 
 impl Validation {
-    /// As JSON.
+    /// Returns them as JSON.
     pub fn json(&self) -> Value {
         let counts = self.counts.as_ref();
         let mut object = json!({
@@ -33,7 +33,7 @@ impl Validation {
         object
     }
 
-    /// As lines of text.
+    /// Returns them as lines of text.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("{:<16} loss {:.6}", "validation", self.loss)];
         let own = metrics::lines(&self.metrics);

@@ -1,9 +1,9 @@
-//! A data set of arrays: an `.npz` archive, or a folder of `.npy` files, with arrays named as the model's inputs, and the labels as `y` or
+//! Data sets of arrays: an `.npz` archive, or a folder of `.npy` files, with arrays named like the model's inputs and labels named `y` or
 //! `labels`.
 //!
-//! The first axis of every array counts the samples. Integers become the input's type, and a scale multiplies what becomes
-//! floating point. Where the model itself has an input named `y`, the labels are `labels`. Large arrays stay in their files, of which the
-//! samples of a batch are read.
+//! The first axis of every array counts the samples. Integers are converted to the input's type, and those that become floating-point
+//! numbers are multiplied by a scale. If the model itself has an input named `y`, the labels are named `labels`. Large arrays stay in their
+//! files, from which only the samples of a batch are read.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::error::DataError;
 use crate::image_set::one_each;
 use forebay_base::Tensor;
 
-/// The arrays, in the file's own types: they are converted batch by batch.
+/// The arrays, in the types of the file. They are converted batch by batch.
 struct ArchiveSet {
     path: PathBuf,
     label_name: &'static str,
@@ -30,10 +30,11 @@ struct ArchiveSet {
     requirements: Requirements,
 }
 
-/// Opens an archive or a folder, and reads arrays whole as far as these bytes go.
+/// Opens an archive or a folder, and reads arrays whole as far as `held` allows.
 ///
 /// # Errors
-/// [`DataError`] naming the file, array and shape: missing, wrongly shaped, of a type that cannot be converted, or larger than it may be.
+/// [`DataError`] naming the file, the array and the shape if an array is missing, has the wrong shape or a type that cannot be converted,
+/// or is larger than allowed.
 pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result<Box<dyn Source>, DataError> {
     let mut arrays = Arrays::open(path)?;
     let mut inputs = Vec::new();
@@ -71,7 +72,7 @@ pub fn open(path: &Path, requirements: &Requirements, held: HeldBytes) -> Result
     Ok(Box::new(ArchiveSet { path, label_name, inputs, labels, label_origin, origins, requirements }))
 }
 
-/// `y` where there is one that is not an input, else `labels`.
+/// Returns `y` if there is an array of this name that is not an input, and `labels` otherwise.
 pub(crate) fn label_name(names: &[String], requirements: &Requirements) -> &'static str {
     let is_input = |name: &str| requirements.inputs.iter().any(|input| input.name == name);
     if !is_input("y") && (names.iter().any(|name| name == "y") || is_input("labels")) { "y" } else { "labels" }
@@ -84,13 +85,13 @@ pub(crate) fn label_type(requirements: &Requirements) -> DataType {
     }
 }
 
-/// Finds a type error at once instead of in the first batch: types do not depend on the rows.
+/// Checks whether a type can be converted, so that errors are found now and not in the first batch: types do not depend on the rows.
 pub(crate) fn check_conversion(given: DataType, wanted: DataType, scale: f64, origin: &str) -> Result<(), DataError> {
     let empty = Tensor::new(given, &[0], Vec::new()).expect("no bytes for no elements");
     convert(empty, wanted, scale_for(wanted, scale), origin).map(|_| ())
 }
 
-/// The scale is for floating-point inputs; indices stay as they are.
+/// Returns the scale for floating-point inputs, and 1 for all others: indices are not scaled.
 pub(crate) fn scale_for(wanted: DataType, scale: f64) -> f64 {
     if wanted.is_float() { scale } else { 1.0 }
 }

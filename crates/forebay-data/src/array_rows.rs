@@ -1,4 +1,4 @@
-//! Rows of an array: of one in memory, or of one in a file, of which only the rows that are asked for are read.
+//! Rows of an array, which is either in memory or in a file. From a file, only the requested rows are read.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::npy::Layout;
 pub(crate) enum Rows {
     /// In memory.
     Held(Tensor),
-    /// In a file, which has its elements one behind the other.
+    /// In a file, which stores its elements contiguously.
     Stored(StoredRows),
 }
 
@@ -24,16 +24,16 @@ pub(crate) struct StoredRows {
     file: File,
     origin: String,
     layout: Layout,
-    /// Where the elements begin.
+    /// The byte at which the elements begin.
     start: u64,
     row_bytes: u64,
 }
 
 impl Rows {
-    /// An array of elements that lie in `path` from byte `at` on, `size_bytes` with its header.
+    /// Opens the array that begins at byte `at` of `path` and takes `size_bytes`, including its header.
     ///
     /// # Errors
-    /// [`DataError`] naming `origin`: what is wrong with the header, and fewer bytes than it promises.
+    /// [`DataError`] naming `origin` if the header is invalid, or there are fewer bytes than it promises.
     pub(crate) fn stored(path: &Path, at: u64, size_bytes: u64, origin: String) -> Result<Rows, DataError> {
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
         let layout = Layout::read(At { file: &file, at }, &origin)?;
@@ -52,7 +52,7 @@ impl Rows {
         Ok(Rows::Stored(StoredRows { file, origin, start: at + layout.header_bytes, layout, row_bytes }))
     }
 
-    /// Type and shape of all of it.
+    /// Returns the type and shape of the whole array.
     pub(crate) fn ty(&self) -> TensorType {
         match self {
             Rows::Held(tensor) => tensor.ty(),
@@ -60,7 +60,7 @@ impl Rows {
         }
     }
 
-    /// Bytes in memory.
+    /// Returns the number of bytes in memory.
     pub(crate) fn held_bytes(&self) -> u64 {
         match self {
             Rows::Held(tensor) => tensor.bytes().len() as u64,
@@ -68,10 +68,10 @@ impl Rows {
         }
     }
 
-    /// Rows, in the order given.
+    /// Returns rows, in the order given.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, the row and where it is.
+    /// [`DataError`] naming the file, the row and its position.
     ///
     /// # Panics
     /// If a row is out of range.
@@ -82,7 +82,7 @@ impl Rows {
         }
     }
 
-    /// Rows one behind the other.
+    /// Returns consecutive rows.
     ///
     /// # Errors
     /// As [`Rows::rows`].
@@ -93,8 +93,8 @@ impl Rows {
         self.rows(&rows.collect::<Vec<u64>>())
     }
 
-    /// Adds rows to a digest, with their type and shape: all of their bytes, or where these are too many to be read just for this, some
-    /// from the start, the middle and the end. It does not depend on where the array is.
+    /// Adds rows to a digest, with their type and shape. All of their bytes count or, if these are too many to be read for a digest alone,
+    /// some from the start, the middle and the end. The digest does not depend on where the array is stored.
     ///
     /// # Errors
     /// As [`Rows::rows`].
@@ -127,11 +127,11 @@ impl Rows {
     }
 }
 
-/// Bytes that are read at once for a digest.
+/// The number of bytes that are read at once for a digest.
 const PIECE_BYTES: u64 = 256 << 10;
 
 impl StoredRows {
-    /// Whether the first axis is the slowest, so that a row is in one place.
+    /// Returns whether the first axis is the slowest, so that rows are contiguous.
     pub(crate) fn has_whole_rows(&self) -> bool {
         !self.layout.fortran_order || self.layout.ty.shape.len() < 2
     }
@@ -144,7 +144,7 @@ impl StoredRows {
         bytes.resize(size_bytes as usize, 0);
         let mut done = 0;
         while done < rows.len() {
-            // Rows one behind the other are read at once.
+            // Consecutive rows are read at once.
             let mut next = done + 1;
             while next < rows.len() && rows[next] == rows[next - 1] + 1 {
                 next += 1;
@@ -171,7 +171,7 @@ impl StoredRows {
     }
 }
 
-/// A file from a place on, as a stream.
+/// A file as a stream that begins at a given byte.
 struct At<'a> {
     file: &'a File,
     at: u64,

@@ -1,4 +1,4 @@
-//! Arrays by name: of an archive, or of a folder; read whole, or row by row.
+//! Arrays by name, from an archive or a folder, which are read whole or row by row.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::array_rows::Rows;
 use crate::error::DataError;
 use crate::npz::Archive;
 
-/// Arrays by name: those of an `.npz` archive, or of a folder of `.npy` files.
+/// Arrays by name, from an `.npz` archive or a folder of `.npy` files.
 pub(crate) enum Arrays {
     /// An archive.
     Archive(Box<Archive>),
@@ -17,7 +17,7 @@ pub(crate) enum Arrays {
 }
 
 impl Arrays {
-    /// Opens an archive, or a folder.
+    /// Opens an archive or a folder.
     ///
     /// # Errors
     /// [`DataError`] naming the path.
@@ -28,10 +28,10 @@ impl Arrays {
         }
     }
 
-    /// The names, in ascending order.
+    /// Returns the names, in ascending order.
     ///
     /// # Errors
-    /// A folder that cannot be listed.
+    /// [`DataError`] if the folder cannot be listed.
     pub(crate) fn names(&self) -> Result<Vec<String>, DataError> {
         match self {
             Arrays::Archive(archive) => Ok(archive.names()),
@@ -39,7 +39,7 @@ impl Arrays {
         }
     }
 
-    /// How an array is named in errors.
+    /// Returns the name of an array in errors.
     pub(crate) fn origin(&self, name: &str) -> String {
         match self {
             Arrays::Archive(archive) => archive.origin(name),
@@ -47,10 +47,10 @@ impl Arrays {
         }
     }
 
-    /// The type of an array; none where there is no array of this name.
+    /// Returns the type of an array, or `None` if there is no array of this name.
     ///
     /// # Errors
-    /// What is wrong with its header.
+    /// [`DataError`] that says what is wrong with its header.
     pub(crate) fn ty(&mut self, name: &str) -> Result<Option<TensorType>, DataError> {
         match self {
             Arrays::Archive(archive) => archive.ty(name),
@@ -65,11 +65,12 @@ impl Arrays {
         }
     }
 
-    /// The rows of an array: read whole where they take at most `held_bytes_max`, or where they cannot be read otherwise and there is no
-    /// such limit.
+    /// Returns the rows of an array. It is read whole if it takes at most `held_bytes_max`, or if it cannot be read otherwise and there is
+    /// no such limit.
     ///
     /// # Errors
-    /// [`DataError::MissingArray`]; what is wrong with the array; one that has to be read whole and is larger than it may be.
+    /// [`DataError::MissingArray`], or an error that says what is wrong with the array, or that it has to be read whole and is larger than
+    /// allowed.
     pub(crate) fn rows(&mut self, name: &str, held_bytes_max: HeldBytes) -> Result<Rows, DataError> {
         let origin = self.origin(name);
         let Some(ty) = self.ty(name)? else {
@@ -127,18 +128,18 @@ impl Arrays {
     }
 }
 
-/// How much of its samples a data set may hold in memory.
+/// How much of its samples a data set can hold in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeldBytes {
-    /// Arrays of up to 64 MiB, and those that can be read in no other way.
+    /// Arrays of up to 64 MiB, and those that cannot be read row by row.
     #[default]
     Usual,
-    /// No array that is larger than these bytes.
+    /// Arrays that take at most this many bytes together.
     AtMost(u64),
 }
 
 impl HeldBytes {
-    /// Arrays up to this many bytes are read whole, though they could be read row by row.
+    /// Returns the size up to which arrays are read whole, even if they could be read row by row.
     pub(crate) fn bytes(self) -> u64 {
         match self {
             HeldBytes::Usual => 64 << 20,
@@ -146,7 +147,7 @@ impl HeldBytes {
         }
     }
 
-    /// What is left of it after an array.
+    /// Returns what is left after an array of this size.
     pub(crate) fn without(self, held_bytes: u64) -> HeldBytes {
         match self {
             HeldBytes::Usual => HeldBytes::Usual,
@@ -159,10 +160,10 @@ fn file_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.npy"))
 }
 
-/// The names of the `.npy` files of a folder, in ascending order.
+/// Returns the names of the `.npy` files of a folder, in ascending order.
 ///
 /// # Errors
-/// A folder that cannot be listed.
+/// [`DataError`] if the folder cannot be listed.
 pub(crate) fn npy_names(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {

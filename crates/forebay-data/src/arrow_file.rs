@@ -1,4 +1,4 @@
-//! Columns of Arrow's IPC files and streams: rows in any order.
+//! Columns of Arrow IPC files and streams, with rows in any order.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use crate::error::DataError;
 use crate::table::{Column, Files, Run, Table, TakeRow, in_order, listed};
 use crate::table_files::{Format, files};
 
-/// Arrow files of one schema, one behind the other.
+/// A sequence of Arrow files with the same schema.
 struct ArrowFiles {
     files: Vec<ArrowFile>,
-    /// By record batch of all files: its file, its number there, its first row of all, and its rows.
+    /// For each record batch of all files: its file, its index in the file, its first row among all rows, and its number of rows.
     batches: Vec<(usize, usize, u64, u64)>,
     columns: Vec<Column>,
-    /// By column.
+    /// For each column, the path to its field.
     paths: Vec<Vec<usize>>,
 }
 
-/// Opens the files that a path names, and reads what they say of themselves.
+/// Opens the files that a path names, and reads their metadata.
 ///
 /// # Errors
-/// [`DataError`] naming a file that is none, is truncated, or has other columns than the first, and the byte.
+/// [`DataError`] naming the byte and the file: one that is not an Arrow file, is truncated, or has other columns than the first.
 pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     let mut all = ArrowFiles { files: Vec::new(), batches: Vec::new(), columns: Vec::new(), paths: Vec::new() };
     for path in files(path, Format::Arrow)? {

@@ -1,7 +1,7 @@
-//! What messages of Arrow's IPC format say: the columns of a schema, and which buffers of a record batch hold their values.
+//! The contents of Arrow IPC messages: the columns of a schema, and which buffers of a record batch hold their values.
 //!
 //! Source: "Arrow Columnar Format", section "Serialization and Interprocess Communication (IPC)". The messages are read by the crate
-//! `arrow-ipc`, which checks that they are whole; that their numbers fit the file is checked here.
+//! `arrow-ipc`, which checks that they are complete. This module checks that their numbers fit the file.
 
 use arrow_ipc::{CompressionType, Endianness, MetadataVersion, Precision, RecordBatch, Schema, Type};
 use forebay_base::DataType;
@@ -12,51 +12,51 @@ use crate::table::{Column, Kind};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
     name: String,
-    /// How its values are stored.
+    /// The storage of its values.
     pub(crate) storage: Storage,
     children: Vec<Field>,
 }
 
-/// How values are stored. All but nulls and unions have a buffer with a bit for each value first, which says whether there is one.
+/// The storage of values. All but nulls and unions begin with a buffer of one bit per value, which says whether the value is present.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Storage {
-    /// Booleans, a bit each.
+    /// Booleans, one bit each.
     Bits,
     /// Numbers.
     Numbers(DataType),
-    /// Offsets, of 64 bits or of 32, and bytes.
+    /// Offsets of 64 or 32 bits, and bytes.
     Bytes {
-        /// Whether offsets have 64 bits.
+        /// Whether the offsets have 64 bits.
         is_wide: bool,
     },
-    /// 16 bytes for each value, short ones in them, long ones in further buffers.
+    /// Views of 16 bytes per value: short values are in the view, long ones in further buffers.
     Views,
     /// Offsets into the values of the child.
     List {
-        /// Whether offsets have 64 bits.
+        /// Whether the offsets have 64 bits.
         is_wide: bool,
     },
-    /// As many values of the child for each.
+    /// This many values of the child for each value.
     FixedList(u64),
     /// A value of each child.
     Struct,
     /// Indices into a dictionary, whose values the field describes.
     Dictionary {
-        /// The number of the dictionary.
+        /// The id of the dictionary.
         id: i64,
         /// The type of the indices.
         index: DataType,
-        /// What the dictionary holds.
+        /// The values of the dictionary.
         values: Box<Field>,
     },
-    /// What is not read, in this many buffers.
+    /// A type that is not read, in this many buffers.
     Other(usize),
 }
 
-/// The fields of a schema.
+/// Returns the fields of a schema.
 ///
 /// # Errors
-/// Why they cannot be read.
+/// A message that says why they cannot be read.
 pub(crate) fn fields(schema: Schema) -> Result<Vec<Field>, String> {
     if schema.endianness() == Endianness::Big {
         return Err("its numbers are big-endian, which is not read".to_owned());
@@ -64,7 +64,7 @@ pub(crate) fn fields(schema: Schema) -> Result<Vec<Field>, String> {
     schema.fields().into_iter().flatten().map(|found| field(found, true)).collect()
 }
 
-/// A field, with its dictionary or as what its dictionary holds.
+/// Returns a field: with its dictionary if `encoded`, otherwise with the type of the dictionary's values.
 fn field(found: arrow_ipc::Field, encoded: bool) -> Result<Field, String> {
     let name = found.name().unwrap_or_default().to_owned();
     if let Some(dictionary) = found.dictionary().filter(|_| encoded) {
@@ -122,7 +122,7 @@ fn field(found: arrow_ipc::Field, encoded: bool) -> Result<Field, String> {
     Ok(Field { name, storage, children })
 }
 
-/// Integers of this many bits.
+/// Returns the integer type of this many bits.
 fn integer(bits: i32, is_signed: bool) -> Option<DataType> {
     Some(match (bits, is_signed) {
         (8, true) => DataType::Int8,
@@ -137,7 +137,7 @@ fn integer(bits: i32, is_signed: bool) -> Option<DataType> {
     })
 }
 
-/// The columns of fields, each with its path: the places of fields among those of the same parent.
+/// Returns the columns of fields, each with its path: the index of each field on the way among the children of its parent.
 pub(crate) fn columns(fields: &[Field]) -> Vec<(Column, Vec<usize>)> {
     let mut columns = Vec::new();
     for (place, field) in fields.iter().enumerate() {
@@ -174,7 +174,7 @@ fn add_columns(
     columns.push((Column { name: name.to_owned(), kind, is_list, leaf: columns.len() }, path.clone()));
 }
 
-/// What the values of a leaf are.
+/// Returns the kind of a leaf's values.
 fn kind(storage: &Storage) -> Option<Kind> {
     match storage {
         Storage::Bits => Some(Kind::Numbers(DataType::Bool)),
@@ -184,7 +184,7 @@ fn kind(storage: &Storage) -> Option<Kind> {
     }
 }
 
-/// How buffers are compressed.
+/// The compression of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codec {
     /// Frames of LZ4.
@@ -193,25 +193,25 @@ pub(crate) enum Codec {
     Zstd,
 }
 
-/// A record batch, or a dictionary's.
+/// The metadata of a record batch or of a dictionary batch.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Its rows.
+    /// The number of rows.
     pub(crate) rows: u64,
-    /// By field: how many values there are, and how many of them are missing, if that is known.
+    /// For each field, the number of values and, if known, how many of them are missing.
     pub(crate) nodes: Vec<(u64, Option<u64>)>,
-    /// Where buffers begin behind the message, and their bytes.
+    /// For each buffer, its offset after the message, and its size in bytes.
     pub(crate) buffers: Vec<(u64, u64)>,
-    /// By field of views: its further buffers.
+    /// For each field of views, the number of its further buffers.
     views: Vec<u64>,
-    /// How they are compressed.
+    /// The compression of the buffers.
     pub(crate) codec: Option<Codec>,
 }
 
-/// What a record batch says of itself; `body_bytes` follow the message.
+/// Reads the metadata of a record batch; `body_bytes` follow the message.
 ///
 /// # Errors
-/// Why it cannot be: buffers that are not in these bytes, numbers below 0, a compression that is not known.
+/// A message that says why it is invalid: a buffer outside these bytes, a negative number, or an unknown compression.
 pub(crate) fn batch(found: RecordBatch, version: MetadataVersion, body_bytes: u64) -> Result<Batch, String> {
     if version < MetadataVersion::V4 {
         return Err("it was written by a version of Arrow before 0.8, which is not read".to_owned());
@@ -244,23 +244,23 @@ pub(crate) fn batch(found: RecordBatch, version: MetadataVersion, body_bytes: u6
     })
 }
 
-/// Where a record batch has the values of a field.
+/// The position of a field's values in a record batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     /// The field.
     pub(crate) field: &'a Field,
-    /// Its number among all.
+    /// Its index among all fields.
     pub(crate) node: usize,
-    /// Its first buffer.
+    /// The index of its first buffer.
     pub(crate) buffer: usize,
-    /// How many it has.
+    /// The number of its buffers.
     pub(crate) buffers: usize,
 }
 
-/// The places of the fields along a path, from the first to the leaf.
+/// Returns the positions of the fields along a path, from the first to the leaf.
 ///
 /// # Errors
-/// A batch that does not have what the fields say.
+/// A message that says how the batch differs from the fields.
 pub(crate) fn places<'a>(fields: &'a [Field], path: &[usize], batch: &Batch) -> Result<Vec<Place<'a>>, String> {
     let mut walk = Walk { batch, node: 0, buffer: 0, views: 0, places: Vec::new() };
     for (number, field) in fields.iter().enumerate() {
@@ -279,10 +279,10 @@ pub(crate) fn places<'a>(fields: &'a [Field], path: &[usize], batch: &Batch) -> 
     }
 }
 
-/// Checks that a record batch has all fields, each with as many values as rows.
+/// Checks that a record batch has all fields, and as many values as rows in each top-level field.
 ///
 /// # Errors
-/// What it does not have.
+/// A message that says what is missing.
 pub(crate) fn check(fields: &[Field], batch: &Batch) -> Result<(), String> {
     places(fields, &[], batch)?;
     let mut walk = Walk { batch, node: 0, buffer: 0, views: 0, places: Vec::new() };
@@ -306,7 +306,7 @@ struct Walk<'a, 'b> {
 }
 
 impl<'a> Walk<'a, '_> {
-    /// Visits a field and those below it; `path` leads on from it, if it is on the way.
+    /// Visits a field and its descendants. `path` leads on from the field if it is on the way to the leaf.
     fn visit(&mut self, field: &'a Field, path: Option<&[usize]>) -> Result<(), String> {
         let buffers = match field.storage {
             Storage::Bits | Storage::Numbers(_) | Storage::List { .. } | Storage::Dictionary { .. } => 2,

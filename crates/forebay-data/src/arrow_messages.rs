@@ -1,4 +1,4 @@
-//! The messages of Arrow's IPC files and streams: what they say is read when a file is opened, what follows them is not.
+//! The messages of Arrow IPC files and streams. When a file is opened, only their metadata is read, not their bodies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,47 +10,47 @@ use arrow_ipc::{Block, Message, MessageHeader, root_as_footer, root_as_message};
 use crate::arrow_layout::{Batch, Field, batch, check, fields};
 use crate::error::DataError;
 
-/// What a file begins and ends with; a stream does not.
+/// The bytes with which a file begins and ends; a stream has none.
 const MAGIC: &[u8; 6] = b"ARROW1";
-/// What files of the first version of Feather begin with.
+/// The bytes with which files of version 1 of Feather begin.
 const FEATHER_1: &[u8; 4] = b"FEA1";
-/// What a message begins with; before Arrow 0.15 it did not.
+/// The word with which a message begins, since Arrow 0.15.
 const CONTINUATION: u32 = u32::MAX;
-/// Where a message is.
+/// The position of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     /// The byte at which it begins.
     pub(crate) at: u64,
-    /// What it says: where that begins, and its bytes.
+    /// Its metadata: the first byte, and the number of bytes.
     says: (u64, u64),
-    /// What follows it, in the same way.
+    /// Its body, in the same form.
     pub(crate) body: (u64, u64),
 }
 
-/// The values of a dictionary from a record batch on.
+/// The values of a dictionary, valid from a record batch on.
 #[derive(Clone, Debug)]
 pub(crate) struct Dictionary {
     pub(crate) from: usize,
-    /// Its parts, each with the number of its first value and with how many it has.
+    /// Its parts, each with the index of its first value, the number of its values, and its position.
     pub(crate) parts: Vec<(u64, u64, Place)>,
 }
 
-/// A file.
+/// An open file.
 pub(crate) struct ArrowFile {
     pub(crate) path: PathBuf,
     file: File,
     size_bytes: u64,
     pub(crate) fields: Vec<Field>,
-    /// The rows of each record batch.
+    /// The number of rows and the position of each record batch.
     pub(crate) batches: Vec<(u64, Place)>,
     pub(crate) dictionaries: BTreeMap<i64, Vec<Dictionary>>,
 }
 
 impl ArrowFile {
-    /// Opens a file, and reads what it says of itself.
+    /// Opens a file and reads its metadata.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the byte: none of these files, truncated, damaged.
+    /// [`DataError`] naming the file and the byte if it is not an Arrow file, is truncated or is damaged.
     pub(crate) fn open(path: PathBuf) -> Result<ArrowFile, DataError> {
         let file = forebay_limits::open_regular(&path).map_err(|error| DataError::io(&path, error))?;
         let size_bytes = file.metadata().map_err(|error| DataError::io(&path, error))?.len();
@@ -73,12 +73,12 @@ impl ArrowFile {
         Ok(file)
     }
 
-    /// An error with the byte of the file that it is about.
+    /// Returns an error that names the file and the byte.
     pub(crate) fn wrong(&self, at: u64, reason: &str) -> DataError {
         DataError::malformed(format!("{}, at byte {at}", self.path.display()), reason)
     }
 
-    /// Bytes from a place on.
+    /// Reads `count` bytes from byte `at` on.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the byte.
@@ -94,7 +94,7 @@ impl ArrowFile {
         Ok(bytes)
     }
 
-    /// Reads what stands at the end of a file.
+    /// Reads the footer of a file.
     fn open_file(&mut self) -> Result<(), DataError> {
         let end = self.size_bytes.saturating_sub(4 + MAGIC.len() as u64);
         let last = self.read((end, 4 + MAGIC.len() as u64))?;
@@ -120,7 +120,7 @@ impl ArrowFile {
         Ok(())
     }
 
-    /// Where a footer says that a message is.
+    /// Returns the position of a message that a footer refers to.
     fn block(&self, block: &Block) -> Result<Place, DataError> {
         let at = block.offset().max(0) as u64;
         let (says, body) = (block.metaDataLength(), block.bodyLength());
@@ -133,7 +133,7 @@ impl ArrowFile {
             .ok_or_else(|| self.wrong(at, "the footer says that there is a message, and there is another one or none"))
     }
 
-    /// Reads message after message of a stream.
+    /// Reads the messages of a stream one after the other.
     fn open_stream(&mut self) -> Result<(), DataError> {
         let mut at = 0;
         while at < self.size_bytes {
@@ -154,7 +154,7 @@ impl ArrowFile {
         }
     }
 
-    /// Where a message is that begins at this byte; none at the end of a stream.
+    /// Returns the position of the message that begins at this byte, or `None` at the end of a stream.
     fn message(&self, at: u64) -> Result<Option<Place>, DataError> {
         let word = |at: u64| -> Result<u32, DataError> {
             let bytes = self.read((at, 4))?;
@@ -184,12 +184,12 @@ impl ArrowFile {
         Ok(Some(place))
     }
 
-    /// What a message says.
+    /// Parses the metadata of a message.
     fn said<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<Message<'a>, DataError> {
         root_as_message(bytes).map_err(|error| self.wrong(place.at, &format!("not a message of Arrow: {error}")))
     }
 
-    /// Takes note of a record batch or a dictionary.
+    /// Registers a record batch or a dictionary.
     fn add(&mut self, place: Place, is_file: bool) -> Result<(), DataError> {
         let bytes = self.read(place.says)?;
         let message = self.said(place, &bytes)?;
@@ -224,7 +224,7 @@ impl ArrowFile {
         Ok(())
     }
 
-    /// What the record batch or the dictionary at a place says of itself.
+    /// Returns the metadata of the record batch or dictionary at a position.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the byte.

@@ -1,5 +1,5 @@
-//! Values of a record batch of Arrow: only the bytes of the values that are asked for are read, unless buffers are compressed. Then each that is
-//! needed is unpacked whole.
+//! Values of Arrow record batches. Only the bytes of the requested values are read, unless buffers are compressed. Then, each buffer that
+//! is needed is decompressed whole.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,29 +14,29 @@ use crate::arrow_layout::{self, Batch, Codec, Field, Storage, places};
 use crate::arrow_messages::{ArrowFile, Place};
 use crate::error::DataError;
 
-/// How a view has a value of up to 12 bytes: in itself.
+/// The size of a view, which contains values of up to 12 bytes itself.
 const VIEW_BYTES: usize = 16;
 const INLINE_BYTES: usize = 12;
 
-/// What cannot be read: the value among those that were asked for, if it is one, and why.
+/// The reason why values cannot be read, with the index of the value among the requested ones if it concerns a single one.
 pub(crate) type Wrong = (Option<usize>, String);
 
-/// Values one behind the other.
+/// Contiguous values.
 pub(crate) struct Values {
     bytes: Vec<u8>,
     ends: Ends,
 }
 
-/// Where values end.
+/// The ends of values.
 enum Ends {
-    /// All have as many bytes.
+    /// All values have this many bytes.
     Alike(usize),
-    /// Each where it says.
+    /// Each value ends at the given byte.
     At(Vec<usize>),
 }
 
 impl Values {
-    /// The byte at which as many values end.
+    /// Returns the byte at which the first `values` values end.
     fn end(&self, values: usize) -> usize {
         match &self.ends {
             Ends::Alike(bytes) => values * bytes,
@@ -44,24 +44,24 @@ impl Values {
         }
     }
 
-    /// The bytes of a value.
+    /// Returns the bytes of a value.
     pub(crate) fn value(&self, number: usize) -> &[u8] {
         &self.bytes[self.end(number)..self.end(number + 1)]
     }
 }
 
-/// A record batch of which values are read.
+/// A record batch whose values are read.
 pub(crate) struct Opened<'a> {
     file: &'a ArrowFile,
     place: Place,
-    /// What it says of itself.
+    /// Its metadata.
     pub(crate) batch: Batch,
-    /// Buffers that were unpacked.
+    /// The decompressed buffers.
     unpacked: RefCell<BTreeMap<usize, Rc<Vec<u8>>>>,
 }
 
 impl<'a> Opened<'a> {
-    /// Opens the record batch, or the dictionary, at a place.
+    /// Opens the record batch or dictionary at a position.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the byte.
@@ -69,7 +69,7 @@ impl<'a> Opened<'a> {
         Ok(Opened { file, place, batch: file.batch(place)?, unpacked: RefCell::default() })
     }
 
-    /// Bytes of a buffer.
+    /// Reads bytes of a buffer.
     fn bytes(&self, buffer: usize, range: Range<u64>) -> Result<Vec<u8>, String> {
         let (at, size) = self.batch.buffers[buffer];
         let start = self.place.body.0 + at;
@@ -99,7 +99,7 @@ impl<'a> Opened<'a> {
         found.map(<[u8]>::to_vec).ok_or_else(|| outside(unpacked.len() as u64))
     }
 
-    /// Numbers of a buffer, of this type.
+    /// Reads integers of this type from a buffer.
     fn integers(&self, buffer: usize, data_type: DataType, range: Range<u64>) -> Result<Vec<i64>, String> {
         let size = data_type.size_bytes();
         let scaled = |number: u64| number.checked_mul(size).ok_or("damaged: more values than can be counted");
@@ -115,10 +115,10 @@ impl<'a> Opened<'a> {
         Ok(bytes.chunks_exact(size as usize).map(number).collect())
     }
 
-    /// Offsets of values, of which each but the first ends one: they never fall.
+    /// Reads the offsets of values. Each offset but the first is the end of a value, so they never decrease.
     fn offsets(&self, buffer: usize, is_wide: bool, values: Range<u64>) -> Result<Vec<u64>, String> {
         if values.is_empty() {
-            // Nothing has no offsets.
+            // Without values, there may be no offsets in the buffer.
             return Ok(vec![0]);
         }
         let data_type = if is_wide { DataType::Int64 } else { DataType::Int32 };
@@ -129,17 +129,18 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Bits of a buffer.
+    /// Reads bits of a buffer.
     fn bits(&self, buffer: usize, range: Range<u64>) -> Result<Vec<u8>, String> {
         let bytes = self.bytes(buffer, range.start / 8..range.end.div_ceil(8))?;
         let first = range.start / 8 * 8;
         Ok(range.map(|bit| bytes[((bit - first) / 8) as usize] >> (bit % 8) & 1).collect())
     }
 
-    /// The values of a range, of the field that the last of the places is of; the number of the record batch tells which dictionary it has.
+    /// Reads the values of a range, of the field at the last of `places`. The index of the record batch determines the version of the
+    /// dictionary.
     ///
     /// # Errors
-    /// Damage, or a value that there is not.
+    /// [`Wrong`] if the data is damaged or a value is missing.
     pub(crate) fn values(
         &self,
         places: &[arrow_layout::Place],
@@ -204,7 +205,7 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Values that are found through views.
+    /// Reads values through views.
     fn views(&self, place: &arrow_layout::Place, range: Range<u64>) -> Result<Values, String> {
         let scaled =
             |number: u64| number.checked_mul(VIEW_BYTES as u64).ok_or("damaged: more values than can be counted");
@@ -227,7 +228,7 @@ impl<'a> Opened<'a> {
         Ok(Values { bytes, ends: Ends::At(ends) })
     }
 
-    /// The values that a dictionary has for indices.
+    /// Looks up indices in a dictionary.
     fn looked_up(&self, (id, field): (i64, &Field), indices: &[i64], batch: usize) -> Result<Values, Wrong> {
         let versions = self.file.dictionaries.get(&id).map_or(&[][..], Vec::as_slice);
         let known = versions[..versions.partition_point(|version| version.from <= batch)].last();
@@ -261,7 +262,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// What a compressed buffer holds: 8 bytes say how many there are, or that the rest is as it is.
+/// Decompresses a buffer. Its first 8 bytes say how many bytes it holds, or that the rest is not compressed.
 fn unpack(packed: &[u8], codec: Codec) -> Result<Vec<u8>, String> {
     if packed.is_empty() {
         return Ok(Vec::new());
@@ -283,7 +284,7 @@ fn unpack(packed: &[u8], codec: Codec) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Reads this many bytes of a stream, and one more where there is one.
+/// Reads this many bytes from a stream, and one more if there is one.
 fn read(stream: impl Read, bytes: u64) -> std::io::Result<Vec<u8>> {
     forebay_limits::read_up_to(stream, bytes.saturating_add(1))
 }

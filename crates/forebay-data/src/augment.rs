@@ -1,7 +1,7 @@
-//! Augmentation: samples that are changed a little each time they are seen, and normalisation.
+//! Augmentation: random changes to samples each time they are used.
 //!
-//! What becomes of a sample is a function of the seed, the epoch and the sample's number: not of its batch, of threads, or of what was
-//! seen before. What changes places (flips, crops, rotations) changes labels of the same sizes alike.
+//! The changes to a sample depend only on the seed, the epoch and the sample's index, not on its batch, on threads or on earlier samples.
+//! Changes that move positions (flips, crops, rotations) apply to labels of the same sizes as well.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ use crate::elastic::Displacement;
 use crate::error::DataError;
 use crate::plane::{self, Grid};
 
-/// One kind of change.
+/// A kind of change.
 ///
 /// ```
 /// use forebay_data::Transform;
@@ -26,69 +26,71 @@ use crate::plane::{self, Grid};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Transform {
-    /// Mirrored along the last axis, every other time.
+    /// Mirrors the sample along the last axis, half of the time.
     FlipHorizontal,
-    /// Mirrored along the last axis but one, every other time.
+    /// Mirrors the sample along the second-to-last axis, half of the time.
     FlipVertical,
-    /// Mirrored along the first of three spatial axes, every other time.
+    /// Mirrors the sample along the first of three spatial axes, half of the time.
     FlipDepth,
-    /// Moved along every spatial axis, by up to `padding` places either way: what comes in is 0.
+    /// Moves the sample along every spatial axis, by up to `padding` positions in either direction, and fills the gap with zeros.
     Crop {
-        /// The places.
+        /// The largest shift, in positions.
         padding: u64,
     },
-    /// Turned in the plane of the last two axes by up to `degrees` either way; between places, values are mixed.
+    /// Rotates the sample in the plane of the last two axes by up to `degrees` in either direction, and interpolates between positions.
     Rotate {
         /// The largest angle, in degrees.
         degrees: f32,
     },
-    /// Made larger or smaller in that plane by a factor of up to 1 + `most` either way.
+    /// Scales the sample in the plane of the last two axes by a factor of 1 plus or minus up to `most`.
     Scale {
         /// The largest change.
         most: f32,
     },
-    /// Deformed smoothly: values come from up to `places` away along each axis.
+    /// Deforms the sample smoothly, with displacements of up to `places` positions along each axis.
     Elastic {
-        /// The places.
+        /// The largest displacement, in positions.
         places: f32,
     },
-    /// A number of up to this is added, or taken away.
+    /// Adds or subtracts a number of up to `most`.
     Brightness {
-        /// The number.
+        /// The largest number.
         most: f32,
     },
-    /// Multiplied around the sample's mean by 1, up to this more or less.
+    /// Multiplies the differences from the sample's mean by a factor of 1 plus or minus up to `most`.
     Contrast {
         /// The largest change.
         most: f32,
     },
-    /// A normally distributed number is added to every value.
+    /// Adds a normally distributed number to every value.
     Noise {
-        /// Its standard deviation.
+        /// The standard deviation.
         deviation: f32,
     },
-    /// Added to another sample, and labels alike: how much of each there is has the beta distribution with this parameter, twice.
+    /// Computes a weighted mean of the sample and another one, and of their labels. The weight follows the beta distribution with both
+    /// parameters equal to `alpha`.
     Mixup {
         /// The parameter.
         alpha: f32,
     },
-    /// A box of another sample takes the place of its own, and labels are mixed alike; its size is drawn as for [`Transform::Mixup`].
+    /// Replaces a box of the sample with that of another one, and mixes the labels accordingly. The size is drawn as for
+    /// [`Transform::Mixup`].
     Cutmix {
         /// The parameter.
         alpha: f32,
     },
-    /// A box is set to 0.
+    /// Sets a box to 0.
     Cutout {
-        /// Its size along each axis, as a share of it.
+        /// The size of the box along each axis, as a share of the axis.
         share: f32,
     },
 }
 
-/// What `--augment` takes, in words.
+/// The changes that `--augment` accepts.
 pub const TRANSFORMS: &str = "hflip, vflip, dflip, crop:PLACES, rotate:DEGREES, scale:X, elastic:PLACES, brightness:X, contrast:X, noise:DEVIATION, cutout:SHARE, mixup:ALPHA, cutmix:ALPHA";
 
 impl Transform {
-    /// Whether it takes another sample.
+    /// Returns whether the change involves another sample.
     pub fn is_mixing(self) -> bool {
         matches!(self, Transform::Mixup { .. } | Transform::Cutmix { .. })
     }
@@ -126,7 +128,7 @@ impl FromStr for Transform {
     }
 }
 
-/// Changes, one after the other, with the seed of their random numbers.
+/// Changes that are applied in order, with the seed of their random numbers.
 ///
 /// ```
 /// use forebay_base::Tensor;
@@ -149,11 +151,11 @@ pub struct Augmentation {
 }
 
 impl Augmentation {
-    /// A batch with its samples changed: inputs of floating-point numbers with two or three spatial axes, and labels of the same sizes.
-    /// `samples` are the numbers of the batch's samples. Changes that take other samples are left to the data set.
+    /// Changes the samples of a batch: floating-point inputs with two or three spatial axes, and labels of the same sizes. `samples` are
+    /// the indices of the batch's samples. Changes that involve other samples are left to the data set.
     ///
     /// # Errors
-    /// [`DataError`] for a batch that has nothing to change.
+    /// [`DataError`] if the batch has no such input.
     pub fn apply(&self, mut batch: Batch, samples: &[u64], epoch: u64) -> Result<Batch, DataError> {
         if self.transforms.iter().all(|transform| transform.is_mixing()) {
             return Ok(batch);
@@ -190,10 +192,10 @@ impl Augmentation {
         Ok(batch)
     }
 
-    /// Changes a sample: values of one channel after the other, or labels.
+    /// Changes a sample: its values, channel by channel, or its labels.
     fn change<T: plane::Element>(&self, values: &mut [T], grid: &Grid, epoch: u64, sample: u64, kind: Kind) {
         for (number, transform) in (0..).zip(&self.transforms) {
-            // Numbers of their own for each change: inputs and labels draw the same.
+            // Each change has its own random numbers, which are the same for inputs and labels.
             let random = &mut SplitMix64::of(&[self.seed, epoch, sample, number]);
             match *transform {
                 Transform::FlipHorizontal if random.coin() => grid.planes(values).for_each(|plane| grid.flip(plane, 2)),
@@ -220,13 +222,13 @@ impl Augmentation {
                     grid.planes(values).for_each(|plane| displacement.apply(grid, plane));
                 }
                 Transform::Cutout { share } => {
-                    // What is no longer seen keeps its labels.
+                    // Positions that are cut out keep their labels.
                     let hole = grid.hole(share, random);
                     if kind == Kind::Values {
                         grid.planes(values).for_each(|plane| grid.clear(plane, &hole));
                     }
                 }
-                // These are done for whole batches.
+                // These changes apply to whole batches.
                 Transform::Mixup { .. } | Transform::Cutmix { .. } => {}
                 _ if kind == Kind::Labels => {}
                 Transform::Brightness { most } => {
@@ -244,7 +246,7 @@ impl Augmentation {
     }
 }
 
-/// What is changed.
+/// What a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Values,

@@ -1,10 +1,10 @@
-//! Samples of any kind, put together for a step.
+//! Batches: samples of any kind, stacked for a step.
 
 use std::collections::BTreeMap;
 
 use forebay_base::Tensor;
 
-/// Some samples, stacked along a new first axis.
+/// A batch of samples, stacked along a new first axis.
 ///
 /// ```
 /// use forebay_base::DataType;

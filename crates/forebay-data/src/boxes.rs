@@ -1,8 +1,8 @@
-//! Boxes of tensors: patches of volumes, and windows of whatever has places.
+//! Boxes cut from tensors: patches of volumes, and windows of anything else with spatial axes.
 
 use forebay_base::Tensor;
 
-/// A box of the last axes of a tensor, which begins at `start` and has these sizes; zeros where it reaches beyond the tensor.
+/// Cuts a box out of the last axes of a tensor. It begins at `start`, has the given sizes, and is filled with zeros outside the tensor.
 ///
 /// ```
 /// use forebay_base::Tensor;
@@ -13,7 +13,7 @@ use forebay_base::Tensor;
 /// ```
 ///
 /// # Panics
-/// If there are no sizes, not as many as `start` has, or more than the tensor has axes.
+/// If `sizes` is empty, differs in length from `start`, or is longer than the tensor has axes.
 pub fn cut_box(tensor: &Tensor, start: &[i64], sizes: &[u64]) -> Tensor {
     let (rank, size) = (sizes.len(), tensor.data_type().size_bytes() as usize);
     let (outer, from) = tensor.shape().split_at(tensor.shape().len() - rank);
@@ -24,7 +24,7 @@ pub fn cut_box(tensor: &Tensor, start: &[i64], sizes: &[u64]) -> Tensor {
     let (first, last) = (start[rank - 1].max(0), (start[rank - 1] + length).min(whole));
     let mut bytes = Vec::with_capacity((rows * length as u64) as usize * size);
     for row in 0..rows {
-        // The row's place along the axes before the last, of the box and of the tensor.
+        // The row's position along all axes but the last, in the box and in the tensor.
         let (mut number, mut place, mut step, mut is_inside) = (row, 0i64, 1i64, last > first);
         for axis in (0..rank - 1).rev() {
             let at = (number % sizes[axis]) as i64 + start[axis];

@@ -5,18 +5,18 @@ use forebay_base::{DataType, Tensor, rounded_to_odd};
 
 use crate::error::DataError;
 
-/// The elements as float64, whatever their type; 64-bit integers beyond 2^53 are rounded.
+/// Returns the elements of any type as float64; 64-bit integers beyond 2^53 are rounded.
 pub fn to_f64(tensor: &Tensor) -> Vec<f64> {
     each_f64(tensor).collect()
 }
 
-/// The same, one after the other.
+/// Returns an iterator over the elements as float64, like [`to_f64`].
 pub fn each_f64(tensor: &Tensor) -> impl Iterator<Item = f64> + Clone + '_ {
     (0..tensor.count() as usize).map(|index| number(tensor, index).as_f64())
 }
 
-/// Labels that are numbers of classes, as probabilities along an axis of their own: 1 of the label, 0 of all others. `axis` counts among the axes of the
-/// result. None where they are no integers.
+/// Converts class indices to probabilities along a new axis: 1 for the label, 0 for all other classes. `axis` is the index of the new axis
+/// in the result. Returns `None` if the labels are not integers.
 ///
 /// ```
 /// use forebay_base::Tensor;
@@ -29,7 +29,7 @@ pub fn each_f64(tensor: &Tensor) -> impl Iterator<Item = f64> + Clone + '_ {
 /// ```
 ///
 /// # Errors
-/// The first label that is none of the classes.
+/// The first label that is not one of the classes.
 pub fn one_hot(labels: &Tensor, classes: u64, axis: usize) -> Option<Result<Tensor, i64>> {
     let values = labels.to_i64()?;
     let inner: usize = labels.shape().get(axis..).unwrap_or_default().iter().product::<u64>() as usize;
@@ -45,10 +45,10 @@ pub fn one_hot(labels: &Tensor, classes: u64, axis: usize) -> Option<Result<Tens
     Some(Ok(Tensor::from_f32(&shape, &probabilities)))
 }
 
-/// A tensor with another element type, each element multiplied by `scale` first (in float64; 1 changes nothing).
+/// Converts a tensor to another element type, after multiplying each element by `scale` in float64 (1 changes nothing).
 ///
-/// Integers and booleans become any type that can hold them; floating-point numbers become other floating-point
-/// types, rounded to nearest even. `origin` names the tensor in errors.
+/// Integers and booleans can be converted to any type that can hold them, and floating-point numbers to other floating-point types, rounded
+/// to nearest even. `origin` names the tensor in errors.
 ///
 /// ```
 /// use forebay_base::{DataType, Tensor};
@@ -60,8 +60,8 @@ pub fn one_hot(labels: &Tensor, classes: u64, axis: usize) -> Option<Result<Tens
 /// ```
 ///
 /// # Errors
-/// [`DataError::Type`] for floating-point numbers where integers are wanted, or a scale for integers that stay
-/// integers; [`DataError::Value`] for an integer out of range.
+/// [`DataError::Type`] if floating-point numbers are to become integers, or integers that stay integers are to be scaled;
+/// [`DataError::Value`] if an integer is out of range.
 pub fn convert(tensor: Tensor, wanted: DataType, scale: f64, origin: &str) -> Result<Tensor, DataError> {
     let found = tensor.data_type();
     if wanted == found && scale == 1.0 {
@@ -116,7 +116,7 @@ fn number(tensor: &Tensor, index: usize) -> Number {
     }
 }
 
-/// One element of any type, without loss.
+/// An element of any type, without loss.
 #[derive(Clone, Copy)]
 enum Number {
     Float(f64),
@@ -131,7 +131,7 @@ impl Number {
         }
     }
 
-    /// Floating-point numbers are excluded by the caller; they would be truncated.
+    /// Returns an integer. The caller excludes floating-point numbers, which would be truncated.
     fn as_integer(self) -> i128 {
         match self {
             Number::Float(value) => value as i128,
@@ -154,7 +154,7 @@ fn push_float(bytes: &mut Vec<u8>, wanted: DataType, value: f64) {
     }
 }
 
-/// Appends an integer; false where it does not fit.
+/// Appends an integer; returns false if it does not fit.
 fn push_integer(bytes: &mut Vec<u8>, wanted: DataType, value: i128) -> bool {
     macro_rules! push {
         ($type:ty) => {

@@ -1,4 +1,4 @@
-//! Samples of any kind as batches: inputs by name, and labels.
+//! Data sets of any kind as batches of inputs, by name, and labels.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::mixing::Mixing;
 use crate::normalization::{Normalization, Sums};
 use crate::sampler::{Sampler, permutation};
 
-/// One input that a model wants.
+/// An input that a model expects.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -28,13 +28,13 @@ use crate::sampler::{Sampler, permutation};
 pub struct InputDescription {
     /// The input's name.
     pub name: String,
-    /// The element type that the batches get.
+    /// The element type of the batches.
     pub data_type: DataType,
-    /// Sizes of one sample: without the batch axis, which is the first.
+    /// The sizes of one sample, without the batch axis, which comes first.
     pub sample_shape: Vec<u64>,
 }
 
-/// What labels mean.
+/// The meaning of labels.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -44,13 +44,13 @@ pub struct InputDescription {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
-    /// Numbers of classes; batches hold int64.
+    /// Class indices; batches hold int64.
     Classes,
-    /// Values to be met, of the given type.
+    /// Target values, of the given type.
     Values(DataType),
 }
 
-/// What a caller wants from a data set.
+/// What a caller requires of a data set.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -73,15 +73,15 @@ pub enum LabelKind {
 pub struct Requirements {
     /// The model's inputs.
     pub inputs: Vec<InputDescription>,
-    /// Factor for floating-point inputs.
+    /// The factor by which floating-point inputs are multiplied.
     pub input_scale: f64,
-    /// What the labels mean.
+    /// The meaning of the labels.
     pub labels: LabelKind,
-    /// Sizes of one sample's labels, without the batch axis; empty where a sample has one label.
+    /// The sizes of one sample's labels, without the batch axis; empty if a sample has one label.
     pub label_shape: Vec<u64>,
 }
 
-/// What a data set holds, as it was found.
+/// The contents of a data set as stored.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -100,27 +100,27 @@ pub struct Requirements {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Description {
-    /// What kind of data set it is.
+    /// The kind of data set, in words.
     pub kind: String,
-    /// Number of samples; those that are selected.
+    /// The number of selected samples.
     pub samples: u64,
-    /// What a sample has: names with types and shapes as they are stored.
+    /// The tensors of a sample: their names, with the types and shapes in which they are stored.
     pub tensors: Vec<String>,
-    /// Bytes of all its files.
+    /// The bytes of all files together.
     pub size_bytes: u64,
-    /// Bytes of samples that are in memory as long as the data set is; the others are read when they are asked for.
+    /// The bytes of samples that are in memory for as long as the data set exists; other samples are read on demand.
     pub held_bytes: u64,
 }
 
-/// Where samples come from.
+/// A source of samples.
 pub trait Source: Send {
-    /// What was found. The number of samples is filled in by the data set.
+    /// Returns a description of the source. The data set fills in the number of samples.
     ///
     /// # Errors
-    /// [`DataError`] naming a file that is no longer there.
+    /// [`DataError`] naming a file that no longer exists.
     fn description(&self) -> Result<Description, DataError>;
 
-    /// Number of samples.
+    /// Returns the number of samples.
     fn sample_count(&self) -> u64;
 
     /// Reads samples, in the order given.
@@ -132,7 +132,7 @@ pub trait Source: Send {
     /// If a sample is out of range.
     fn batch(&mut self, samples: &[u64]) -> Result<Batch, DataError>;
 
-    /// The same in an epoch, for sources whose samples differ from epoch to epoch.
+    /// Reads samples in an epoch, for sources whose samples differ from epoch to epoch.
     ///
     /// # Errors
     /// As [`Source::batch`].
@@ -143,10 +143,10 @@ pub trait Source: Send {
         self.batch(samples)
     }
 
-    /// From now on, keeps samples that were read only if `count` of them take no more than these bytes together.
+    /// From now on, keeps samples in memory after reading them only if `count` of them together take at most `bytes`.
     fn keep_at_most(&mut self, _bytes: u64, _count: u64) {}
 
-    /// The class of every sample, where each has one and the source knows it without reading all of the samples.
+    /// Returns the class of every sample, if each has one and the source knows it without reading all samples.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -154,12 +154,12 @@ pub trait Source: Send {
         Ok(None)
     }
 
-    /// The weight of every sample, where the source says it.
+    /// Returns the weight of every sample, if the source specifies weights.
     fn weights(&self) -> Option<Vec<f64>> {
         None
     }
 
-    /// The sizes of a sample's inputs, where they may differ from sample to sample.
+    /// Returns the sizes of a sample's inputs, if they can differ from sample to sample.
     ///
     /// # Panics
     /// If the sample is out of range.
@@ -167,7 +167,7 @@ pub trait Source: Send {
         None
     }
 
-    /// Adds what decides the contents of a range of samples to a digest.
+    /// Adds everything that determines the contents of a range of samples to a digest.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -201,15 +201,15 @@ pub struct DataSet {
     source: Box<dyn Source>,
     name: String,
     rows: Range<u64>,
-    /// Which of the rows, in ascending order; none for all.
+    /// The chosen rows, in ascending order; `None` for all.
     chosen: Option<Vec<u64>>,
     normalization: Option<Normalization>,
     augmentation: Option<Augmentation>,
-    /// How many classes labels choose from, and along which axis their probabilities would lie, where mixed samples have these.
+    /// The number of classes, and the axis along which their probabilities lie if mixed samples have probabilities as labels.
     label_classes: Option<(u64, usize)>,
-    /// How many samples that cannot be read are left out.
+    /// The most unreadable samples that are left out.
     skip_max: u64,
-    /// Such rows, and what is wrong with them.
+    /// The rows left out so far, and what is wrong with each.
     bad: BTreeMap<u64, String>,
 }
 
@@ -224,24 +224,24 @@ pub struct DataSet {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Part {
-    /// As many samples as this share.
+    /// The given share of the samples.
     First {
-        /// The share.
+        /// The share, in percent.
         percent: f64,
     },
-    /// The samples that are not among those.
+    /// The remaining samples.
     Rest {
-        /// The share of the others.
+        /// The share of the first part, in percent.
         percent: f64,
     },
 }
 
 impl DataSet {
-    /// The given rows of a source, all of them where there is no selection.
+    /// Creates a data set of the given rows of a source, or of all rows if there is no selection.
     ///
     /// # Errors
-    /// [`DataError::Rows`] for a selection beyond the samples, an empty one, or a source without samples; `data` names
-    /// the data set.
+    /// [`DataError::Rows`] if the selection goes beyond the samples or is empty, or if the source has no samples; `data` names the data
+    /// set.
     pub fn new(source: Box<dyn Source>, selection: Option<RowSelection>, data: &str) -> Result<DataSet, DataError> {
         let count = source.sample_count();
         let failed = |reason| DataError::Rows { data: data.to_owned(), reason };
@@ -269,10 +269,10 @@ impl DataSet {
         })
     }
 
-    /// A part of the samples: which ones is drawn by the seed, their order stays.
+    /// Returns a part of the samples. The seed determines which ones; their order is kept.
     ///
     /// # Errors
-    /// [`DataError::Rows`] where one of the parts would have no sample.
+    /// [`DataError::Rows`] if one of the parts would have no samples.
     pub fn part(self, part: Part, seed: u64) -> Result<DataSet, DataError> {
         let (Part::First { percent } | Part::Rest { percent }) = part;
         let count = self.sample_count();
@@ -289,37 +289,36 @@ impl DataSet {
         Ok(DataSet { chosen: Some(chosen), ..self })
     }
 
-    /// From now on, batches are normalised.
+    /// Normalises batches from now on.
     pub fn normalize(&mut self, normalization: Normalization) {
         self.normalization = Some(normalization);
     }
 
-    /// From now on, batches of steps are augmented.
+    /// Augments the batches of steps from now on.
     pub fn augment(&mut self, augmentation: Augmentation) {
         self.augmentation = Some(augmentation);
     }
 
-    /// From now on, labels that are numbers of classes become probabilities of this many classes, along this axis of a batch's labels, before
-    /// samples are mixed with others. A loss of soft labels takes them.
+    /// From now on, turns class indices into probabilities of this many classes, along this axis of a batch's labels, before samples are
+    /// mixed with others. A loss on soft labels takes such labels.
     pub fn soften_labels(&mut self, classes: u64, axis: usize) {
         self.label_classes = Some((classes, axis));
     }
 
-    /// From now on, up to `most` samples that cannot be read are left out: the next one that can be read, and has the same sizes, takes the
-    /// place of each.
+    /// From now on, leaves out up to `most` samples that cannot be read. Each is replaced by the next readable sample of the same sizes.
     pub fn skip_bad(&mut self, most: u64) {
         self.skip_max = most;
     }
 
-    /// What is wrong with the samples that were left out so far.
+    /// Returns what is wrong with each sample that was left out so far.
     pub fn bad_samples(&self) -> impl ExactSizeIterator<Item = &str> {
         self.bad.values().map(String::as_str)
     }
 
-    /// The mean and the deviation of each channel of all samples as they are stored: of inputs with floating-point numbers.
+    /// Measures the mean and deviation of each channel over all samples as stored. Only floating-point inputs count.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, or data that has no such input.
+    /// [`DataError`] naming the file, or data without such an input.
     pub fn measure(&mut self) -> Result<Normalization, DataError> {
         let mut sums = Sums::default();
         for sample in 0..self.sample_count() {
@@ -330,20 +329,20 @@ impl DataSet {
         })
     }
 
-    /// Number of samples; at least one.
+    /// Returns the number of samples, which is at least one.
     pub fn sample_count(&self) -> u64 {
         self.chosen.as_ref().map_or(self.rows.end - self.rows.start, |chosen| chosen.len() as u64)
     }
 
-    /// The row of the source that a sample is.
+    /// Returns a sample's row in the source.
     fn row(&self, sample: u64) -> u64 {
         self.chosen.as_ref().map_or(self.rows.start + sample, |chosen| chosen[sample as usize])
     }
 
-    /// What it holds.
+    /// Returns a description of the data set.
     ///
     /// # Errors
-    /// [`DataError`] naming a file that is no longer there.
+    /// [`DataError`] naming a file that no longer exists.
     pub fn description(&self) -> Result<Description, DataError> {
         Ok(Description { samples: self.sample_count(), ..self.source.description()? })
     }
@@ -363,7 +362,7 @@ impl DataSet {
         }
     }
 
-    /// The batch of a step, augmented: a function of the samples, the step's epoch and the seeds alone.
+    /// Reads the batch of a step and augments it. The result depends only on the samples, the step's epoch and the seeds.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -394,7 +393,7 @@ impl DataSet {
         }
     }
 
-    /// A batch whose labels can be mixed.
+    /// Turns a batch's labels into ones that can be mixed.
     fn softened(&self, batch: Batch) -> Result<Batch, DataError> {
         let soft =
             self.label_classes.and_then(|(classes, axis)| Some((one_hot(&batch.labels, classes, axis)?, classes)));
@@ -415,7 +414,7 @@ impl DataSet {
         samples.iter().map(|&sample| self.row(sample)).collect()
     }
 
-    /// Reads rows as they are stored; others take the place of those that cannot be read, as far as that is allowed.
+    /// Reads rows as stored; unreadable rows are replaced by others as far as that is allowed.
     fn raw(&mut self, rows: &[u64], epoch: u64) -> Result<Batch, DataError> {
         if self.skip_max == 0 {
             return self.source.batch_of_epoch(rows, epoch);
@@ -434,7 +433,7 @@ impl DataSet {
                 }
             }
             if self.bad.len() == known {
-                // No sample is to blame by itself.
+                // Every sample can be read on its own.
                 return Err(error);
             }
             if self.bad.len() as u64 > self.skip_max {
@@ -445,7 +444,7 @@ impl DataSet {
         }
     }
 
-    /// The row itself, or where it cannot be read the next one that can, as far as is known.
+    /// Returns the row itself or, if it is known to be unreadable, the next row that is not.
     fn substitute(&self, row: u64) -> Result<u64, DataError> {
         let Some(reason) = self.bad.get(&row) else { return Ok(row) };
         let count = self.sample_count();
@@ -462,10 +461,10 @@ impl DataSet {
         })
     }
 
-    /// Weights with which every class comes equally often ([`Sampler::weighted`]).
+    /// Returns weights with which every class is drawn equally often ([`Sampler::weighted`]).
     ///
     /// # Errors
-    /// [`DataError`] for samples that do not have one class each.
+    /// [`DataError`] if samples do not have one class each.
     pub fn class_weights(&mut self) -> Result<Vec<f64>, DataError> {
         let classes = self.source.classes()?;
         let classes = classes.ok_or_else(|| {
@@ -480,10 +479,10 @@ impl DataSet {
         Ok(classes.iter().map(|class| 1.0 / counts[class] as f64).collect())
     }
 
-    /// The weights that the data set has for its samples, such as the column `weight` of a table.
+    /// Returns the weights that the data set specifies for its samples, such as the column `weight` of a table.
     ///
     /// # Errors
-    /// [`DataError`] for one that has none, or whose weights are all 0.
+    /// [`DataError`] if it has no weights, or all weights are 0.
     pub fn weights(&self) -> Result<Vec<f64>, DataError> {
         let weights = self.source.weights();
         let weights = weights.ok_or_else(|| {
@@ -499,7 +498,7 @@ impl DataSet {
         }
     }
 
-    /// The sizes of a sample's inputs, in the order in which they were required; none where all samples have the same.
+    /// Returns the sizes of a sample's inputs, in the order of the requirements; `None` if all samples have the same sizes.
     ///
     /// # Panics
     /// If the sample is out of range.
@@ -508,14 +507,14 @@ impl DataSet {
         self.source.sample_shapes(self.row(sample))
     }
 
-    /// From now on, keeps samples that were read only if all selected ones take no more than these bytes together; else each is read
-    /// again whenever it is asked for. What an archive holds stays in memory in either case. Without a call, up to a gibibyte is
-    /// kept while memory is free.
+    /// From now on, keeps samples in memory after reading them only if all selected ones together take at most `bytes`; otherwise, each is
+    /// read again on demand. Arrays of compressed archives, arrays in Fortran order and arrays small enough to be read whole stay in memory
+    /// in either case; other arrays are read row by row. Without a call, up to a gibibyte is kept while memory is free.
     pub fn keep_at_most(&mut self, bytes: u64) {
         self.source.keep_at_most(bytes, self.sample_count());
     }
 
-    /// The digest of the selected samples: that of another data set differs, but for an unlikely chance.
+    /// Returns the digest of the selected samples. Different data sets have different digests, except by an unlikely coincidence.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -527,12 +526,12 @@ impl DataSet {
     }
 }
 
-/// Which rows of a data set to take.
+/// A selection of a data set's rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSelection {
     /// The first row.
     pub start: u64,
-    /// One past the last row; none for all that follow.
+    /// One past the last row; `None` for all rows from `start` on.
     pub end: Option<u64>,
 }
 
@@ -546,10 +545,10 @@ impl RowSelection {
     }
 }
 
-/// Bytes of files together.
+/// Returns the total size of files.
 ///
 /// # Errors
-/// [`DataError::Io`] naming the first that is not there.
+/// [`DataError::Io`] naming the first file that does not exist.
 pub(crate) fn size_of_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<u64, DataError> {
     let mut size_bytes = 0u64;
     for path in paths {
@@ -559,7 +558,7 @@ pub(crate) fn size_of_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Re
     Ok(size_bytes)
 }
 
-/// A tensor of a description.
+/// Formats a tensor for a description.
 pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> String {
     format!("{name}: {data_type}{shape:?}")
 }
@@ -567,7 +566,7 @@ pub(crate) fn described(name: &str, data_type: DataType, shape: &[u64]) -> Strin
 /// Splits the last axes of one image input into channels and spatial sizes.
 ///
 /// # Errors
-/// A sentence that says what is wrong, where there is not exactly one floating-point input of `spatial_ranks` + 1 axes.
+/// A message that says what is wrong, unless there is exactly one floating-point input of `spatial_ranks` + 1 axes.
 pub(crate) fn image_input(
     requirements: &Requirements,
     spatial_ranks: &[usize],

@@ -1,6 +1,6 @@
-//! Whether two data sets hold the same samples: a checksum over what decides them.
+//! Digests, which tell whether two data sets hold the same samples: checksums over everything that determines them.
 //!
-//! It tells data that was changed from data that was not; it is no protection against somebody who wants to deceive.
+//! A digest detects accidental changes of data. It offers no protection against deliberate deception.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,14 +10,14 @@ use std::path::Path;
 use crate::error::DataError;
 use forebay_base::{DataType, Tensor};
 
-/// Files that are larger together than this are not read as a whole: of each, its size and some blocks count.
+/// If files together are larger than this, they are not read whole: only the size and some blocks of each count.
 pub(crate) const WHOLE_BYTES_MAX: u64 = 1 << 30;
-/// Such a block.
+/// The size of such a block.
 const BLOCK_BYTES: u64 = 64 << 10;
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A checksum and the number of bytes that it is over.
+/// A checksum, and the number of bytes that it covers.
 ///
 /// ```
 /// use forebay_data::Digest;
@@ -58,8 +58,8 @@ impl Digest {
         self.add(&array.bytes()[rows.start as usize * row_bytes..rows.end as usize * row_bytes]);
     }
 
-    /// Adds files, in the order given: their contents, or where these are too large to be read just for this, their sizes
-    /// and blocks from the start, the middle and the end.
+    /// Adds files, in the order given: their sizes and contents or, if these are too large to be read for a digest alone, their sizes and
+    /// blocks from the start, the middle and the end.
     ///
     /// # Errors
     /// [`DataError::Io`] naming the file.
@@ -109,7 +109,7 @@ impl Digest {
         Ok(())
     }
 
-    /// The digest as text.
+    /// Returns the digest as text.
     pub fn text(&self) -> String {
         format!("crc32:{:08x}:{}", self.crc32.clone().finalize(), self.size_bytes)
     }

@@ -1,7 +1,8 @@
-//! Documents of text in files, piece by piece: `.txt`, each file a document, `.jsonl`, each line one, and tables, each row one.
+//! Text documents, piece by piece. Each `.txt` file, each line of a `.jsonl` file and each row of a table is a document.
 //!
-//! A document of up to 32 KiB is one piece. Of a longer one, a piece ends behind a newline that stands between two characters which are no
-//! white space, since tokenizers split there in any case; where there is none, before white space, or between any two characters.
+//! A document of up to 32 KiB is one piece. In a longer one, a piece ends after a newline between two characters other than white space,
+//! because tokenizers split there in any case. If there is no such newline, it ends before white space or, failing that, between any two
+//! characters.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,26 +15,26 @@ use crate::table::{Column, Kind, Table};
 use crate::table_files::format;
 use crate::text_files::text_files;
 
-/// No piece is longer.
+/// The longest piece.
 const PIECE_BYTES_MAX: usize = 32 << 10;
-/// Bytes of lines that are read at once.
+/// The number of bytes of lines that are read at once.
 const WINDOW_BYTES: u64 = 256 << 10;
-/// Rows of text that are read at once.
+/// The number of rows of text that are read at once.
 #[cfg(feature = "tables")]
 const ROWS_AT_ONCE: u64 = 512;
-/// No line is longer.
+/// The longest line.
 const LINE_BYTES_MAX: u64 = 256 << 20;
-/// The keys of a line that hold text, where none is named.
+/// The keys under which a line holds its text if none is named.
 const TEXT_KEYS: [&str; 2] = ["text", "content"];
 
-/// Where a piece begins.
+/// The position at which a piece begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The number of the file.
+    /// The index of the file.
     file: u32,
-    /// The byte at which its document begins, or the row that it is.
+    /// The byte at which its document begins, or the document's row.
     document: u64,
-    /// The byte of the document's text.
+    /// The byte in the document's text.
     within: u64,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Place {
 pub(crate) struct Piece {
     /// The text.
     pub(crate) text: String,
-    /// Whether the document ends behind it.
+    /// Whether the document ends after it.
     pub(crate) is_last: bool,
     /// Where the next piece begins.
     pub(crate) next: Place,
@@ -51,14 +52,14 @@ pub(crate) struct Piece {
 /// Files of documents.
 pub(crate) struct Documents {
     files: Vec<TextFile>,
-    /// The key of a line that holds its text; none for the usual ones.
+    /// The key under which a line holds its text; `None` for the usual keys.
     key: Option<String>,
-    /// Lines around those that were read last: the file, the place of the first byte, bytes.
+    /// The bytes around the line that was read last: the file, the position of the first byte, and the bytes.
     window: (u32, u64, Vec<u8>),
-    /// Where documents are rows: the table, the column of the text, and the texts of some rows, from this one on.
+    /// If documents are rows: the table, the column of the text, the first of some rows, and the texts of these rows.
     #[cfg(feature = "tables")]
     rows: Option<(Table, Column, u64, Vec<String>)>,
-    /// The text of the line or row that was read last: where it begins, its text, and where the next one begins.
+    /// The line or row that was read last: its position, its text, and where the next one begins.
     line: Option<(Place, String, u64)>,
 }
 
@@ -113,7 +114,7 @@ impl Documents {
         Ok(Documents { files, key: None, window: (0, 0, Vec::new()), rows, line: None })
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> Vec<&Path> {
         #[cfg(feature = "tables")]
         if let Some((table, ..)) = &self.rows {
@@ -122,7 +123,7 @@ impl Documents {
         self.files.iter().map(|file| file.path.as_path()).collect()
     }
 
-    /// What kind of files they are, in words.
+    /// Returns the kind of files, in words.
     pub(crate) fn kind(&self) -> String {
         #[cfg(feature = "tables")]
         if let Some((table, column, ..)) = &self.rows {
@@ -136,7 +137,7 @@ impl Documents {
         format!("{what} in {} file{}", self.files.len(), if self.files.len() == 1 { "" } else { "s" })
     }
 
-    /// The piece that begins at a place; none behind the last document.
+    /// Returns the piece that begins at a position, or `None` after the last document.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the byte.
@@ -159,7 +160,7 @@ impl Documents {
                 let is_last = bytes.len() as u64 == left;
                 let text = match std::str::from_utf8(&bytes) {
                     Ok(text) => text,
-                    // The last character goes on behind what was read.
+                    // The last character continues beyond the bytes that were read.
                     Err(error) if error.error_len().is_none() && !is_last => {
                         std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
                     }
@@ -191,7 +192,8 @@ impl Documents {
         Ok(Some(Piece { text: rest.to_owned(), is_last, next }))
     }
 
-    /// The text of the first line at a place that is not empty, and where it ends; none where there is no further one.
+    /// Returns the text of the first line from a position on that is not empty, and where the line ends; `None` if there are no further
+    /// lines.
     fn read_line(&mut self, place: Place) -> Result<Option<(Place, String, u64)>, DataError> {
         #[cfg(feature = "tables")]
         if let Some((table, column, first, texts)) = &mut self.rows {
@@ -259,7 +261,7 @@ impl TextFile {
     }
 }
 
-/// The text of a line of JSON: a string, or what an object has under the key.
+/// Returns the text of a line of JSON, which is a string or an object with the text under the key.
 fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
     let value: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
     match value {
@@ -283,13 +285,13 @@ fn text_of(line: &[u8], key: Option<&str>) -> Result<String, String> {
     }
 }
 
-/// The last place up to `most` that is between two characters.
+/// Returns the last byte position up to `most` that is between two characters.
 fn boundary(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
-/// Where a piece of a longer text ends: behind a newline between two characters that are no white space, the last one; else before white
-/// space; else at its end.
+/// Returns the position at which a piece of a longer text ends: after the last newline between two characters other than white space,
+/// otherwise before the last white space, otherwise at the end of `text`.
 fn cut(text: &str) -> usize {
     let is_space = |at: usize| text[at..].chars().next().is_none_or(char::is_whitespace);
     let before = |at: usize| text[..at].chars().next_back().is_some_and(|letter| !letter.is_whitespace());

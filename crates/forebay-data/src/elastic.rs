@@ -1,23 +1,24 @@
-//! Elastic deformation: every place takes the value from somewhere near, and how far away changes smoothly over the grid.
+//! Elastic deformation: every position takes the value of a nearby one, and the displacement varies smoothly over the grid.
 //!
-//! Displacements are drawn for the knots of a coarse grid, and interpolated by cubic B-splines: so none is larger than the largest that is drawn.
+//! Displacements are drawn for the knots of a coarse grid and interpolated by cubic B-splines, so none is larger than the largest one
+//! drawn.
 
 use forebay_base::random::SplitMix64;
 
 use crate::plane::{Element, Grid};
 
-/// Intervals between knots along an axis.
+/// The number of intervals between knots along an axis.
 const INTERVALS: usize = 4;
-/// Knots along an axis: a spline needs one before, and two behind.
+/// The number of knots along an axis: a spline needs one more before the grid, and two after it.
 const KNOTS: usize = INTERVALS + 3;
 
-/// The displacements of knots, along each axis in places.
+/// The displacements of knots along each axis, in positions.
 pub(crate) struct Displacement {
     knots: Vec<[f64; 3]>,
 }
 
 impl Displacement {
-    /// Displacements of up to `places` either way; none along the first axis of a flat grid.
+    /// Draws displacements of up to `places` in either direction, but none along the first axis of a flat grid.
     pub(crate) fn draw(grid: &Grid, places: f32, random: &mut SplitMix64) -> Displacement {
         let depth = if grid.is_flat() { 1 } else { KNOTS };
         let mut knot = |axis: usize| match axis == 0 && grid.is_flat() {
@@ -27,13 +28,13 @@ impl Displacement {
         Displacement { knots: (0..depth * KNOTS * KNOTS).map(|_| [knot(0), knot(1), knot(2)]).collect() }
     }
 
-    /// Gives every place the value from where its displacement points; 0 comes in.
+    /// Gives every position the value at which its displacement points, or 0 if that is outside the grid.
     pub(crate) fn apply<T: Element>(&self, grid: &Grid, values: &mut [T]) {
         let sizes = grid.sizes();
         let old = values.to_vec();
         let mut places = values.iter_mut();
         for depth in 0..sizes[0] {
-            // Along one axis after the other, the knots become those of a plane, of a row, of a place.
+            // The knots are combined axis by axis: into those of a plane, of a row, and of a position.
             let plane = match grid.is_flat() {
                 true => self.knots.clone(),
                 false => combined(&self.knots, spline(depth, sizes[0])),
@@ -50,7 +51,7 @@ impl Displacement {
     }
 }
 
-/// The first knot that a place between knots takes part of, and the parts of four.
+/// Returns the first of the four knots that contribute to a position, and their weights.
 fn spline(at: usize, size: usize) -> (usize, [f64; 4]) {
     let place = at as f64 / (size.max(2) - 1) as f64 * INTERVALS as f64;
     let first = (place.floor() as usize).min(INTERVALS - 1);
@@ -60,7 +61,7 @@ fn spline(at: usize, size: usize) -> (usize, [f64; 4]) {
     (first, parts.map(|part| part / 6.0))
 }
 
-/// Knots of one axis less.
+/// Combines knots along their first axis.
 fn combined(knots: &[[f64; 3]], (first, parts): (usize, [f64; 4])) -> Vec<[f64; 3]> {
     let inner = knots.len() / KNOTS;
     let mut found = vec![[0.0; 3]; inner];
@@ -73,7 +74,7 @@ fn combined(knots: &[[f64; 3]], (first, parts): (usize, [f64; 4])) -> Vec<[f64; 
     found
 }
 
-/// The value at a place between others.
+/// Returns the value at a position between those of the grid.
 fn sample<T: Element>(grid: &Grid, values: &[T], at: [f64; 3]) -> T {
     let low = at.map(f64::floor);
     let sizes = grid.sizes();

@@ -1,10 +1,10 @@
-//! What can be wrong with data. Every error names the file, and the array, row or shape where there is one.
+//! Errors in data. Every error names the file and, if there is one, the array, row or shape.
 
 use std::path::{Path, PathBuf};
 
 use forebay_base::DataType;
 
-/// Why data cannot be used.
+/// The reason why data cannot be used.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -22,7 +22,7 @@ pub enum DataError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's own words.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file is truncated or corrupt.
@@ -46,9 +46,9 @@ pub enum DataError {
     MissingArray {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The name of the missing array.
         name: String,
-        /// What there is.
+        /// The names of the arrays in the file.
         present: Vec<String>,
     },
     /// An array has the wrong shape.
@@ -61,7 +61,7 @@ pub enum DataError {
         /// What was expected, in words.
         expected: String,
     },
-    /// An array has a type that cannot become the wanted one.
+    /// An array has a type that cannot be converted to the wanted one.
     #[error("{origin}: {found} elements cannot become {wanted}{hint}")]
     Type {
         /// The file, and the array in it.
@@ -70,7 +70,7 @@ pub enum DataError {
         found: DataType,
         /// The wanted type.
         wanted: DataType,
-        /// A way out, or nothing.
+        /// A suggested solution, or nothing.
         hint: &'static str,
     },
     /// A value does not fit the wanted type.
@@ -78,7 +78,7 @@ pub enum DataError {
     Value {
         /// The file, and the array in it.
         origin: String,
-        /// Row-major index of the element.
+        /// The row-major index of the element.
         index: usize,
         /// The element.
         value: String,
@@ -96,7 +96,7 @@ pub enum DataError {
     /// A row selection does not fit the data.
     #[error("{data}: {reason}")]
     Rows {
-        /// The data set as it was named.
+        /// The data set, as given by the caller.
         data: String,
         /// What is wrong.
         reason: String,

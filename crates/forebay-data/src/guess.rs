@@ -1,4 +1,4 @@
-//! What a data set holds where no model says what it wants: to look at it.
+//! Guesses what a data set holds if no model says what it expects, so that it can be inspected.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::open::{Kind, kind};
 use crate::reading::Reading;
 use crate::{pairing, sound_set, volume_file};
 
-/// Tokens of a sequence of text.
+/// The number of tokens in a sequence of text.
 const SEQUENCE_LENGTH: u64 = 128;
 
-/// Requirements that fit a data set as it is: arrays with their own sizes, volumes with those of the first one, images of
+/// Returns requirements that fit a data set as it is: arrays with their own sizes, volumes with the sizes of the first one, images of
 /// `image_size` x `image_size` pixels with three channels, and sequences of 128 tokens.
 ///
 /// ```
@@ -24,12 +24,12 @@ const SEQUENCE_LENGTH: u64 = 128;
 /// ```
 ///
 /// # Errors
-/// [`DataError`] naming the path, or samples that cannot be looked at without a model.
+/// [`DataError`] naming the path, or if samples cannot be inspected without a model.
 pub fn guess(data: &str, image_size: u64) -> Result<Requirements, DataError> {
     guess_with(data, image_size, &Reading::default())
 }
 
-/// The same for a way of reading: with a tokenizer, columns of text are sequences, too.
+/// Returns requirements like [`fn@guess`], for the given way of reading: with a tokenizer, columns of text are sequences, too.
 ///
 /// # Errors
 /// As [`fn@guess`].

@@ -1,6 +1,7 @@
-//! One image, resized to a model's input.
+//! Image files, resized to a model's input.
 //!
-//! An image is resized (linear filter), made grey where the input has one channel and RGB where it has three, and scaled from 0..255 to 0..1.
+//! An image is resized with a linear filter, converted to greyscale if the input has one channel and to RGB if it has three, and scaled
+//! from 0..255 to 0..1.
 
 use std::path::Path;
 
@@ -12,18 +13,18 @@ use crate::convert::convert;
 use crate::dataset::{InputDescription, Requirements, image_input};
 use crate::error::DataError;
 
-/// Whether a name is that of an image.
+/// Returns whether a file is an image, by its name.
 pub(crate) fn is_image(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     forebay_images::EXTENSIONS.contains(&extension.to_ascii_lowercase().as_str())
 }
 
-/// Width and height of an image, in pixels; none where it cannot be read.
+/// Returns the width and height of an image, in pixels; `None` if it cannot be read.
 pub(crate) fn dimensions(path: &Path) -> Option<(u32, u32)> {
     forebay_images::dimensions(&std::fs::read(path).ok()?).ok()
 }
 
-/// What images become.
+/// The conversion of images to a model's input.
 pub(crate) struct Images {
     /// The model's input.
     pub(crate) input: InputDescription,
@@ -31,10 +32,10 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// Images for a model; `what` holds them.
+    /// Returns the conversion for a model; `what` names the data set in errors.
     ///
     /// # Errors
-    /// A sentence that says why the model takes no images.
+    /// A message that says why the model takes no images.
     pub(crate) fn of(requirements: &Requirements, what: &str) -> Result<Images, String> {
         let (input, channels, _) = image_input(requirements, &[2], what)?;
         match channels {
@@ -46,13 +47,13 @@ impl Images {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`DataError`] naming it.
+    /// [`DataError`] naming the file.
     pub(crate) fn read(&self, path: &Path) -> Result<Tensor, DataError> {
         let bytes = std::fs::read(path).map_err(|error| DataError::io(path, error))?;
         self.decode(&bytes, &path.display().to_string())
     }
 
-    /// Reads an image from the bytes of its file.
+    /// Decodes an image from the bytes of its file.
     ///
     /// # Errors
     /// [`DataError`] naming `origin`.

@@ -1,4 +1,4 @@
-//! A data set of images in files: a folder with one sub-folder per class, numbered in the order of their names; or files that a table names
+//! Data sets of image files: a folder with one sub-folder per class, numbered in the order of their names, or files that a table names
 //! ([`crate::manifest`]).
 
 use std::collections::BTreeMap;
@@ -14,22 +14,22 @@ use crate::image_file::{self, Images, is_image};
 
 /// Files with their labels.
 pub(crate) struct ImageSet {
-    /// What kind of data set it is, in words.
+    /// The kind of data set, in words.
     pub(crate) kind: String,
     /// The files.
     pub(crate) files: Vec<PathBuf>,
-    /// The labels of all, one behind the other.
+    /// The labels of all files, stacked along the first axis.
     pub(crate) labels: Tensor,
-    /// How often each is to come, where a table says it.
+    /// The weight of each file, if a table specifies weights.
     pub(crate) weights: Option<Vec<f64>>,
-    /// What images become.
+    /// The conversion to the model's input.
     pub(crate) images: Images,
 }
 
-/// Opens a folder of classes. Images are read when they are asked for.
+/// Opens a folder of classes. Images are read on demand.
 ///
 /// # Errors
-/// [`DataError::Layout`] where there are no images, or the model takes none.
+/// [`DataError::Layout`] if there are no images, or the model takes none.
 pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source>, DataError> {
     let images = Images::of(requirements, "a folder of images").map_err(|reason| DataError::layout(folder, reason))?;
     if !requirements.label_shape.is_empty() {
@@ -54,13 +54,13 @@ pub fn open(folder: &Path, requirements: &Requirements) -> Result<Box<dyn Source
     Ok(Box::new(ImageSet { kind, files, labels, weights: None, images }))
 }
 
-/// Labels as classes, where each sample has one.
+/// Returns labels as classes, if each sample has exactly one.
 pub(crate) fn one_each(labels: &Tensor) -> Option<Vec<i64>> {
     let count = labels.shape().first().copied().unwrap_or(0);
     labels.integers().map(Iterator::collect).filter(|labels: &Vec<i64>| labels.len() as u64 == count)
 }
 
-/// Entries of a folder in the order of their names, hidden ones left out.
+/// Lists the entries of a folder in the order of their names, without hidden ones.
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {

@@ -1,52 +1,51 @@
 //! Data sets: NumPy arrays, NIfTI volumes, images, tar shards and text as batches of tensors.
 //!
-//! Everything here reads files that somebody else made, so sizes are checked before they are believed and every error
-//! names the file. The crate knows nothing of models: a caller says which inputs it wants
-//! ([`dataset::InputDescription`]) and gets [`Tensor`](forebay_base::Tensor)s.
+//! The files may come from anywhere, so sizes are checked before they are trusted, and every error names the file. The crate knows nothing
+//! about models: a caller describes the inputs that it wants ([`dataset::InputDescription`]) and gets [`Tensor`](forebay_base::Tensor)s.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
-//! | [`error`] | what can be wrong with data, and where |
+//! | [`error`] | errors, which name the file and the place in it |
 //! | [`mod@convert`] | conversions between element types |
-//! | [`npy`] | one NumPy array as a file |
-//! | [`npz`] | several NumPy arrays in one file |
-//! | [`nifti`] | medical volumes, NIfTI-1 |
-//! | `nrrd`, `volume_file` | the same in NRRD files; both by their names |
+//! | [`npy`] | files of one NumPy array |
+//! | [`npz`] | files of several NumPy arrays |
+//! | [`nifti`] | medical volumes in NIfTI-1 files |
+//! | `nrrd`, `volume_file` | volumes in NRRD files; volumes in either format, chosen by the file's name |
 //! | [`volume`] | cropping, padding and normalising volumes |
 //! | [`pairing`] | which label file belongs to which image file |
-//! | [`sampler`] | which samples make up which batch: a function of seed and step |
-//! | [`digest`] | whether two data sets hold the same samples |
-//! | [`batch`] | samples, put together for a step |
+//! | [`sampler`] | which samples make up which batch, as a function of seed and step |
+//! | [`digest`] | digests, which tell whether two data sets hold the same samples |
+//! | [`batch`] | the samples of a step |
 //! | `elastic` | smooth deformations |
-//! | `plane`, [`augment`] | samples that are changed a little each time they are seen |
-//! | `mixing` | samples that are mixed with others |
-//! | [`normalization`] | means and deviations of channels |
-//! | [`dataset`] | samples of any kind as batches by input name |
+//! | `plane`, [`augment`] | random changes to samples |
+//! | `mixing` | mixing samples with others |
+//! | [`normalization`] | normalisation by the mean and deviation of each channel |
+//! | [`dataset`] | data sets of any kind as batches, by input name |
 //! | `array_rows` | rows of an array, in memory or in a file |
-//! | [`arrays`] | arrays by name, of an archive or a folder |
-//! | [`archive_set`] | a data set in an `.npz` archive, or a folder of `.npy` files |
-//! | [`ragged_set`] | a data set of samples of different sizes |
-//! | [`volume_set`] | a data set of NIfTI pairs |
+//! | [`arrays`] | arrays by name, from an archive or a folder |
+//! | [`archive_set`] | data sets in an `.npz` archive or a folder of `.npy` files |
+//! | [`ragged_set`] | data sets of samples of different sizes |
+//! | [`volume_set`] | data sets of pairs of volumes |
 //! | `image_file` | one image |
-//! | [`image_set`] | a data set of images, one folder per class |
-//! | `sound_file`, `sound_set` | one sound; a data set of them, one folder per class |
-//! | [`manifest`] | a table of images with their labels |
+//! | [`image_set`] | data sets of images, one folder per class |
+//! | `sound_file`, `sound_set` | one sound; data sets of sounds, one folder per class |
+//! | [`manifest`] | tables of images with their labels |
 //! | [`tar_set`] | tar shards |
 //! | `table_files` | which files are tables of columns |
-//! | `table` | columns of files, rows in any order |
+//! | `table` | columns of tables, with rows in any order |
 //! | `parquet_file` | columns of Parquet files |
 //! | `arrow_layout`, `arrow_messages`, `arrow_values`, `arrow_file` | columns of Arrow files |
 //! | `tables` | tables of any format |
-//! | `table_set` | a data set in tables |
+//! | `table_set` | data sets in tables |
 //! | `text_files` | which files hold text |
-//! | `documents` | documents of text, piece by piece |
+//! | `documents` | text documents, piece by piece |
 //! | `tokens` | text as tokens |
-//! | [`reading`] | how samples are read, where there is a choice |
+//! | [`reading`] | options for reading samples |
 //! | `patch_set` | patches of volumes |
-//! | `text_set` | a data set of text as sequences of tokens |
+//! | `text_set` | data sets of text as sequences of tokens |
 //! | [`fn@open`] | which kind of data set a path names |
-//! | [`fn@guess`] | what a data set holds where no model says what it wants |
-//! | [`sheet`] | samples as one picture |
+//! | [`fn@guess`] | what a data set holds if no model says what it expects |
+//! | [`sheet`] | the samples of a batch as one image |
 //! | [`loader`] | batches that are read ahead |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

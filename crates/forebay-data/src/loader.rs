@@ -1,6 +1,6 @@
-//! Batches of a training run, read ahead on a thread of their own.
+//! Batches of a training run, read ahead on a separate thread.
 //!
-//! What a step sees is a function of its number alone: how far is read ahead, and whether at all, changes no batch.
+//! The batch of a step depends only on the step's number, and not on whether or how far batches are read ahead.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -14,7 +14,7 @@ use crate::dataset::{Batch, DataSet};
 use crate::error::DataError;
 use crate::sampler::Sampler;
 
-/// A batch, and how it was had.
+/// A batch, and how long the caller waited for it.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -37,9 +37,9 @@ use crate::sampler::Sampler;
 pub struct Loaded {
     /// The batch.
     pub batch: Batch,
-    /// Its samples.
+    /// The samples of the batch.
     pub samples: Vec<u64>,
-    /// Seconds that the caller waited for it.
+    /// The number of seconds that the caller waited for the batch.
     pub waited_seconds: f64,
 }
 
@@ -66,70 +66,70 @@ pub struct Loaded {
 pub struct Loader {
     data: Arc<Mutex<DataSet>>,
     sampler: Sampler,
-    /// Batches that are ready, or being made, at most.
+    /// The most batches that are ready or being read.
     ahead: usize,
-    /// One past the last step that is ever asked for.
+    /// One past the last step that will be requested.
     end: u64,
     own: Option<OwnShare>,
     reader: Option<Reader>,
 }
 
-/// What one of several processes reads of batches.
+/// The samples that this one of several processes reads of each batch.
 #[derive(Clone)]
 struct OwnShare {
-    /// How many samples such a batch has; others are read whole.
+    /// The size of batches that are read in part; others are read whole.
     batch_size: usize,
-    /// Which of them it reads.
+    /// The samples of such a batch that it reads.
     samples: Range<usize>,
 }
 
 /// The thread that reads ahead.
 struct Reader {
-    /// The step that comes next.
+    /// The step of the next batch.
     step: u64,
-    /// One past the last step that it reads.
+    /// One past the last step that the thread reads.
     end: u64,
     batches: Receiver<Result<Batch, DataError>>,
     thread: JoinHandle<()>,
 }
 
 impl Loader {
-    /// Batches as a sampler says, of which up to `ahead` are read before they are asked for; 0 reads each when it is asked for.
+    /// Creates a loader of a sampler's batches. Up to `ahead` batches are read before they are requested; with 0, each is read on demand.
     pub fn new(data: DataSet, sampler: Sampler, ahead: usize) -> Loader {
         Loader { data: Arc::new(Mutex::new(data)), sampler, ahead, end: u64::MAX, own: None, reader: None }
     }
 
-    /// Reads only some samples of each batch of this size, from now on: those that this one of several processes computes. In place of the
-    /// others, its batches have zeros.
+    /// From now on, reads only some samples of each batch of this size: those that this one of several processes computes. Its batches have
+    /// zeros in place of the others.
     ///
     /// # Panics
-    /// If there are not that many samples.
+    /// If `samples` is empty or goes beyond the batch.
     pub fn read_share(&mut self, batch_size: usize, samples: Range<usize>) {
         assert!(samples.start < samples.end && samples.end <= batch_size, "{samples:?} of {batch_size}");
         self.own = Some(OwnShare { batch_size, samples });
     }
 
-    /// The data.
+    /// Returns the data set.
     pub fn data(&self) -> MutexGuard<'_, DataSet> {
         self.data.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Which samples make up which batch.
+    /// Returns the sampler, which determines the samples of each batch.
     pub fn sampler(&self) -> &Sampler {
         &self.sampler
     }
 
-    /// The samples of a step.
+    /// Returns the samples of a step.
     pub fn samples(&mut self, step: u64) -> Vec<u64> {
         self.sampler.batch(step)
     }
 
-    /// Reads nothing ahead from this step on.
+    /// From this step on, reads nothing ahead.
     pub fn end_at(&mut self, step: u64) {
         self.end = step;
     }
 
-    /// The batch of a step, counted from 0 over all epochs.
+    /// Returns the batch of a step, counted from 0 over all epochs.
     ///
     /// # Errors
     /// [`DataError`] naming the file.
@@ -148,25 +148,25 @@ impl Loader {
             return Ok(Loaded { batch, samples, waited_seconds: started.elapsed().as_secs_f64() });
         };
         let Ok(batch) = reader.batches.recv() else {
-            // Its panic is the caller's.
+            // A panic of the thread is passed on to the caller.
             match reader.thread.join() {
                 Err(panic) => std::panic::resume_unwind(panic),
                 Ok(()) => unreachable!("it ends behind the last step, or after an error"),
             }
         };
-        // After an error, the thread is at its end.
+        // After an error, the thread has ended.
         let batch = batch?;
         reader.step += 1;
         self.reader = Some(reader).filter(|reader| reader.step < reader.end);
         Ok(Loaded { batch, samples, waited_seconds: started.elapsed().as_secs_f64() })
     }
 
-    /// Starts to read; none where nothing is read ahead, or the system refuses a thread.
+    /// Starts a thread that reads ahead; returns `None` if nothing is to be read ahead, or the system refuses a thread.
     fn read_from(&self, step: u64) -> Option<Reader> {
         if self.ahead == 0 {
             return None;
         }
-        // One batch waits in the thread until there is a place for it.
+        // One more batch waits in the thread until the channel has room for it.
         let (give, batches) = sync_channel(self.ahead - 1);
         let (data, mut sampler, end) = (self.data.clone(), self.sampler.clone(), self.end.max(step + 1));
         let own = self.own.clone();
@@ -203,7 +203,7 @@ fn read(
     Ok(Batch { inputs: inputs.collect(), labels: among_zeros(&labels, own) })
 }
 
-/// A batch of zeros but for some samples.
+/// Returns a whole batch with these samples in their positions, and zeros elsewhere.
 fn among_zeros(samples: &Tensor, own: &OwnShare) -> Tensor {
     let count = own.samples.len();
     let sample_bytes = samples.bytes().len() / count;
@@ -217,7 +217,7 @@ fn among_zeros(samples: &Tensor, own: &OwnShare) -> Tensor {
 impl Reader {
     fn stop(self) {
         drop(self.batches);
-        // What it failed at was not asked for.
+        // An error is ignored: the batch was not requested.
         let _ = self.thread.join();
     }
 }

@@ -1,8 +1,8 @@
-//! A table of images: a `.csv` file with a line for each, its path and its label.
+//! Tables of images: `.csv` files with a line for each image, which has its path and label.
 //!
-//! The first line names the columns: `path`, and what the labels are, in one column or several. Paths are relative to the table's folder.
-//! Labels of classes are whole numbers; other words are classes in the order of the alphabet. Labels of values are numbers, one in each
-//! column. A column `weight` says how often a sample is to come, for those who ask for it.
+//! The first line names the columns: `path`, and one or more columns of labels. Paths are relative to the table's folder. Class labels are
+//! integers, or words, which are numbered in alphabetical order. Value labels are numbers, one in each column. A column `weight` holds the
+//! weights of samples for weighted sampling, which is optional.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::error::DataError;
 use crate::image_file::Images;
 use crate::image_set::ImageSet;
 
-/// No table is longer.
+/// The largest table.
 const TABLE_BYTES_MAX: u64 = 4 << 30;
 
-/// Opens a table. Images are read when they are asked for.
+/// Opens a table. Images are read on demand.
 ///
 /// # Errors
 /// [`DataError`] naming the table and the line.
@@ -64,7 +64,7 @@ pub fn open(path: &Path, requirements: &Requirements) -> Result<Box<dyn Source>,
     Ok(Box::new(ImageSet { kind, files, labels, weights, images }))
 }
 
-/// Labels with their lines.
+/// Labels with their line numbers.
 type Labels = [(usize, Vec<String>)];
 
 fn classes(labels: &Labels, requirements: &Requirements) -> Result<Tensor, (usize, String)> {
@@ -105,7 +105,7 @@ fn values(
     convert(tensor, data_type, 1.0, &path.display().to_string()).map_err(|error| (1, error.to_string()))
 }
 
-/// The cells of a line; one in double quotes may hold commas, and quotes twice.
+/// Returns the cells of a line. A cell in double quotes can contain commas, and quotes if they are doubled.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let (mut quoted, mut letters) = (false, line.chars().peekable());

@@ -1,7 +1,8 @@
-//! Samples that are mixed with others: mixup, which adds them, and cutmix, which puts a box of one into the other.
+//! Mixing of samples with others: mixup, which adds them, and cutmix, which pastes a box of one into the other.
 //!
-//! Which sample another is mixed with, and how much of it there is, is a function of the seed, the epoch and the sample's number, as all of
-//! augmentation is. Labels are mixed alike: so they are numbers, such as probabilities of classes, or, for cutmix, maps of the input's sizes.
+//! As in all of augmentation, the partner of a sample and the share of each depend only on the seed, the epoch and the sample's index.
+//! Labels are mixed accordingly, so they have to be floating-point numbers, such as class probabilities, or, for cutmix, maps of the
+//! input's sizes.
 
 use forebay_base::random::SplitMix64;
 use forebay_base::{DataType, Tensor};
@@ -12,7 +13,7 @@ use crate::convert::convert;
 use crate::error::DataError;
 use crate::plane::Grid;
 
-/// What tells random numbers of mixing from others of the same seed.
+/// Distinguishes the random numbers of mixing from others of the same seed.
 const MIXED: u64 = 0x6d69_7865_6400;
 
 /// A change that mixes samples, with its random numbers.
@@ -24,7 +25,7 @@ pub(crate) struct Mixing {
 }
 
 impl Mixing {
-    /// The changes of an augmentation that mix samples, in an epoch.
+    /// Returns those changes of an augmentation that mix samples, for an epoch.
     pub(crate) fn of(augmentation: &Augmentation, epoch: u64) -> Vec<Mixing> {
         let all = (0..).zip(&augmentation.transforms);
         let mixing = all.filter(|(_, transform)| transform.is_mixing());
@@ -36,15 +37,15 @@ impl Mixing {
         SplitMix64::of(&[self.seed, self.epoch, sample, self.number, MIXED])
     }
 
-    /// The sample out of `count` that a sample is mixed with.
+    /// Returns the sample, out of `count`, with which a sample is mixed.
     pub(crate) fn partner(&self, sample: u64, count: u64) -> u64 {
         self.random(sample).up_to(count - 1)
     }
 
-    /// Mixes a batch with another; `samples` are the numbers of the first one's samples.
+    /// Mixes a batch with another; `samples` are the indices of the first batch's samples.
     ///
     /// # Errors
-    /// [`DataError`] for labels or inputs that cannot be mixed.
+    /// [`DataError`] if labels or inputs cannot be mixed.
     pub(crate) fn apply(&self, batch: Batch, others: &Batch, samples: &[u64]) -> Result<Batch, DataError> {
         match self.transform {
             Transform::Cutmix { alpha } => self.cutmix(batch, others, samples, alpha),
@@ -62,7 +63,7 @@ impl Mixing {
         }
     }
 
-    /// How much of a sample stays.
+    /// Returns the share of a sample that is kept.
     fn share(&self, sample: u64, alpha: f32) -> f64 {
         let mut random = self.random(sample);
         // The first number chose the partner.
@@ -105,7 +106,7 @@ impl Mixing {
 
 const LABELS: &str = "labels";
 
-/// Share by share of two tensors, sample by sample.
+/// Returns the weighted mean of two tensors, with one share per sample.
 fn added(tensor: &Tensor, other: &Tensor, shares: &[f64], origin: &str) -> Result<Tensor, DataError> {
     let data_type = tensor.data_type();
     if !data_type.is_float() {
@@ -131,7 +132,7 @@ fn added(tensor: &Tensor, other: &Tensor, shares: &[f64], origin: &str) -> Resul
     convert(Tensor::from_f32(tensor.shape(), &first), data_type, 1.0, origin)
 }
 
-/// A tensor with boxes of another in it, in every channel.
+/// Pastes boxes of another tensor into every channel of a tensor.
 fn pasted(tensor: &Tensor, other: &Tensor, grid: &Grid, holes: &[[(usize, usize); 3]]) -> Tensor {
     let size = tensor.data_type().size_bytes() as usize;
     let mut bytes = tensor.bytes().to_vec();

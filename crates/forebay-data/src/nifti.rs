@@ -1,8 +1,8 @@
-//! Medical volumes: NIfTI-1 in one file (`.nii`, or gzip-compressed `.nii.gz`), of either byte order.
+//! Medical volumes in NIfTI-1 files (`.nii`, or gzip-compressed `.nii.gz`), in either byte order.
 //!
-//! Source: `nifti1.h`. A header of 348 bytes; elements from `vox_offset` on, first axis fastest. Axes keep their order
-//! (i, j, k, and further ones), but the elements come out row-major, as tensors want them. Orientation (qform, sform) is
-//! not looked at: volumes that belong together are expected on one grid.
+//! Source: `nifti1.h`. A header of 348 bytes is followed by the elements, from `vox_offset` on, with the first axis fastest. Axes keep
+//! their order (i, j, k, and further ones), but elements are returned in row-major order, as in tensors. Orientation (qform, sform) is
+//! ignored: volumes that belong together are expected to share a grid.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -18,24 +18,24 @@ use forebay_base::host_tensor::{Tensor, packed_size_bytes};
 const HEADER_BYTES: usize = 348;
 /// Gzip cannot shrink data by more than this factor; a header that promises more is corrupt or hostile.
 const DEFLATE_RATIO_MAX: u64 = 1032;
-/// Slack for tiny files, whose overhead outweighs the ratio.
+/// An allowance for tiny files, whose overhead outweighs the ratio.
 const DEFLATE_SLACK_BYTES: u64 = 4096;
-/// A gap between header and elements holds extensions; more than this is not believed.
+/// The largest plausible offset of the elements. Extensions lie between the header and the elements.
 const VOXEL_OFFSET_MAX: u64 = 64 << 20;
 
-/// A volume as stored, and what turns its elements into the values that are meant.
+/// A volume as stored, with the scaling of its elements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
-    /// The elements, row-major, axes i, j, k, ...
+    /// The elements, in row-major order, with axes i, j, k, ...
     pub array: Tensor,
-    /// Factor for the elements.
+    /// The factor by which elements are multiplied.
     pub slope: f64,
-    /// Summand after the factor.
+    /// The number that is added after the multiplication.
     pub intercept: f64,
 }
 
 impl Volume {
-    /// The values that are meant: slope x element + intercept.
+    /// Returns the scaled values: slope x element + intercept.
     pub fn values(&self) -> Vec<f64> {
         let mut values = to_f64(&self.array);
         if (self.slope, self.intercept) != (1.0, 0.0) {
@@ -45,12 +45,12 @@ impl Volume {
     }
 }
 
-/// Whether the name ends as a NIfTI file's.
+/// Returns whether the name has the extension of a NIfTI file.
 pub fn is_nifti(path: &Path) -> bool {
     stem(path).is_some()
 }
 
-/// The file's name without `.nii` or `.nii.gz`; none where it is no NIfTI file.
+/// Returns the file's name without `.nii` or `.nii.gz`, or `None` if it is not a NIfTI file.
 pub fn stem(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     name.strip_suffix(".nii.gz").or_else(|| name.strip_suffix(".nii"))
@@ -59,7 +59,7 @@ pub fn stem(path: &Path) -> Option<&str> {
 /// Reads a whole volume.
 ///
 /// # Errors
-/// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported kind.
+/// [`DataError`] naming the file if it is unreadable, truncated, corrupt or of an unsupported kind.
 pub fn read(path: &Path) -> Result<Volume, DataError> {
     open(path)?.volume()
 }
@@ -72,7 +72,7 @@ pub fn read_from(stream: impl Read, origin: &str) -> Result<Volume, DataError> {
     VoxelStream::new(stream, origin)?.volume()
 }
 
-/// Opens a volume and reads its header; the voxels come when they are asked for.
+/// Opens a volume and reads its header. Voxels are read on demand.
 ///
 /// # Errors
 /// As [`read`].
@@ -88,7 +88,7 @@ pub fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     Ok(stream)
 }
 
-/// Voxels of a volume in the order of its file: the first axis fastest.
+/// The voxels of a volume, in the order of its file: the first axis is the fastest.
 pub struct VoxelStream<R> {
     stream: R,
     origin: String,
@@ -114,10 +114,10 @@ impl<R: Read> VoxelStream<R> {
         VoxelStream::of(stream, origin, header)
     }
 
-    /// A stream of voxels whose header was read.
+    /// Creates a stream of voxels, after its header was read.
     ///
     /// # Errors
-    /// [`DataError`] naming `origin`: more voxels than there can be.
+    /// [`DataError`] naming `origin` if there are more voxels than possible.
     pub(crate) fn of(stream: R, origin: &str, header: Header) -> Result<VoxelStream<R>, DataError> {
         let malformed = |reason: String| DataError::malformed(origin, reason);
         let size_bytes = packed_size_bytes(header.data_type, &header.shape)
@@ -126,10 +126,10 @@ impl<R: Read> VoxelStream<R> {
         Ok(VoxelStream { stream, origin: origin.to_owned(), header, size_bytes })
     }
 
-    /// Whether a file of this size can unpack to as many voxels as the header says.
+    /// Checks that a file of this size can decompress to as many voxels as the header says.
     ///
     /// # Errors
-    /// [`DataError`] naming the file, where it cannot.
+    /// [`DataError`] naming the file if it cannot.
     pub(crate) fn check_packed(&self, file_bytes: u64, is_packed: bool) -> Result<(), DataError> {
         let believable = file_bytes.saturating_mul(DEFLATE_RATIO_MAX).saturating_add(DEFLATE_SLACK_BYTES);
         match is_packed && self.size_bytes > believable {
@@ -141,20 +141,20 @@ impl<R: Read> VoxelStream<R> {
         }
     }
 
-    /// What the header says.
+    /// Returns the header.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The file's name, for errors.
+    /// Returns the name of the file in errors.
     pub fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Reads the next voxels, which fill `bytes`: whole elements, little-endian.
+    /// Fills `bytes` with the next voxels: whole elements, little-endian.
     ///
     /// # Errors
-    /// [`DataError`] naming the file: truncated or corrupt.
+    /// [`DataError`] naming the file if it is truncated or corrupt.
     pub fn fill(&mut self, bytes: &mut [u8]) -> Result<(), DataError> {
         let read = self.stream.read_exact(bytes);
         read.map_err(|error| self.failed(error))?;
@@ -162,7 +162,7 @@ impl<R: Read> VoxelStream<R> {
         Ok(())
     }
 
-    /// Reads over the next voxels.
+    /// Skips the next voxels.
     ///
     /// # Errors
     /// As [`VoxelStream::fill`].
@@ -182,7 +182,7 @@ impl<R: Read> VoxelStream<R> {
         DataError::malformed(&self.origin, reason)
     }
 
-    /// All voxels.
+    /// Reads all voxels.
     fn volume(self) -> Result<Volume, DataError> {
         let malformed = |reason: String| DataError::malformed(&self.origin, reason);
         let (header, count) = (self.header, self.size_bytes);
@@ -198,30 +198,30 @@ impl<R: Read> VoxelStream<R> {
     }
 }
 
-/// What a volume's header says.
+/// The header of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
-    /// Sizes of the axes, the fastest first.
+    /// The sizes of the axes, with the fastest first.
     pub shape: Vec<u64>,
-    /// Type of the elements.
+    /// The type of the elements.
     pub data_type: DataType,
-    /// Factor for the elements.
+    /// The factor by which elements are multiplied.
     pub slope: f64,
-    /// Summand after the factor.
+    /// The number that is added after the multiplication.
     pub intercept: f64,
     pub(crate) big_endian: bool,
     pub(crate) voxel_offset: u64,
 }
 
 impl Header {
-    /// Makes elements of the file little-endian.
+    /// Converts elements of the file to little-endian.
     fn order(&self, bytes: &mut [u8]) {
         if self.big_endian {
             bytes.chunks_exact_mut(self.data_type.size_bytes() as usize).for_each(<[u8]>::reverse);
         }
     }
 
-    /// Appends the values that are meant by elements: slope x element + intercept.
+    /// Appends the scaled values of elements: slope x element + intercept.
     pub fn push_values(&self, bytes: &[u8], values: &mut Vec<f64>) {
         macro_rules! push {
             ($type:ty) => {
@@ -303,7 +303,7 @@ impl Header {
         if !(HEADER_BYTES as f64..=VOXEL_OFFSET_MAX as f64).contains(&voxel_offset) {
             return Err(malformed(format!("voxels at offset {voxel_offset}")));
         }
-        // A slope of 0 means that there is no scaling; a slope that is no number is how some writers say the same.
+        // A slope of 0 means that there is no scaling; some writers use a slope that is not a number for the same purpose.
         let (slope, intercept) = match (float(112), float(116)) {
             (slope, _) if slope == 0.0 || !slope.is_finite() => (1.0, 0.0),
             (slope, intercept) if intercept.is_finite() => (slope, intercept),

@@ -1,4 +1,4 @@
-//! Normalisation: (value - mean) / deviation of each channel, by given or by measured numbers.
+//! Normalisation: (value - mean) / deviation for each channel, with given or measured numbers.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use crate::batch::Batch;
 use crate::convert::convert;
 use crate::error::DataError;
 
-/// Mean and deviation of each channel; one pair counts for all channels.
+/// The mean and deviation of each channel; a single pair applies to all channels.
 ///
 /// ```
 /// use forebay_base::Tensor;
@@ -22,14 +22,14 @@ use crate::error::DataError;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Normalization {
-    /// Mean and deviation of each channel.
+    /// The mean and deviation of each channel.
     pub channels: Vec<(f64, f64)>,
 }
 
 impl FromStr for Normalization {
     type Err = String;
 
-    /// Parses `MEAN/DEVIATION`, or one pair for each channel with commas between them.
+    /// Parses `MEAN/DEVIATION`, or one such pair for each channel, separated by commas.
     fn from_str(text: &str) -> Result<Normalization, String> {
         let pair = |pair: &str| {
             let (mean, deviation) = pair.split_once('/')?;
@@ -43,16 +43,16 @@ impl FromStr for Normalization {
     }
 }
 
-/// Whether an input is normalised: floating-point numbers, with channels behind the batch axis.
+/// Returns whether an input is normalised, that is, has floating-point numbers, and channels after the batch axis.
 fn has_channels(input: &Tensor) -> bool {
     input.data_type().is_float() && input.shape().len() >= 2
 }
 
 impl Normalization {
-    /// A batch with its inputs of floating-point numbers normalised.
+    /// Normalises the floating-point inputs of a batch.
     ///
     /// # Errors
-    /// Another number of channels.
+    /// [`DataError`] if the number of channels differs.
     pub fn apply(&self, mut batch: Batch) -> Result<Batch, DataError> {
         for (name, input) in batch.inputs.iter_mut().filter(|(_, input)| has_channels(input)) {
             let (data_type, shape) = (input.data_type(), input.shape().to_vec());
@@ -76,10 +76,10 @@ impl Normalization {
     }
 }
 
-/// What is summed over samples, one after the other, to find means and deviations.
+/// Sums over samples from which means and deviations are computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sums {
-    /// Of each channel: values, their sum, and the sum of their squares.
+    /// For each channel: the number of values, their sum, and the sum of their squares.
     channels: Vec<(f64, f64, f64)>,
 }
 
@@ -99,7 +99,7 @@ impl Sums {
         }
     }
 
-    /// Means and deviations; none where nothing was added. A channel that is everywhere the same has deviation 1.
+    /// Returns means and deviations, or `None` if nothing was added. The deviation of a constant channel is given as 1.
     pub(crate) fn normalization(&self) -> Option<Normalization> {
         let channel = |&(count, sum, squares): &(f64, f64, f64)| {
             let mean = sum / count;

@@ -1,8 +1,8 @@
-//! One NumPy array as a file: the `.npy` format, versions 1 to 3.
+//! Files of one NumPy array: the `.npy` format, versions 1 to 3.
 //!
-//! Source: `numpy/lib/format.py`. Ten to twelve bytes of preamble, then a Python dictionary with `descr`, `fortran_order`
-//! and `shape`, then the elements. Big-endian elements are swapped, Fortran order is transposed, so that an [`Tensor`] is
-//! always little-endian and row-major. bfloat16 has no NumPy name; the `ml_dtypes` package writes it as `V2`, and so do we.
+//! Source: `numpy/lib/format.py`. Ten to twelve bytes of preamble are followed by a Python dictionary with `descr`, `fortran_order` and
+//! `shape`, and then by the elements. Big-endian elements are swapped and arrays in Fortran order are transposed, so that a [`Tensor`] is
+//! always little-endian and row-major. bfloat16 has no NumPy name; the `ml_dtypes` package writes it as `V2`, and so does this module.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -16,7 +16,7 @@ use forebay_base::host_tensor::{Tensor, TensorType, packed_size_bytes};
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The elements start at a multiple of this.
 const HEADER_ALIGNMENT_BYTES: usize = 64;
-/// No honest header is longer; NumPy itself refuses more than 10,000 characters.
+/// The longest header; NumPy itself refuses more than 10,000 characters.
 const HEADER_BYTES_MAX: usize = 10_000;
 /// NumPy's own limit on dimensions.
 const DIMENSIONS_MAX: usize = 64;
@@ -24,7 +24,7 @@ const DIMENSIONS_MAX: usize = 64;
 /// Reads an `.npy` file.
 ///
 /// # Errors
-/// [`DataError`] naming the file: unreadable, truncated, corrupt, or of an unsupported element type.
+/// [`DataError`] naming the file if it is unreadable, truncated, corrupt or of an unsupported element type.
 pub fn read(path: &Path) -> Result<Tensor, DataError> {
     let origin = path.display().to_string();
     let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
@@ -32,7 +32,7 @@ pub fn read(path: &Path) -> Result<Tensor, DataError> {
     read_from(std::io::BufReader::new(file), size_bytes, &origin)
 }
 
-/// Reads an array from a stream that holds at most `size_bytes_max` bytes: a header that promises more is not believed.
+/// Reads an array from a stream that holds at most `size_bytes_max` bytes. A header that promises more is an error.
 ///
 /// # Errors
 /// [`DataError`] naming `origin`.
@@ -41,7 +41,7 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     let layout = Layout::read(&mut stream, origin)?;
     let size_bytes = layout.size_bytes_within(size_bytes_max, origin)?;
     let Layout { ty, big_endian, fortran_order, .. } = layout;
-    // The elements may be compressed: memory is taken only as they really come.
+    // The elements can be compressed, so memory is allocated only as they are actually read.
     let bytes = forebay_limits::read_up_to(stream, size_bytes);
     let mut bytes = bytes.map_err(|error| malformed(format!("cannot read: {error}")))?;
     if (bytes.len() as u64) < size_bytes {
@@ -59,16 +59,16 @@ pub fn read_from(mut stream: impl Read, size_bytes_max: u64, origin: &str) -> Re
     Ok(Tensor::new(ty.data_type, &ty.shape, bytes).expect("as many bytes as shape and type say"))
 }
 
-/// How a file has the elements of an array.
+/// The layout of an array's elements in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
-    /// Type and shape.
+    /// The type and shape.
     pub(crate) ty: TensorType,
     /// Whether elements are stored with their highest byte first.
     pub(crate) big_endian: bool,
     /// Whether the first axis is the fastest.
     pub(crate) fortran_order: bool,
-    /// Bytes before the elements.
+    /// The number of bytes before the elements.
     pub(crate) header_bytes: u64,
 }
 
@@ -84,7 +84,7 @@ impl Layout {
         Ok(Layout { ty: TensorType::new(data_type, &shape), big_endian, fortran_order, header_bytes: counted.bytes })
     }
 
-    /// Bytes of the elements: a header that promises more than there can be is not believed.
+    /// Returns the number of bytes of the elements. A header that promises more than `size_bytes_max` is an error.
     ///
     /// # Errors
     /// [`DataError`] naming `origin`.
@@ -112,7 +112,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The type of an array, of which only the header is read.
+/// Returns the type of an array; only its header is read.
 ///
 /// # Errors
 /// [`DataError`] naming `origin`.
@@ -120,7 +120,7 @@ pub fn read_type(stream: impl Read, origin: &str) -> Result<TensorType, DataErro
     Ok(Layout::read(stream, origin)?.ty)
 }
 
-/// The header, the element type, and whether elements are stored with their highest byte first.
+/// Reads the header, the element type, and whether elements are stored with their highest byte first.
 fn read_header(mut stream: impl Read, origin: &str) -> Result<(Header, DataType, bool), DataError> {
     let malformed = |reason: String| DataError::malformed(origin, reason);
     let mut preamble = [0u8; 8];
@@ -153,7 +153,7 @@ fn read_header(mut stream: impl Read, origin: &str) -> Result<(Header, DataType,
     Ok((header, data_type, big_endian))
 }
 
-/// Writes an `.npy` file, as a whole or not at all.
+/// Writes an `.npy` file atomically: as a whole or not at all.
 ///
 /// # Errors
 /// [`DataError::Io`].
@@ -161,7 +161,7 @@ pub fn write(path: &Path, array: &Tensor) -> Result<(), DataError> {
     pending(path, array)?.commit().map_err(|error| DataError::io(path, error))
 }
 
-/// An `.npy` file that is complete, and takes its place when it is committed.
+/// Writes a complete `.npy` file that is moved into place when it is committed.
 ///
 /// # Errors
 /// [`DataError::Io`].
@@ -169,10 +169,10 @@ pub fn pending(path: &Path, array: &Tensor) -> Result<Pending, DataError> {
     Pending::new(path, |file| write_to(file, array)).map_err(|error| DataError::io(path, error))
 }
 
-/// Writes an array in version 1 of the format, which has no narrow types: these are written as [`Tensor::widened`] has them.
+/// Writes an array in version 1 of the format. It has no narrow types, so these are converted by [`Tensor::widened`] first.
 ///
 /// # Errors
-/// Those of the stream.
+/// Errors of the stream.
 pub fn write_to(mut stream: impl Write, array: &Tensor) -> std::io::Result<()> {
     let array = array.clone().widened();
     let shape: Vec<String> = array.shape().iter().map(u64::to_string).collect();
@@ -204,7 +204,7 @@ fn read_exact(stream: &mut impl Read, bytes: &mut [u8], what: &str, origin: &str
     })
 }
 
-/// The element type that a `descr` names, and whether its bytes are swapped.
+/// Returns the element type that a `descr` names, and whether its bytes are swapped.
 fn element_type(descr: &str) -> Option<(DataType, bool)> {
     let (order, kind) = match descr.strip_prefix(['<', '>', '|', '=']) {
         Some(kind) => (descr.as_bytes()[0], kind),
@@ -229,7 +229,7 @@ fn element_type(descr: &str) -> Option<(DataType, bool)> {
     Some((data_type, order == b'>'))
 }
 
-/// What a `descr` calls a type; none where it has no name for it.
+/// Returns the name of a type in a `descr`, or `None` if it has no name.
 fn type_name(data_type: DataType) -> Option<&'static str> {
     Some(match data_type {
         DataType::Float64 => "<f8",
@@ -293,7 +293,7 @@ struct Header {
 }
 
 impl Header {
-    /// Parses the Python dictionary literal; keys may come in any order.
+    /// Parses the Python dictionary literal. Keys can be in any order.
     fn parse(text: &str) -> Result<Header, String> {
         let mut rest = text.trim();
         rest = expect(rest, "{")?;

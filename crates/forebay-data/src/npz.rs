@@ -1,5 +1,4 @@
-//! Several NumPy arrays in one file: a ZIP archive of `.npy` files, stored (`numpy.savez`) or deflated
-//! (`numpy.savez_compressed`).
+//! Files of several NumPy arrays: ZIP archives of `.npy` files, stored (`numpy.savez`) or deflated (`numpy.savez_compressed`).
 
 use std::fs::File;
 use std::io::BufReader;
@@ -15,10 +14,10 @@ use forebay_base::{Tensor, TensorType};
 
 /// Deflate cannot shrink data by more than this factor; an entry that promises more is corrupt or hostile.
 const DEFLATE_RATIO_MAX: u64 = 1032;
-/// Slack for tiny entries, whose overhead outweighs the ratio.
+/// An allowance for tiny entries, whose overhead outweighs the ratio.
 const DEFLATE_SLACK_BYTES: u64 = 4096;
 
-/// An open archive. Arrays are read when asked for.
+/// An open archive. Arrays are read on demand.
 pub struct Archive {
     path: PathBuf,
     zip: ZipArchive<BufReader<File>>,
@@ -28,7 +27,7 @@ impl Archive {
     /// Opens an archive and reads its table of contents.
     ///
     /// # Errors
-    /// [`DataError`] naming the file: unreadable, truncated or no ZIP archive.
+    /// [`DataError`] naming the file if it is unreadable, truncated or not a ZIP archive.
     pub fn open(path: &Path) -> Result<Archive, DataError> {
         let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|error| {
@@ -37,7 +36,7 @@ impl Archive {
         Ok(Archive { path: path.to_path_buf(), zip })
     }
 
-    /// Names of the arrays, in ascending order.
+    /// Returns the names of the arrays, in ascending order.
     pub fn names(&self) -> Vec<String> {
         let names = self.zip.file_names().filter_map(|name| name.strip_suffix(".npy"));
         let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -45,15 +44,15 @@ impl Archive {
         names
     }
 
-    /// How the array is named in errors.
+    /// Returns the name of an array in errors.
     pub fn origin(&self, name: &str) -> String {
         format!("{}[{name}]", self.path.display())
     }
 
-    /// The type of an array; none where there is no array of this name.
+    /// Returns the type of an array, or `None` if there is no array of this name.
     ///
     /// # Errors
-    /// What is wrong with the array's header.
+    /// [`DataError`] that says what is wrong with the array's header.
     pub fn ty(&mut self, name: &str) -> Result<Option<TensorType>, DataError> {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
@@ -62,15 +61,16 @@ impl Archive {
         npy::read_type(entry, &origin).map(Some)
     }
 
-    /// The file.
+    /// Returns the path of the archive.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where an array lies in the file as it is, with its header: the first byte and how many there are; none where it is packed.
+    /// Returns the position of an uncompressed array in the file, including its header: the path, the first byte, and the number of bytes.
+    /// Returns `None` if the array is compressed.
     ///
     /// # Errors
-    /// What is wrong with the archive.
+    /// [`DataError`] that says what is wrong with the archive.
     pub(crate) fn place(&mut self, name: &str) -> Result<Option<(PathBuf, u64, u64)>, DataError> {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else { return Ok(None) };
@@ -85,7 +85,7 @@ impl Archive {
     /// Reads one array.
     ///
     /// # Errors
-    /// [`DataError::MissingArray`], which lists what there is; or what is wrong with the array.
+    /// [`DataError::MissingArray`], which lists the names of the arrays, or an error that says what is wrong with the array.
     pub fn read(&mut self, name: &str) -> Result<Tensor, DataError> {
         let origin = self.origin(name);
         let Some(index) = self.zip.index_for_name(&format!("{name}.npy")) else {
@@ -111,7 +111,7 @@ impl Archive {
     }
 }
 
-/// Writes arrays as an archive, deflated or stored, as a whole or not at all.
+/// Writes arrays as an archive, deflated or stored, atomically: as a whole or not at all.
 ///
 /// # Errors
 /// [`DataError::Io`].

@@ -1,7 +1,8 @@
-//! Volumes in NRRD files: `.nrrd`, or a header in `.nhdr` and the voxels in another file; raw or packed with gzip, of either byte order.
+//! Volumes in NRRD files: `.nrrd`, or a header in `.nhdr` and the voxels in another file, raw or gzip-compressed, in either byte order.
 //!
-//! Source: <https://teem.sourceforge.net/nrrd/format.html>. A text of `field: value` lines up to an empty line; elements follow, first axis
-//! fastest. Orientation (`space directions`) is not looked at: volumes that belong together are expected on one grid.
+//! Source: <https://teem.sourceforge.net/nrrd/format.html>. A header of `field: value` lines ends with an empty line and is followed by the
+//! elements, with the first axis fastest. Orientation (`space directions`) is ignored: volumes that belong together are expected to share a
+//! grid.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -13,10 +14,10 @@ use forebay_base::DataType;
 use crate::error::DataError;
 use crate::nifti::{Header, VoxelStream};
 
-/// No header is longer.
+/// The longest header.
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 
-/// What the fields of a header say.
+/// The fields of a header.
 #[derive(Debug, Default)]
 struct Fields {
     data_type: Option<DataType>,
@@ -30,16 +31,16 @@ struct Fields {
     kinds: Vec<String>,
 }
 
-/// The file's name without `.nrrd` or `.nhdr`; none where it is no NRRD file.
+/// Returns the file's name without `.nrrd` or `.nhdr`, or `None` if it is not an NRRD file.
 pub(crate) fn stem(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     name.strip_suffix(".nrrd").or_else(|| name.strip_suffix(".nhdr"))
 }
 
-/// Opens a volume and reads its header; the voxels come when they are asked for.
+/// Opens a volume and reads its header. Voxels are read on demand.
 ///
 /// # Errors
-/// [`DataError`] naming the file, and the field: unreadable, truncated, corrupt, or of an unsupported kind.
+/// [`DataError`] naming the file and the field if it is unreadable, truncated, corrupt or of an unsupported kind.
 pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError> {
     let origin = path.display().to_string();
     let file = forebay_limits::open_regular(path).map_err(|error| DataError::io(path, error))?;
@@ -76,7 +77,7 @@ pub(crate) fn open(path: &Path) -> Result<VoxelStream<Box<dyn Read>>, DataError>
     Ok(stream)
 }
 
-/// The voxels, from the place on where they begin.
+/// Returns the stream of voxels, positioned at the first one.
 fn voxels(mut stream: BufReader<File>, fields: &Fields, is_packed: bool) -> std::io::Result<Box<dyn Read>> {
     let mut line = Vec::new();
     for _ in 0..fields.line_skip {
@@ -89,7 +90,7 @@ fn voxels(mut stream: BufReader<File>, fields: &Fields, is_packed: bool) -> std:
 }
 
 impl Fields {
-    /// Reads a header up to its empty line, or up to the end of a file that has nothing else.
+    /// Reads a header up to its empty line, or up to the end of a file that contains only the header.
     fn read(stream: &mut impl BufRead) -> Result<Fields, String> {
         let mut fields = Fields::default();
         let (mut number, mut bytes) = (0, 0);
@@ -124,7 +125,7 @@ impl Fields {
         }
     }
 
-    /// Notes a field.
+    /// Stores the value of a field.
     fn take(&mut self, name: &str, value: &str) -> Result<(), ()> {
         fn number<T: std::str::FromStr>(value: &str) -> Result<T, ()> {
             value.parse().map_err(|_| ())
@@ -150,7 +151,7 @@ impl Fields {
         Ok(())
     }
 
-    /// What a volume has to say.
+    /// Returns the header of a volume with these fields.
     fn header(&self) -> Result<Header, String> {
         let data_type = self.data_type.ok_or("it has no type")?;
         let big_endian = match (self.big_endian, data_type.size_bytes()) {

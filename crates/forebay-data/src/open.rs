@@ -1,4 +1,4 @@
-//! Which kind of data set a path names.
+//! Opens data sets of the kind that a path names.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn open_fixed(data: &str, requirements: &Requirements, reading: &Reading) -> Res
     DataSet::new(source, selection, data)
 }
 
-/// What to say of a folder whose sub-folders have tables: one of them is meant.
+/// Returns the error for a folder whose sub-folders hold tables: one of them has to be named.
 fn below(folder: &Path) -> Option<DataError> {
     let has_tables = |path: &PathBuf| path.is_dir() && format(path).is_ok_and(|found| found.is_some());
     let folders: Vec<PathBuf> = image_set::listed(folder).ok()?.into_iter().filter(has_tables).collect();
@@ -76,16 +76,16 @@ fn open_columns(path: &Path, _: &Requirements, _: &Reading) -> Result<Box<dyn So
     Err(DataError::unsupported(path.display().to_string(), reason))
 }
 
-/// What a path names.
+/// The kind of data set that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An archive, or a folder of `.npy` files.
+    /// An archive or a folder of `.npy` files.
     Arrays,
-    /// Samples that may differ in size.
+    /// Samples that can differ in size.
     Ragged,
-    /// Pairs of NIfTI files.
+    /// Pairs of volumes.
     Volumes,
-    /// A folder for each class.
+    /// A folder of images for each class.
     Images,
     /// A table of images.
     Table,
@@ -99,7 +99,7 @@ pub(crate) enum Kind {
     Columns,
 }
 
-/// The path of a data set without its selection, and what it names.
+/// Returns the path of a data set without its selection, and what the path names.
 ///
 /// # Errors
 /// [`DataError`] naming the path.
@@ -126,8 +126,8 @@ fn kind_of(path: &Path) -> Result<Kind, DataError> {
     })
 }
 
-/// The same for samples whose sizes may differ: also a folder of `.npz` files, one for each sample, or an archive in which samples lie one
-/// behind the other ([`ragged_set`]). It says how much of the samples may be in memory.
+/// Opens a data set like [`fn@open`], or one whose samples differ in size: a folder of `.npz` files, one per sample, or an archive of
+/// concatenated samples ([`ragged_set`]). `held` says how much of the samples can be in memory.
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
@@ -140,7 +140,7 @@ pub fn open_free(
     open_with(data, requirements, &Reading { free: free.clone(), held, ..Reading::default() })
 }
 
-/// The same, with all that can be chosen.
+/// Opens a data set like [`fn@open`], with all options.
 ///
 /// # Errors
 /// [`DataError`] naming the path, and what was expected there.
@@ -162,7 +162,7 @@ pub fn open_with(data: &str, requirements: &Requirements, reading: &Reading) -> 
     open_fixed(data, requirements, reading)
 }
 
-/// Whether samples may differ in size.
+/// Returns whether samples can differ in size.
 fn is_ragged(path: &Path) -> Result<bool, DataError> {
     match path.is_dir() {
         true => Ok(!ragged_set::files(path)?.is_empty()),
@@ -170,8 +170,8 @@ fn is_ragged(path: &Path) -> Result<bool, DataError> {
     }
 }
 
-/// The sizes of single samples of these arrays, where the data set says them before it is read: those in archives. Where they differ, the
-/// largest along each axis.
+/// Returns the sizes of one sample in each of these arrays, if the data set specifies them before it is read, as archives do. If samples
+/// differ in size, the result has the largest size along each axis.
 ///
 /// # Errors
 /// [`DataError`] naming the path.
@@ -193,7 +193,7 @@ pub fn sample_shapes(data: &str, names: &[&str]) -> Result<BTreeMap<String, Vec<
     Ok(shapes)
 }
 
-/// A path that exists is taken as it is, so that names with `#` stay usable.
+/// Splits off the selection. A path that exists is not split, so that names with `#` remain usable.
 fn split(data: &str) -> Result<(&Path, Option<RowSelection>), DataError> {
     let whole = Path::new(data);
     match data.rsplit_once('#') {

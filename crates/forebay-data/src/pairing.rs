@@ -1,11 +1,11 @@
 //! Which label file belongs to which image file.
 //!
-//! Two layouts are understood:
+//! Two layouts are supported:
 //! - folders `imagesTr` and `labelsTr` (Medical Segmentation Decathlon, nnU-Net): the label file has the image file's name;
 //!   images whose names end in `_0000`, `_0001`, ... are the channels of one sample;
-//! - one folder with both: a label file has the word `label`, `labels`, `seg`, `segmentation` or `mask` in its name (words
-//!   are separated by `_`, `-`, `.` or a space). Its image is the file whose name, without at most one word, is the label
-//!   file's name without that word: `t1_2mm` and `labels_2mm`, `case7_image` and `case7_label`, `case7` and `case7_seg`.
+//! - one folder with both: a label file has the word `label`, `labels`, `seg`, `segmentation` or `mask` in its name (words are separated by
+//!   `_`, `-`, `.` or a space). Its image is the file whose name, with at most one word removed, equals the label file's name without the
+//!   word for labels: `t1_2mm` and `labels_2mm`, `case7_image` and `case7_label`, `case7` and `case7_seg`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ const LABEL_WORDS: [&str; 5] = ["label", "labels", "seg", "segmentation", "mask"
 /// The files of one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Image files, one per channel (or one with all channels).
+    /// The image files: one per channel, or one with all channels.
     pub images: Vec<PathBuf>,
     /// The label file.
     pub labels: PathBuf,
 }
 
-/// Whether a folder looks like one of the two layouts.
+/// Returns whether a folder seems to have one of the two layouts.
 ///
 /// # Errors
-/// [`DataError::Io`] where it cannot be listed.
+/// [`DataError::Io`] if the folder cannot be listed.
 pub fn is_volume_folder(folder: &Path) -> Result<bool, DataError> {
     Ok(folder.join("imagesTr").is_dir() || !volumes(folder)?.is_empty())
 }
@@ -35,12 +35,12 @@ pub fn is_volume_folder(folder: &Path) -> Result<bool, DataError> {
 /// Pairs the files of a folder, in the order of their names.
 ///
 /// # Errors
-/// [`DataError::Layout`] naming a file without a partner, or with several.
+/// [`DataError::Layout`] naming a file that has no partner, or several.
 pub fn pairs(folder: &Path) -> Result<Vec<Pair>, DataError> {
     if folder.join("imagesTr").is_dir() { pairs_in_two_folders(folder) } else { pairs_in_one_folder(folder) }
 }
 
-/// Files of volumes by their names without extension. Hidden files are left out: some systems leave copies of metadata there.
+/// Returns the files of volumes, by their names without extension. Hidden files are left out, because some systems store metadata in them.
 fn volumes(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(|error| DataError::io(folder, error))? {
@@ -65,7 +65,7 @@ fn pairs_in_two_folders(folder: &Path) -> Result<Vec<Pair>, DataError> {
             }
             _ => &stem,
         };
-        // A decathlon case may itself end in four digits; then its label file has the whole name.
+        // The name of a Decathlon case can itself end in four digits; its label file then has the whole name.
         let sample = if labels.contains_key(&stem) { &stem } else { sample };
         samples.entry(sample.to_owned()).or_default().push(path);
     }
@@ -112,7 +112,7 @@ fn words(stem: &str) -> Vec<String> {
     stem.split(['_', '-', '.', ' ']).filter(|word| !word.is_empty()).map(str::to_lowercase).collect()
 }
 
-/// The words of a label file's name without its first label word; none where it has none.
+/// Returns the words of a label file's name without its first word for labels, or `None` if it has no such word.
 fn label_key(stem: &str) -> Option<Vec<String>> {
     let mut words = words(stem);
     let position = words.iter().position(|word| LABEL_WORDS.contains(&word.as_str()))?;

@@ -1,6 +1,6 @@
-//! Columns of Parquet files: rows in any order, read by the crate `parquet`.
+//! Columns of Parquet files, with rows in any order, read by the crate `parquet`.
 //!
-//! Rows that are asked for together are read in the order of the file, so that each page is unpacked once.
+//! Rows that are requested together are read in the order of the file, so that each page is decompressed once.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::error::DataError;
 use crate::table::{Column, Files, Kind, Run, Table, TakeRow, in_order, listed};
 use crate::table_files::{Format, files};
 
-/// Parquet files of one schema, one behind the other.
+/// A sequence of Parquet files with the same schema.
 struct ParquetFiles {
     files: Vec<(PathBuf, SerializedFileReader<std::fs::File>)>,
     groups: Vec<Group>,
     columns: Vec<Column>,
-    /// By column: how deep a value is defined.
+    /// For each column, the definition level of values that are present.
     definitions: Vec<i16>,
 }
 
@@ -29,15 +29,15 @@ struct ParquetFiles {
 struct Group {
     file: usize,
     number: usize,
-    /// Its first row of all.
+    /// Its first row among all rows.
     first: u64,
     rows: u64,
 }
 
-/// Opens the files that a path names, and reads what they say of themselves.
+/// Opens the files that a path names, and reads their metadata.
 ///
 /// # Errors
-/// [`DataError`] naming a file that is none, or has other columns than the first.
+/// [`DataError`] naming a file that is not a Parquet file, or has other columns than the first.
 pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
     let mut all = ParquetFiles { files: Vec::new(), groups: Vec::new(), columns: Vec::new(), definitions: Vec::new() };
     for path in files(path, Format::Parquet)? {
@@ -64,7 +64,7 @@ pub(crate) fn open(path: &Path) -> Result<Table, DataError> {
 }
 
 impl ParquetFiles {
-    /// What messages call rows of a column.
+    /// Returns the name of rows of a column in errors.
     fn origin(&self, group: &Group, column: &Column) -> String {
         let (path, reader) = &self.files[group.file];
         let (start, _) = reader.metadata().row_group(group.number).column(column.leaf).byte_range();
@@ -72,7 +72,7 @@ impl ParquetFiles {
         format!("{}[{}], in rows {first}..{} at byte {start}", path.display(), column.name, first + group.rows)
     }
 
-    /// The first row of the file that a group is in.
+    /// Returns the first row of a group's file.
     fn file_first(&self, group: &Group) -> u64 {
         self.groups.iter().find(|other| other.file == group.file).map_or(0, |first| first.first)
     }
@@ -130,7 +130,7 @@ impl Files for ParquetFiles {
     }
 }
 
-/// The columns, each with how deep its values are defined.
+/// Returns the columns, each with the definition level of its values.
 fn columns(reader: &SerializedFileReader<std::fs::File>) -> Vec<(Column, i16)> {
     let schema = reader.metadata().file_metadata().schema_descr();
     let of = |(leaf, column): (usize, &parquet::schema::types::ColumnDescPtr)| {
@@ -157,10 +157,10 @@ fn columns(reader: &SerializedFileReader<std::fs::File>) -> Vec<(Column, i16)> {
     schema.columns().iter().enumerate().map(of).collect()
 }
 
-/// What cannot be read: the row among those that were asked for, if it is one, and why.
+/// The reason why rows cannot be read, with the index of the row among the requested ones if it concerns a single one.
 type Wrong = (Option<usize>, String);
 
-/// Skips rows, and reads rows: the values of each.
+/// Skips rows, then reads rows; returns the values of each.
 fn read(
     reader: &mut ColumnReader,
     (column, depth): (&Column, i16),
@@ -238,7 +238,7 @@ mod bytes_of_values {
 
     /// A value of a column.
     pub(super) trait Bytes {
-        /// Appends its bytes, little-endian; of a number those that its type has.
+        /// Appends its bytes, little-endian; of a number, only as many as its type has.
         fn push(&self, narrow: usize, bytes: &mut Vec<u8>);
     }
 

@@ -1,8 +1,8 @@
-//! A data set of patches of volumes: random ones to train on, or tiles that cover each volume; or of whole volumes, each of its own sizes, that
-//! are read as patches are.
+//! Data sets of patches of volumes: random ones for training, or tiles that cover each volume. Alternatively, samples are whole volumes,
+//! each with its own sizes, which are read like patches.
 //!
-//! Volumes are read whole, and normalised to mean 0 and deviation 1 over all of their voxels. Where a volume is smaller than a patch, zeros
-//! stand around it. Which patch a sample is, is a function of the seed, the epoch and the sample's number.
+//! Volumes are read whole, and normalised to mean 0 and deviation 1 over all of their voxels. A volume that is smaller than a patch is
+//! padded with zeros. The patch of a sample is a function of the seed, the epoch and the sample's index.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,12 +24,12 @@ use crate::reading::Patches;
 use crate::volume_file;
 use crate::volume_set::VolumeReader;
 
-/// Volumes are kept up to this many bytes, so that small sets are read once.
+/// The most bytes of volumes that are kept, so that small sets are read only once.
 const CACHE_BYTES_MAX: u64 = 1 << 30;
-/// What tells random numbers of patches from others of the same seed.
+/// Distinguishes the random numbers of patches from others of the same seed.
 const PATCH: u64 = 0x7061_7463_6800;
 
-/// A volume as it is kept.
+/// A volume that is kept in memory.
 struct Volume {
     image: Tensor,
     labels: Tensor,
@@ -37,16 +37,16 @@ struct Volume {
 
 struct PatchSet {
     pairs: Vec<Pair>,
-    /// By pair: the sizes of its axes.
+    /// For each pair, the sizes of its axes.
     sizes: Vec<Vec<u64>>,
-    /// By pair: its first sample; then one past the last sample.
+    /// For each pair, its first sample; then one past the last sample.
     firsts: Vec<u64>,
     input: InputDescription,
     input_scale: f64,
     channels: u64,
-    /// Sizes of a patch.
+    /// The sizes of a patch.
     patch: Vec<u64>,
-    /// The seed of random patches; none for tiles.
+    /// The seed of random patches; `None` for tiles.
     seed: Option<u64>,
     /// Whether samples are whole volumes.
     is_whole: bool,
@@ -55,7 +55,7 @@ struct PatchSet {
     cache_bytes_max: u64,
 }
 
-/// Opens a folder of pairs; a selection takes volumes. Volumes are read when they are asked for.
+/// Opens a folder of pairs. A selection applies to volumes. Volumes are read on demand.
 ///
 /// # Errors
 /// [`DataError`] where files do not pair, the model does not take patches of this size, or the selection fits no volumes.
@@ -114,7 +114,7 @@ pub(crate) fn open(
     }))
 }
 
-/// Where the n-th of the tiles begins that cover an axis: evenly spaced, so that the last one ends with it.
+/// Returns the start of the n-th of the tiles that cover an axis. They are evenly spaced, and the last one ends at the end of the axis.
 fn tile(size: u64, patch: u64, number: u64) -> i64 {
     match size.div_ceil(patch) {
         0 | 1 => (size as i64 - patch as i64).div_euclid(2),
@@ -123,12 +123,12 @@ fn tile(size: u64, patch: u64, number: u64) -> i64 {
 }
 
 impl PatchSet {
-    /// The volume that a sample is a patch of.
+    /// Returns the index of a sample's volume.
     fn pair_of(&self, sample: u64) -> usize {
         self.firsts.partition_point(|&first| first <= sample) - 1
     }
 
-    /// Where a patch begins, along each axis; before the volume where that is smaller.
+    /// Returns the start of a patch along each axis, which is before the volume if that is smaller than the patch.
     fn start(&self, sample: u64, epoch: u64) -> Vec<i64> {
         let pair = self.pair_of(sample);
         let axes = self.sizes[pair].iter().zip(&self.patch);
@@ -141,7 +141,7 @@ impl PatchSet {
                 })
                 .collect();
         }
-        // The last axis counts fastest.
+        // The last axis varies fastest.
         let mut number = sample - self.firsts[pair];
         let mut start: Vec<i64> = Vec::new();
         for (&size, &patch) in axes.rev() {
@@ -165,7 +165,7 @@ impl PatchSet {
         let labels = convert(labels.clone(), DataType::UInt8, 1.0, "labels").unwrap_or(labels);
         let bytes = (image.bytes().len() + labels.bytes().len()) as u64;
         let volume = Arc::new(Volume { image, labels });
-        // What is kept must not be missing elsewhere: as much has to be free as the next one takes.
+        // Volumes are kept only while memory is plentiful: as much has to be free as the next one takes.
         let is_room = forebay_limits::check(2 * bytes, forebay_limits::Use::Private).is_ok();
         if self.cached_bytes + bytes <= self.cache_bytes_max && is_room {
             self.cached_bytes += bytes;
@@ -235,7 +235,7 @@ impl Source for PatchSet {
     fn keep_at_most(&mut self, bytes: u64, _count: u64) {
         let voxels = |sizes: &Vec<u64>| sizes.iter().fold(1, |product: u64, &size| product.saturating_mul(size));
         let all = self.sizes.iter().map(voxels).fold(0, u64::saturating_add).saturating_mul(4 * self.channels + 1);
-        // A part of a set would be kept for nothing: volumes come in turn.
+        // Keeping only a part of a set would be useless, because volumes are read in turn.
         self.cache_bytes_max = if all <= bytes { bytes.min(CACHE_BYTES_MAX) } else { 0 };
         if self.cached_bytes > self.cache_bytes_max {
             (self.cache, self.cached_bytes) = (BTreeMap::new(), 0);

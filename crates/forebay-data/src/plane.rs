@@ -1,21 +1,21 @@
-//! Moving the values of a grid: mirrored, shifted, turned.
+//! Moves the values of a grid: mirrors, shifts and rotates them.
 
 use forebay_base::random::SplitMix64;
 
-/// Sizes of three spatial axes; the first is 1 where there are two.
+/// The sizes of three spatial axes; the first is 1 if there are only two.
 pub(crate) struct Grid {
     sizes: [usize; 3],
 }
 
 /// A number on a grid.
 pub(crate) trait Element: Copy + Default {
-    /// What a place between others has, from their values and weights.
+    /// Returns the value at a position between others, from their values and weights.
     fn between(corners: &[(Self, f64)]) -> Self;
 
     /// Changes every value.
     fn each(values: &mut [Self], change: impl FnMut(f32) -> f32);
 
-    /// The mean of all values.
+    /// Returns the mean of all values.
     fn mean(values: &[Self]) -> f32;
 }
 
@@ -34,7 +34,7 @@ impl Element for f32 {
     }
 }
 
-/// Labels are never mixed: the nearest one counts.
+/// Labels are never interpolated: the nearest one is taken.
 impl Element for i64 {
     fn between(corners: &[(i64, f64)]) -> i64 {
         let mut nearest = corners[0];
@@ -53,45 +53,45 @@ impl Element for i64 {
     }
 }
 
-/// Cosine and sine, as the four numbers of a rotation.
+/// Returns the four elements of a rotation matrix.
 pub(crate) fn rotation(degrees: f64) -> [f64; 4] {
     let (sine, cosine) = libm::sincos(degrees.to_radians());
     [cosine, -sine, sine, cosine]
 }
 
 impl Grid {
-    /// Two or three axes.
+    /// Creates a grid of two or three axes.
     pub(crate) fn of(sizes: &[u64]) -> Grid {
         let size = |from_last: usize| sizes.iter().rev().nth(from_last).map_or(1, |&size| size as usize);
         Grid { sizes: [size(2), size(1), size(0)] }
     }
 
-    /// Places.
+    /// Returns the number of positions.
     pub(crate) fn count(&self) -> usize {
         self.sizes.iter().product()
     }
 
-    /// Values of several grids, one after the other.
+    /// Splits values into those of consecutive grids.
     pub(crate) fn planes<'a, T>(&self, values: &'a mut [T]) -> std::slice::ChunksExactMut<'a, T> {
         values.chunks_exact_mut(self.count().max(1))
     }
 
-    /// Whether it has only two axes, or one place along the first of three.
+    /// Returns whether the grid has only two axes, or size 1 along the first of three.
     pub(crate) fn is_flat(&self) -> bool {
         self.sizes[0] == 1
     }
 
-    /// The sizes.
+    /// Returns the sizes.
     pub(crate) fn sizes(&self) -> [usize; 3] {
         self.sizes
     }
 
-    /// The number of a place.
+    /// Returns the index of a position.
     pub(crate) fn place(&self, [depth, row, column]: [usize; 3]) -> usize {
         (depth * self.sizes[1] + row) * self.sizes[2] + column
     }
 
-    /// Gives every place a new value, which is a function of the old ones.
+    /// Gives every position a new value, computed from the old ones.
     pub(crate) fn moved<T: Element>(&self, values: &mut [T], value: impl Fn(&[T], [usize; 3]) -> T) {
         let old = values.to_vec();
         let mut places = values.iter_mut();
@@ -104,7 +104,7 @@ impl Grid {
         }
     }
 
-    /// Mirrors along an axis.
+    /// Mirrors the values along an axis.
     pub(crate) fn flip<T: Element>(&self, values: &mut [T], axis: usize) {
         self.moved(values, |old, mut at| {
             at[axis] = self.sizes[axis] - 1 - at[axis];
@@ -112,7 +112,7 @@ impl Grid {
         });
     }
 
-    /// Moves along every axis; 0 comes in.
+    /// Shifts the values along every axis, and fills the gap with zeros.
     pub(crate) fn shift<T: Element>(&self, values: &mut [T], by: [i64; 3]) {
         self.moved(values, |old, at| {
             let mut from = [0; 3];
@@ -127,7 +127,8 @@ impl Grid {
         });
     }
 
-    /// Gives each place of the last two axes what is at matrix times place, from the middle; 0 comes in.
+    /// Gives each position of the last two axes the value at the matrix times the position, relative to the middle, or 0 if that is outside
+    /// the grid.
     pub(crate) fn transform<T: Element>(&self, values: &mut [T], [a, b, c, d]: [f64; 4]) {
         let middle = [1, 2].map(|axis| (self.sizes[axis] as f64 - 1.0) / 2.0);
         self.moved(values, |old, [depth, row, column]| {
@@ -148,7 +149,7 @@ impl Grid {
         });
     }
 
-    /// A box of a share of each axis, somewhere: first places and sizes.
+    /// Draws a box that takes the given share of each axis. Returns its first position and its size along each axis.
     pub(crate) fn hole(&self, share: f32, random: &mut SplitMix64) -> [(usize, usize); 3] {
         self.sizes.map(|size| {
             let length = ((size as f64 * f64::from(share)).round() as usize).clamp(1, size.max(1));

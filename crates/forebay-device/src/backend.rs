@@ -1,4 +1,4 @@
-//! What a kind of device offers to the registry of devices: its name, which devices of it there are, and how one is opened.
+//! The interface of a kind of device to the registry of devices: its name, the available devices, and how to open one.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use forebay_base::{DataType, Limits};
 
 use crate::device::{Device, DeviceError};
 
-/// How a device is opened. What a backend has no use for, it ignores.
+/// Options for opening a device. A backend ignores the options that it has no use for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Threads for kernels and copies together; as many as the machine runs at once, where not given.
+    /// The number of threads for kernels and copies together; by default, as many as the machine runs at once.
     pub threads: Option<usize>,
-    /// Whether heaps are mapped tile by tile where the device can. Without, memory is placed heaps.
+    /// Whether heaps are mapped tile by tile if the device supports that. If not, memory consists of placed heaps.
     pub tiled: bool,
-    /// The unit in which heaps are mapped, in bytes; the device's own where not given.
+    /// The unit in which heaps are mapped, in bytes; by default, the device's own.
     pub tile_size_bytes: Option<u64>,
-    /// The largest heap behind a reservation, in bytes; the device's own where not given.
+    /// The size of the largest heap behind a reservation, in bytes; by default, the device's own.
     pub heap_bytes_max: Option<u64>,
     /// Slows copies between host and device down to this many bytes per second in each direction, for experiments.
     pub link_bytes_per_second: Option<u64>,
@@ -50,19 +50,19 @@ impl Default for OpenOptions {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceDescription {
-    /// The name to give.
+    /// The name by which it is opened.
     pub name: String,
-    /// What it is, for people: the driver of a GPU, for example.
+    /// A human-readable description: the driver of a GPU, for example.
     pub description: String,
-    /// What it can do, or why it cannot be used.
+    /// Its properties and limits, or the reason why it cannot be used.
     pub limits: Result<Limits, String>,
-    /// Of which types of 16 bits its subgroups multiply whole matrices together (cooperative matrices, what vendors call tensor
-    /// or matrix cores): products and convolutions of these types run there. None on a device that cannot be used.
+    /// The 16-bit types of which its subgroups multiply whole matrices together (cooperative matrices, which vendors call tensor cores or
+    /// matrix cores). Products and convolutions of these types use them. Empty for a device that cannot be used.
     pub matrix_types: Vec<DataType>,
 }
 
 impl DeviceDescription {
-    /// What is said of a device.
+    /// Returns the description of a device.
     pub fn new(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -75,29 +75,30 @@ impl DeviceDescription {
 
 /// A kind of device.
 pub trait Backend: Sync {
-    /// Its name, which stands before the colon of a device's name.
+    /// Returns the name of this kind, which comes before the colon in a device's name.
     fn name(&self) -> &'static str;
 
-    /// What may stand behind the colon to choose one of several devices, in capitals: `NUMBER`, for example. None where there is
-    /// only one device.
+    /// Returns what can follow the colon to choose one of several devices, in capitals: `NUMBER`, for example. Empty if there is only one
+    /// device.
     fn choices(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// The devices of this kind on this machine. Where there is none, one entry says why.
+    /// Returns the devices of this kind on this machine. If there are none, a single entry says why.
     ///
     /// # Errors
-    /// Where the system refuses what a device needs that is always there.
+    /// An error if the system refuses what a device that is always present needs.
     fn list(&self) -> Result<Vec<DeviceDescription>, DeviceError>;
 
-    /// Opens a device: the first one, or the one that is chosen.
+    /// Opens a device: the chosen one, or the first.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] for a device that is not there and for options that it cannot have; what the system refuses.
+    /// [`DeviceError::Setting`] for a device that does not exist and for unsupported options; another error if the system refuses
+    /// something.
     fn open(&self, choice: Option<&str>, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError>;
 }
 
-/// The only device of a kind, as it is when it is opened without options.
+/// The only device of a kind, as opened with the default options.
 pub(crate) fn only(backend: &dyn Backend) -> Result<Vec<DeviceDescription>, DeviceError> {
     let limits = backend.open(None, &OpenOptions::default())?.limits().clone();
     Ok(vec![DeviceDescription::new(backend.name(), limits.name.clone(), Ok(limits), Vec::new())])

@@ -1,8 +1,8 @@
-//! Chaos: any device, with the most permissive legal reordering, so that a missing barrier or wait shows as a wrong result.
+//! Chaos: any device, with the most permissive legal reordering, so that a missing barrier or wait leads to a wrong result.
 //!
-//! Submitted commands are held back, as long as no one waits for them and more keep coming. Then they run on the device
-//! inside, one or several at a time, in an order that is chosen at random (with a leaning to the latest) among all that the
-//! contract of commands allows to start. A consumer that nothing orders after its producer soon runs before it.
+//! Submitted commands are held back as long as no one waits for them and more keep coming. Then they run on the wrapped device, one or
+//! several at a time. The next ones are chosen at random (with a preference for the latest) among all that the contract of commands allows
+//! to start. A consumer that is not ordered after its producer soon runs before it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use forebay_queue::{Events, QueueError};
 use crate::device::{Device, DeviceError};
 use crate::forward;
 
-/// How long commands are held back for others to come.
+/// How long commands are held back to wait for others.
 const HOLD: Duration = Duration::from_millis(1);
-/// Commands after whose arrival some run in any case.
+/// The number of new commands after which some run in any case.
 const HELD_MAX: u64 = 4096;
-/// The most commands that run at once.
+/// The maximum number of commands that run at once.
 const BATCH_MAX: u64 = 4;
 
-/// A device that reorders whatever it may.
+/// A device that reorders commands wherever it may.
 pub struct ChaosDevice {
     inner: Arc<dyn Device>,
     shared: Arc<Shared>,
@@ -35,18 +35,18 @@ struct Shared {
 }
 
 struct State {
-    /// Commands of each stream that are not done, in order. The device inside knows the stream by the same id.
+    /// The unfinished commands of each stream, in order. The wrapped device knows the stream by the same id.
     streams: BTreeMap<StreamId, Vec<Pending>>,
     events: Events,
-    /// When the device was made.
+    /// The time at which the device was created.
     birth: Instant,
     failure: Option<DeviceError>,
     random: u64,
-    /// How many commands have been submitted.
+    /// The number of commands submitted so far.
     submitted: u64,
-    /// How many had been when the scheduler last gave up holding them back.
+    /// The value of `submitted` when the scheduler last stopped holding commands back.
     released: u64,
-    /// How many threads wait for something to be done.
+    /// The number of threads that are waiting for something.
     waiting: u32,
     next_event: u32,
     closing: bool,
@@ -54,7 +54,7 @@ struct State {
 
 struct Pending {
     command: Command,
-    /// Grows with every command submitted.
+    /// Increases with every command submitted.
     number: u64,
     done: bool,
 }
@@ -92,13 +92,13 @@ impl State {
         self.random % limit
     }
 
-    /// Whether commands still wait for company.
+    /// Returns whether commands are still held back to wait for more.
     fn holds(&self) -> bool {
         let arrived = self.submitted - self.released;
         self.waiting == 0 && !self.closing && arrived > 0 && arrived < HELD_MAX
     }
 
-    /// Passes every barrier, wait and record that may be passed, and lists the work that may start, by stream and index.
+    /// Passes every barrier, wait and record that can be passed, and returns the work that may start, by stream and index.
     fn settle(&mut self) -> Vec<(StreamId, usize)> {
         loop {
             let mut ready = Vec::new();
@@ -116,8 +116,8 @@ impl State {
         }
     }
 
-    /// Chooses what runs next among the work that may start: half of the time one command, else several at once; each half
-    /// of the time the latest submitted, else any.
+    /// Chooses what runs next among the work that may start: one command half of the time, otherwise several at once. Each is the latest
+    /// submitted half of the time, otherwise any.
     fn choose(&mut self, mut ready: Vec<(StreamId, usize)>) -> Vec<(u64, Command)> {
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(BATCH_MAX) };
         let mut chosen = Vec::new();
@@ -138,7 +138,7 @@ impl State {
     }
 }
 
-/// Goes through one stream's commands from the front; whether any event fired.
+/// Goes through the commands of one stream from the front; returns whether any event fired.
 fn scan(
     stream: StreamId,
     pending: &mut [Pending],
@@ -176,10 +176,10 @@ fn scan(
 }
 
 impl ChaosDevice {
-    /// Wraps a device. The same seed makes the same choices where the same commands are submitted between two waits.
+    /// Wraps a device. The same seed leads to the same choices if the same commands are submitted between two waits.
     ///
     /// # Errors
-    /// Where the system refuses a thread.
+    /// An error if the system refuses a thread.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Result<ChaosDevice, DeviceError> {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let shared = Arc::new(Shared { state: Mutex::new(State::new(random)), changed: Condvar::new() });
@@ -204,7 +204,7 @@ impl ChaosDevice {
     }
 }
 
-/// Runs held commands until the device is dropped and nothing more may start.
+/// Runs held commands until the device is dropped and nothing more can start.
 fn schedule(device: &dyn Device, shared: &Shared) {
     let mut state = shared.lock();
     loop {
@@ -243,7 +243,7 @@ fn schedule(device: &dyn Device, shared: &Shared) {
     }
 }
 
-/// Runs commands at once, each in its own stream, and waits for them.
+/// Runs commands together, each in its own stream, and waits for them.
 fn run(device: &dyn Device, chosen: &[(u64, Command)]) -> Result<(), DeviceError> {
     let commands: Vec<Command> = chosen.iter().map(|(_, command)| command.clone()).collect();
     device.submit(&commands)?;
@@ -264,7 +264,7 @@ impl Device for ChaosDevice {
     }
 
     fn destroy_stream(&self, stream: StreamId) {
-        // A failure leaves commands behind that no one will run.
+        // After a failure, commands are left that will never run.
         let _ = self.synchronize(stream);
         self.shared.lock().streams.remove(&stream);
         self.inner.destroy_stream(stream);
@@ -315,7 +315,7 @@ impl Device for ChaosDevice {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         if state.failure.take().is_some() {
-            // What was held back is skipped, and no one waits for it in vain.
+            // Held commands are skipped; their events fire, so that no one waits for them in vain.
             let now = state.birth.elapsed();
             for item in state.streams.values_mut().flat_map(|pending| pending.drain(..)) {
                 if let Command::Record { event, generation, .. } = item.command {

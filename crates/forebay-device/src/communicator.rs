@@ -1,4 +1,4 @@
-//! Communicators: how the processes of a run exchange bytes.
+//! Communicators, with which the processes of a run exchange bytes.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,63 +7,63 @@ use forebay_base::kernel::EXCHANGES_MAX;
 use forebay_queue::shim::receive_within;
 use forebay_queue::shim::sync::mpsc::{self, RecvTimeoutError};
 
-/// Tags from here on are for messages between steps ([`gather`]).
+/// The first of the tags for messages between steps ([`gather`]).
 pub const CONTROL_TAG: u32 = EXCHANGES_MAX;
 
-/// The tag of [`gather_within`] for what ends a run.
+/// The tag of [`gather_within`] for failures that end a run.
 pub const FAILURE_TAG: u32 = CONTROL_TAG + 1;
 
-/// Bytes in memory that a message is sent from or received to.
+/// The bytes in memory from which a message is sent or into which it is received.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageBytes {
     /// The other process.
     pub peer: usize,
-    /// The first byte.
+    /// The address of the first byte.
     pub address: *mut u8,
-    /// How many.
+    /// The number of bytes.
     pub size_bytes: usize,
 }
 
-// SAFETY: an address; who may access the bytes when is the promise of `Communicator::start`'s caller.
+// SAFETY: an address; the caller of `Communicator::start` promises who may access the bytes and when.
 unsafe impl Send for MessageBytes {}
 
-/// What one process sends and receives in an exchange.
+/// The messages that one process sends and receives in an exchange.
 #[derive(Debug)]
 pub struct Messages {
-    /// What tells the messages of exchanges apart that are under way at once; below [`CONTROL_TAG`] for exchanges of a step.
+    /// Distinguishes the messages of exchanges that are in progress at the same time; below [`CONTROL_TAG`] for exchanges of a step.
     pub tag: u32,
-    /// What it sends. Messages with the same tag to the same process arrive in this order.
+    /// The messages to send. Messages with the same tag to the same process arrive in this order.
     pub sends: Vec<MessageBytes>,
-    /// What it receives, as long as what is sent.
+    /// The messages to receive, each as long as the message sent.
     pub receives: Vec<MessageBytes>,
 }
 
-/// What is called when an exchange is over, with the reason where it failed.
+/// A callback for the end of an exchange, which gets the reason if the exchange failed.
 pub type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
-/// A process's connection to the others of a run.
+/// The connection of a process to the other processes of a run.
 pub trait Communicator: Send + Sync + fmt::Debug {
-    /// The number of this process, from 0.
+    /// Returns the number of this process, from 0.
     fn rank(&self) -> usize;
 
-    /// How many processes there are.
+    /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// Starts an exchange, and returns at once. `done` is called when everything has been sent and received, on any thread; it does
-    /// not block.
+    /// Starts an exchange and returns at once. `done` is called when everything has been sent and received, on any thread; it does not
+    /// block.
     ///
     /// # Safety
-    /// All bytes must be live until `done` is called, and until then nothing else may write what is sent or touch what is received.
+    /// All bytes must be live until `done` is called. Until then, nothing else may write the bytes sent or touch the bytes received.
     unsafe fn start(&self, messages: Messages, done: Done);
 
-    /// Ends the connection, and waits for the other processes to do the same. Exchanges that are started afterwards fail.
+    /// Ends the connection and waits for the other processes to do the same. Exchanges that are started afterwards fail.
     fn finish(&self);
 
-    /// Ends all processes of the run, because this one cannot go on. A communicator between threads of one process does nothing.
+    /// Ends all processes of the run because this one cannot continue. A communicator between threads of one process does nothing.
     fn abort(&self);
 }
 
-/// Gives every process what each of them has, in the order of their ranks; all of them must call it. Waits for the others.
+/// Returns the bytes of every process, in the order of their ranks (an all-gather). All processes must call it; it waits for the others.
 ///
 /// # Errors
 /// What the communicator reports.
@@ -77,7 +77,7 @@ pub fn gather(communicator: &dyn Communicator, own: &[u8]) -> Result<Vec<Vec<u8>
     gather_sized(communicator, own.to_vec(), size)
 }
 
-/// The same where it is known how much comes from each process.
+/// Like [`gather`], with `size` giving the number of bytes that each process contributes.
 ///
 /// # Errors
 /// What the communicator reports.
@@ -90,7 +90,7 @@ pub fn gather_sized(
     gathered.ok_or_else(|| "the exchange was given up".to_string())
 }
 
-/// The same with a tag of its own, for at most this long; none where not all processes have called it by then.
+/// Like [`gather_sized`], with the given tag, waiting for at most `patience`. Returns `None` if not all processes have called it by then.
 ///
 /// # Errors
 /// What the communicator reports.
@@ -112,7 +112,7 @@ pub fn gather_within(
     Ok(Some(all))
 }
 
-/// Sends bytes to a process that [`receive`]s them between steps. Waits until they are on their way.
+/// Sends bytes to a process that [`receive`]s them, between steps. Waits until they are on their way.
 ///
 /// # Errors
 /// What the communicator reports.
@@ -120,7 +120,7 @@ pub fn send(communicator: &dyn Communicator, peer: usize, bytes: Vec<u8>) -> Res
     transfer(communicator, CONTROL_TAG, (&[peer], bytes), Vec::new(), None).map(drop)
 }
 
-/// Receives the bytes that a process [`send`]s between steps: as many as that one sends.
+/// Receives the bytes that a process [`send`]s, between steps. `size_bytes` must equal the number of bytes sent.
 ///
 /// # Errors
 /// What the communicator reports.
@@ -130,10 +130,10 @@ pub fn receive(communicator: &dyn Communicator, peer: usize, size_bytes: usize) 
     Ok(transferred.and_then(|(_, mut received)| received.pop()).map(|(_, bytes)| bytes).unwrap_or_default())
 }
 
-/// Bytes by the process that they come from.
+/// Bytes, each with the process that they come from.
 type Received = Vec<(usize, Vec<u8>)>;
 
-/// Sends bytes to peers and receives into buffers, and gives both back; none where that takes longer than `patience`.
+/// Sends bytes to peers and receives into buffers, and returns both; `None` if that takes longer than `patience`.
 fn transfer(
     communicator: &dyn Communicator,
     tag: u32,
@@ -153,7 +153,7 @@ fn transfer(
     let done = Box::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    // SAFETY: both live until the outcome is there, or for ever, and nothing touches them before.
+    // SAFETY: both live until the outcome is known, or forever, and nothing touches them before.
     unsafe { communicator.start(messages, done) };
     let outcome = match patience {
         None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),

@@ -12,101 +12,101 @@ use crate::communicator::Communicator;
 use crate::loan::Loan;
 use crate::readable::Readable;
 
-/// What a device has handed out, in bytes.
+/// The memory that a device has allocated, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUsage {
-    /// Heap bytes that exist now (placed memories included).
+    /// The number of heap bytes that exist now, including placed memories.
     pub heap_bytes: u64,
-    /// The most heap bytes that ever existed at once.
+    /// The largest number of heap bytes that ever existed at once.
     pub heap_peak_bytes: u64,
-    /// Host block bytes that exist now, packing buffers of kernels and buffers for spill files included.
+    /// The number of host block bytes that exist now, including packing buffers of kernels and buffers for spill files.
     pub host_bytes: u64,
-    /// The most host block bytes that ever existed at once.
+    /// The largest number of host block bytes that ever existed at once.
     pub host_peak_bytes: u64,
-    /// Bytes of spill files that exist now.
+    /// The number of bytes of spill files that exist now.
     pub disk_bytes: u64,
-    /// The most bytes of spill files that ever existed at once.
+    /// The largest number of bytes of spill files that ever existed at once.
     pub disk_peak_bytes: u64,
 }
 
-/// When a command ran, measured by the device, for traces and measured costs.
+/// The time at which a command ran, as measured by the device, for traces and measured costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceRecord {
     /// The stream.
     pub stream: StreamId,
-    /// What ran: a launch's label, or none for copies and fills.
+    /// The label of a launch; `None` for copies and fills.
     pub label: Option<u32>,
-    /// Kernel name, `copy` or `fill`.
+    /// The name of the kernel, `copy` or `fill`.
     pub name: &'static str,
-    /// Bytes moved, for copies and fills.
+    /// The number of bytes moved, for copies and fills.
     pub bytes: u64,
-    /// Start, since the device was made.
+    /// The start, as the time since the device was created.
     pub start: Duration,
-    /// End, since the device was made.
+    /// The end, as the time since the device was created.
     pub end: Duration,
-    /// For how long a copy kept one of the device's workers ([`Limits::workers`]) busy; zero where that is not known, and for all else.
+    /// How long a copy kept one of the device's workers ([`Limits::workers`]) busy; zero if that is not known, and for anything but copies.
     pub worker_time: Duration,
 }
 
-/// An index that a kernel found out of range. The launch goes on as the kernel's row says: what such an index chooses is 0, and
-/// what it adds to is nothing.
+/// An index that a kernel found out of range. The launch continues as documented for the kernel: such an index selects 0 and adds to
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IndexFault {
-    /// The launch's label.
+    /// The label of the launch.
     pub label: u32,
-    /// Which element of the launch's indices it is, in row-major order.
+    /// The position of the index among the indices of the launch, in row-major order.
     pub element: u64,
     /// The index.
     pub index: i64,
-    /// Number of entries to choose from: indices from `-limit` to `limit - 1` are in range.
+    /// The number of entries to choose from: indices from `-limit` to `limit - 1` are in range.
     pub limit: u64,
 }
 
-/// What a device reports: only what its caller could not foresee.
+/// An error of a device, which reports only what its caller could not foresee.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeviceError {
-    /// Physical memory could not be had.
+    /// Physical memory could not be allocated.
     OutOfMemory {
         /// What was asked for.
         what: &'static str,
-        /// Bytes asked for.
+        /// The number of bytes asked for.
         requested_bytes: u64,
-        /// The system's own words.
+        /// The system's error message.
         reason: String,
     },
-    /// The system does not give something that is no memory, such as threads.
+    /// The system refused something other than memory, such as threads.
     Refused {
         /// What was asked for.
         what: String,
-        /// The system's own words.
+        /// The system's error message.
         reason: String,
     },
-    /// A spill file cannot be made, written or read.
+    /// A spill file could not be made, written or read.
     Spill {
-        /// The folder that it is in.
+        /// The folder that contains the file.
         folder: PathBuf,
         /// What failed: `make`, `reserve`, `write` or `read`.
         action: &'static str,
-        /// How many bytes it was about.
+        /// The number of bytes concerned.
         bytes: u64,
-        /// The system's own words.
+        /// The system's error message.
         reason: String,
     },
-    /// What a device only reads cannot be read: weights in the files of a model.
+    /// Data that a device only reads, such as weights in the files of a model, could not be read.
     Read {
-        /// What, and why.
+        /// What could not be read, and why.
         reason: String,
     },
     /// A kernel cannot run with these operands on this device.
     Unsupported {
-        /// The kernel, or the method that was called.
+        /// The kernel or the method that was called.
         kernel: &'static str,
         /// Why.
         reason: String,
     },
-    /// A setting that the device cannot have.
+    /// The device does not support a setting.
     Setting {
-        /// Which, why, and what is possible.
+        /// The setting, why it is not supported, and what is possible.
         reason: String,
     },
     /// The device failed and can no longer be used.
@@ -145,31 +145,31 @@ impl From<QueueError> for DeviceError {
     }
 }
 
-/// A machine: memories, streams, events, and the commands that connect them.
+/// A device: memories, streams, events, and the commands that connect them.
 ///
-/// Commands are asynchronous: `submit` returns at once, work happens in stream order as `forebay_base::command` says.
-/// A failure inside a stream is sticky: `synchronize` and `wait_event` return it, and later commands are skipped.
-/// All methods may be called from any thread.
+/// Commands are asynchronous: `submit` returns at once, and the work happens in stream order, as described in `forebay_base::command`. A
+/// failure inside a stream is sticky: `synchronize` and `wait_event` return it, and later commands are skipped. All methods can be called
+/// from any thread.
 pub trait Device: Send + Sync {
-    /// What the device can do.
+    /// Returns the properties and limits of the device.
     fn limits(&self) -> &Limits;
 
-    /// Temporary bytes that a launch of `kernel` with these operands needs, a function of them alone; a launch may have less where
-    /// [`Kernel::runs_in_less_workspace`].
+    /// Returns the number of temporary bytes that a launch of `kernel` with these operands needs, which depends on the kernel and the
+    /// operands alone. A launch may have less if [`Kernel::runs_in_less_workspace`].
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the device cannot run the kernel with these operands.
+    /// [`DeviceError::Unsupported`] if the device cannot run the kernel with these operands.
     fn workspace_bytes(&self, kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc])
     -> Result<u64, DeviceError>;
 
-    /// Temporary bytes that a launch of `kernel` needs whose operands are in host blocks: such launches, and their workspace with
-    /// them, run on the host with the host device's kernels, for what the device itself cannot run.
+    /// Returns the number of temporary bytes that a launch of `kernel` on the host needs. Such launches have their operands and workspace
+    /// in host blocks and use the host device's kernels, for kernels that the device itself cannot run.
     ///
-    /// The first call may take threads and bounded buffers of host memory, which are counted until the device goes.
+    /// The first call may create threads and bounded buffers in host memory, which are counted until the device is dropped.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the host cannot run the kernel with these operands either, or the device has nothing
-    /// run on the host; [`DeviceError::OutOfMemory`] where the buffers do not fit.
+    /// [`DeviceError::Unsupported`] if the host cannot run the kernel with these operands either, or if the device runs nothing on the
+    /// host; [`DeviceError::OutOfMemory`] if the buffers do not fit.
     fn host_workspace_bytes(
         &self,
         kernel: &Kernel,
@@ -180,8 +180,9 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported { kernel: kernel.name(), reason })
     }
 
-    /// Says ahead whether that much memory of the machine could be had in all, for what takes it piece by piece and would fail at
-    /// the last one. A device whose heaps are no memory of the machine looks at `host_bytes` alone; one that cannot say agrees.
+    /// Checks in advance whether the machine has this much memory in total, for callers that allocate it piece by piece and would otherwise
+    /// fail at the last piece. A device whose heaps are not in the machine's memory checks `host_bytes` alone; a device that cannot tell
+    /// returns `Ok`.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -189,35 +190,35 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Obtains physical memory in one piece, for mapping into reservations; rounded up to whole tiles.
+    /// Allocates physical memory in one piece, for mapping into reservations. The size is rounded up to whole tiles.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn create_heap(&self, size_bytes: u64) -> Result<HeapId, DeviceError>;
 
-    /// Gives a heap back. No tile of it may be mapped.
+    /// Frees a heap. None of its tiles may be mapped.
     fn destroy_heap(&self, heap: HeapId);
 
-    /// Reserves addresses without memory behind them; rounded up to whole tiles. Only where `limits().tiled`.
+    /// Reserves addresses without memory behind them. The size is rounded up to whole tiles. Available only if `limits().tiled`.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where addresses run out; [`DeviceError::Unsupported`] where there are no tiles.
+    /// [`DeviceError::OutOfMemory`] if addresses run out; [`DeviceError::Unsupported`] if the device has no tiles.
     fn create_reservation(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
-    /// Obtains addressable physical memory in one piece (a placed heap); rounded up to whole tiles.
+    /// Allocates addressable physical memory in one piece (a placed heap). The size is rounded up to whole tiles.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn create_placed(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
-    /// Obtains a block of host memory that commands can copy from and to.
+    /// Allocates a block of host memory that commands can copy from and to.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     fn create_host_block(&self, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
-    /// The same, but the block may take memory only as it is written: [`Device::fill_host`] takes the rest. Until then it is for the
-    /// host alone. For bytes that move from one block to another within the memory that one of them takes.
+    /// Like [`Device::create_host_block`], but the block may take memory only as it is written: [`Device::fill_host`] takes the rest. Until
+    /// then, only the host may use it. This is for moving bytes from one block to another in no more memory than one of them takes.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -225,12 +226,12 @@ pub trait Device: Send + Sync {
         self.create_host_block(size_bytes)
     }
 
-    /// Says that what a part of a host block holds is not needed any longer: a device may give its memory back to the system. It
-    /// holds anything afterwards. Where device memory is the host's, so may be what holds a part of that; it comes back as commands write
-    /// there. No submitted command may still use the part.
+    /// Declares that the contents of a part of a host block are no longer needed, so that the device may return its memory to the system.
+    /// The contents are unspecified afterwards. If device memory is the host's, the part may also be one of device memory, which gets its
+    /// pages back as commands write there. No submitted command may still use the part.
     fn release_host(&self, _region: Region) {}
 
-    /// Takes the memory of a host block that it does not have, because it was released or never written.
+    /// Allocates the memory that a host block lacks because it was released or never written.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
@@ -238,80 +239,81 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// Obtains a spill file: a memory in disk space, reached by copies alone, from and to host blocks and device memory. All
-    /// of its space is taken at once, so that a full disk is an error here; it has no name, so that nothing is left of it
-    /// when the process ends, however that happens. Copies of whole multiples of 4096 bytes at such offsets are fastest.
+    /// Creates a spill file: a memory in disk space that only copies can access, from and to host blocks and device memory. All of its
+    /// space is allocated at once, so that a full disk is an error here. The file has no name, so that nothing is left of it when the
+    /// process ends, however that happens. Copies are fastest if their sizes and offsets are multiples of 4096 bytes.
     ///
-    /// The first spill file may take bounded buffers of host memory, which are counted until the device goes.
+    /// The first spill file may allocate bounded buffers in host memory, which are counted until the device is dropped.
     ///
     /// # Errors
-    /// [`DeviceError::Spill`] where the folder, its file system or the space there does not allow it;
-    /// [`DeviceError::OutOfMemory`] where the buffers do not fit.
+    /// [`DeviceError::Spill`] if the folder, its file system or the space there does not allow it; [`DeviceError::OutOfMemory`] if the
+    /// buffers do not fit.
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError>;
 
-    /// Makes a memory in disk space of bytes that lie in other files, which copies read and nothing writes. A step whose copies cannot read
-    /// them fails with [`DeviceError::Read`], and the device goes on after [`Device::recover`].
+    /// Creates a memory in disk space from bytes in other files, which copies read and nothing writes. A step whose copies cannot read the
+    /// bytes fails with [`DeviceError::Read`], and the device can be used again after [`Device::recover`].
     ///
     /// # Errors
-    /// Where the system refuses, for example a thread.
+    /// An error if the system refuses, for example, a thread.
     fn create_read_only(&self, bytes: Arc<dyn Readable>) -> Result<MemoryId, DeviceError>;
 
-    /// Whether kernels can work on memory of the process where it is: whether there is [`Device::create_loan`].
+    /// Returns whether kernels can work on memory of the process in place, that is, whether [`Device::create_loan`] is supported.
     fn takes_loans(&self) -> bool {
         false
     }
 
-    /// Makes a memory of device space behind which is what the process lends: nothing before [`Device::lend`].
+    /// Creates a memory in device space that is backed by memory that the process lends; it has no backing before [`Device::lend`].
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the device cannot use memory of the process.
+    /// [`DeviceError::Unsupported`] if the device cannot use memory of the process.
     fn create_loan(&self, _size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let reason = "this device has memory of its own".to_string();
         Err(DeviceError::Unsupported { kernel: "create_loan", reason })
     }
 
-    /// Puts memory of the process behind a memory that [`Device::create_loan`] made. Commands that are submitted from then on find it there;
-    /// those that would write what was lent to be read are refused.
+    /// Backs a memory that [`Device::create_loan`] created with memory of the process. Commands submitted from then on use it; commands
+    /// that would write to a loan to be read are refused.
     ///
     /// # Errors
-    /// The loan, where it has another size than the memory, begins at an address that is not a multiple of 16, or where there is one already.
+    /// The loan, if its size differs from that of the memory, if it begins at an address that is not a multiple of 16, or if the memory has
+    /// a loan already.
     fn lend(&self, _memory: MemoryId, loan: Loan) -> Result<(), Loan> {
         Err(loan)
     }
 
-    /// Takes back what is behind such a memory; none where nothing is. No submitted command may still use it.
+    /// Takes the loan back from such a memory; returns `None` if it has no loan. No submitted command may still use it.
     fn give_back(&self, _memory: MemoryId) -> Option<Loan> {
         None
     }
 
-    /// Where a region begins in the memory of the process, for those who read or write it there and order that against commands; none on a
-    /// device with memory of its own. It stays there for as long as the region has the memory that it has.
+    /// Returns the address of a region in the memory of the process, or `None` on a device with its own memory. Callers that read or write
+    /// there order their accesses against commands. The address is valid for as long as the region keeps its current memory.
     fn host_address(&self, _region: Region) -> Option<*mut u8> {
         None
     }
 
-    /// Gives a memory back. No submitted command may still use it; mapped tiles are unmapped.
+    /// Frees a memory. No submitted command may still use it; mapped tiles are unmapped.
     fn destroy_memory(&self, memory: MemoryId);
 
-    /// Makes a stream. `name` appears in traces.
+    /// Creates a stream. `name` appears in traces.
     ///
-    /// Of work that may start, that of the stream with the lowest `priority` starts first, where the device can choose; work
-    /// that runs is not interrupted. 0 is usual, as in CUDA and its frameworks; a device with fewer levels takes the nearest.
+    /// If the device can choose among work that may start, the work of the stream with the lowest `priority` starts first; running work is
+    /// not interrupted. 0 is the default, as in CUDA and its frameworks; a device with fewer levels uses the nearest one.
     ///
     /// # Errors
-    /// Where the system refuses, for example a thread.
+    /// An error if the system refuses, for example, a thread.
     fn create_stream(&self, name: &str, priority: i32) -> Result<StreamId, DeviceError>;
 
-    /// Gives a stream back after all its commands are complete.
+    /// Destroys a stream after all its commands are complete.
     fn destroy_stream(&self, stream: StreamId);
 
-    /// Makes an event; its generation is 0.
+    /// Creates an event, whose generation is 0.
     ///
     /// # Errors
-    /// Where the system refuses.
+    /// An error if the system refuses.
     fn create_event(&self) -> Result<EventId, DeviceError>;
 
-    /// Gives an event back. No submitted command may still name it.
+    /// Destroys an event. No submitted command may still name it.
     fn destroy_event(&self, event: EventId);
 
     /// Appends commands to their streams, in list order; mapping happens before this returns.
@@ -326,12 +328,12 @@ pub trait Device: Send + Sync {
     /// The first failure inside the stream.
     fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError>;
 
-    /// Waits until nothing runs any more, and forgets a failure that left all memories usable, such as that of a spill file.
-    /// What it kept from running never runs; what is submitted from then on does. A device that knows no such failures has
-    /// nothing to forget.
+    /// Waits until nothing is running, and clears a failure that left all memories usable, such as a failure of a spill file. Commands that
+    /// the failure kept from running never run; commands submitted from then on do. A device that has no such failures has nothing to
+    /// clear.
     ///
     /// # Errors
-    /// A failure that stays.
+    /// A failure that cannot be cleared.
     fn recover(&self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -342,44 +344,47 @@ pub trait Device: Send + Sync {
     /// A failure that keeps it from firing.
     fn wait_event(&self, event: EventId, generation: u64) -> Result<(), DeviceError>;
 
-    /// The latest generation of the event that has fired; 0 before the first.
+    /// Returns the latest generation of the event that has fired, or 0 if none has.
     fn query_event(&self, event: EventId) -> u64;
 
-    /// When `generation` of the event fired, on the device's clock, which starts when the device is made and never goes
-    /// back. Only the latest generation that fired is known: none for earlier ones, and for those that have not fired.
+    /// Returns the time at which `generation` of the event fired, on the device's clock, which starts when the device is created and never
+    /// goes back. Only the time of the latest generation that fired is known: returns `None` for earlier generations and for those that
+    /// have not fired.
     fn event_time(&self, event: EventId, generation: u64) -> Option<Duration>;
 
-    /// Writes bytes of a host block, or of any memory where `limits().unified`, from the host, at once. The caller orders it against commands.
+    /// Writes bytes of a host block, or of any memory if `limits().unified`, from the host, at once. The caller orders this against
+    /// commands.
     ///
     /// # Panics
-    /// If the host has no access to the memory, or the lengths differ.
+    /// If the host has no access to the memory, or if the lengths differ.
     fn write_host(&self, region: Region, bytes: &[u8]);
 
-    /// Reads bytes of a host block, or of any memory where `limits().unified`, on the host, at once. The caller orders it against commands.
+    /// Reads bytes of a host block, or of any memory if `limits().unified`, on the host, at once. The caller orders this against commands.
     ///
     /// # Panics
-    /// If the host has no access to the memory, or the lengths differ.
+    /// If the host has no access to the memory, or if the lengths differ.
     fn read_host(&self, region: Region, bytes: &mut [u8]);
 
-    /// Makes the device part of a run of several processes: [`Kernel::Exchange`] goes to the others from then on.
+    /// Makes the device part of a run of several processes: from then on, [`Kernel::Exchange`] exchanges bytes with the others.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] where it is part of one already; [`DeviceError::Unsupported`] where the device runs alone.
+    /// [`DeviceError::Setting`] if the device is already part of a run; [`DeviceError::Unsupported`] if the device can only run alone.
     fn join(&self, _communicator: Arc<dyn Communicator>) -> Result<(), DeviceError> {
         let reason = "this device computes for one process alone".to_string();
         Err(DeviceError::Unsupported { kernel: "join", reason })
     }
 
-    /// Takes one of the indices out of range that kernels found since this was last asked, and forgets the others. What a launch
-    /// found is known once a wait for it returned. On the host device it is the first one of the launch with the lowest label.
+    /// Takes one of the out-of-range indices that kernels found since the last call, and forgets the others. The findings of a launch are
+    /// available once a wait for the launch has returned. On the host device, this is the first such index of the launch with the lowest
+    /// label.
     fn take_index_fault(&self) -> Option<IndexFault>;
 
-    /// Bytes handed out, now and at most.
+    /// Returns the current and peak numbers of allocated bytes.
     fn usage(&self) -> DeviceUsage;
 
-    /// Starts or stops recording when commands run.
+    /// Starts or stops recording the times at which commands run.
     fn set_trace(&self, enabled: bool);
 
-    /// Takes the records so far.
+    /// Takes the records made so far.
     fn take_trace(&self) -> Vec<TraceRecord>;
 }

@@ -1,6 +1,6 @@
-//! Methods of a device that stands before another one, and leaves most to it.
+//! Methods of a device that wraps another one and forwards most calls to it.
 
-/// Writes the named methods of [`Device`](crate::Device) so that a field, itself a device, answers them.
+/// Implements the named methods of [`Device`](crate::Device) by forwarding them to a field that is itself a device.
 ///
 /// ```
 /// use forebay_base::{Command, EventId, HeapId, Kernel, Limits, MemoryId, Region, StreamId, TensorDesc};

@@ -1,19 +1,19 @@
-//! What a program says when memory runs out where nothing can be done about it.
+//! The message that a program prints when memory runs out and no error can be returned.
 //!
-//! Whatever a file or a flag decides is asked for with an error in the case that it is not there. What remains (a small list
-//! under a small limit) ends in the standard library's abort. A program that uses [`Allocator`] and calls [`install`] ends with
-//! a message and exit code 1 instead.
+//! Allocations whose size depends on a file or a flag return an error if they fail. The failure of any other (a small list under a small
+//! limit) ends in the standard library's abort. A program that uses [`Allocator`] and calls [`install`] ends with a message and exit code 1
+//! instead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of the latest request that the system refused; 0 before the first.
+/// The number of bytes of the latest request that the system refused; 0 before the first.
 static REFUSED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 const BEFORE: &[u8] = b"error: out of memory: the system refused ";
 const AFTER: &[u8] = b" bytes (take less with --device-memory, --host-memory or a smaller batch, or raise the limit)\n";
 
-/// The system's allocator, which remembers what was refused.
+/// The system's allocator, which also remembers refused requests.
 pub struct Allocator;
 
 /// Remembers a refusal.
@@ -24,10 +24,10 @@ fn watched(address: *mut u8, bytes: usize) -> *mut u8 {
     address
 }
 
-// SAFETY: every method is the system allocator's, whose answer is passed on as it is.
+// SAFETY: every method calls the system allocator's and passes its result on unchanged.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is the same as that of the system's allocator.
+        // SAFETY: the caller's promise is the same as for the system's allocator.
         watched(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -47,19 +47,19 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// From now on, an abort after a refused allocation ends the process with a message and exit code 1. Other aborts stay what they
-/// are. The program's allocator has to be [`Allocator`].
+/// Makes an abort after a refused allocation end the process with a message and exit code 1. Other aborts are unaffected. The program's
+/// allocator has to be [`Allocator`].
 pub fn install() {
-    // SAFETY: the handler only calls what signal handlers may call.
+    // SAFETY: the handler only calls functions that signal handlers may call.
     unsafe { libc::signal(libc::SIGABRT, aborted as extern "C" fn(libc::c_int) as libc::sighandler_t) };
 }
 
-/// Answers the signal of an abort. It allocates nothing and calls nothing that is not made for signal handlers.
+/// Handles the signal of an abort. It allocates nothing and calls only async-signal-safe functions.
 extern "C" fn aborted(_: libc::c_int) {
     let bytes = REFUSED_BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        // The signal means something else: it comes again, without a handler, when this one returns.
-        // SAFETY: both calls are made for signal handlers.
+        // The signal has another cause: it is raised again, without a handler, when this one returns. SAFETY: both calls are
+        // async-signal-safe.
         unsafe {
             libc::signal(libc::SIGABRT, libc::SIG_DFL);
             libc::raise(libc::SIGABRT);
@@ -68,14 +68,14 @@ extern "C" fn aborted(_: libc::c_int) {
     }
     let mut digits = [0; 20];
     for part in [BEFORE, decimal(bytes as u64, &mut digits), AFTER] {
-        // SAFETY: the bytes live through the call. That they cannot be written changes nothing any more.
+        // SAFETY: the bytes outlive the call. A failure to write them no longer matters.
         unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
-    // SAFETY: the process ends here, and nothing of it is run again.
+    // SAFETY: the process ends here, and none of its code runs again.
     unsafe { libc::_exit(1) }
 }
 
-/// A number in decimal digits.
+/// Formats a number in decimal digits.
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut first = digits.len();
     loop {
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(larger.read(), 5);
             Allocator.dealloc(larger, Layout::from_size_align(128, 16).unwrap());
             let huge = Layout::from_size_align(isize::MAX as usize - 4096, 1).unwrap();
-            // The compiler may leave out an allocation of which only the address is looked at.
+            // The compiler may omit an allocation if only its address is looked at.
             assert!(std::hint::black_box(Allocator.alloc(std::hint::black_box(huge))).is_null());
         }
         assert_eq!(REFUSED_BYTES.load(Ordering::Relaxed), isize::MAX as usize - 4096);

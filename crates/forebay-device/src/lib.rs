@@ -1,22 +1,21 @@
-//! The machines: one trait, several devices.
+//! Devices: one trait and several implementations.
 //!
 //! | module | device |
 //! |---|---|
-//! | [`null`] | records commands and runs nothing; with a tiled, a placed and a Direct3D-12-like profile |
+//! | [`null`] | records commands and runs nothing; has a tiled, a placed and a Direct3D-12-like profile |
 //! | [`host`] | the CPU: heaps are memfd files, reservations are address space, streams share threads, kernels are SIMD Rust |
-//! | [`chaos`] | any device, with random delays and the most permissive legal reordering, so that a missing barrier shows |
+//! | [`chaos`] | any device, with random delays and the most permissive legal reordering, to expose missing barriers |
 //!
-//! [`backend`] is what a kind of device offers to the registry of devices.
-//! [`signals`] is for programs: what ends a process where an error would do.
-//! [`last_resort`] is for programs: what they say when memory runs out where nothing can be done about it.
-//! [`process`] gives back to the system what a process no longer needs.
+//! [`backend`] is the interface of a kind of device to the registry of devices. [`signals`] is for programs: it turns signals that end a
+//! process into errors. [`last_resort`] is for programs: it prints a message when memory runs out and no error can be returned. [`process`]
+//! returns memory that a process no longer needs to the system.
 //!
-//! Callers validate (bindings, ordering, budgets); devices report only what callers cannot foresee.
+//! Callers validate bindings, ordering and budgets; devices report only what callers cannot foresee.
 //!
 //! # The host device alone
 //!
-//! A tensor goes to the device and back: memory for it, two copies, and a barrier because the second reads what the first
-//! wrote.
+//! This example copies a tensor to the device and back. It creates memory for the tensor and submits two copies, with a barrier between
+//! them because the second reads what the first wrote.
 //!
 //! ```
 //! use forebay_base::{Command, Region};
@@ -26,7 +25,7 @@
 //! let device = HostDevice::new(&HostOptions { threads: Some(2), ..HostOptions::default() })?;
 //! let tile = device.limits().tile_size_bytes;
 //!
-//! // Physical memory and addresses are two things: a heap's tiles are mapped where they are wanted.
+//! // Physical memory and addresses are separate: the tiles of a heap are mapped to any addresses of a reservation.
 //! let heap = device.create_heap(2 * tile)?;
 //! let reservation = device.create_reservation(16 * tile)?;
 //! let tensor = Region::new(reservation, 3 * tile, 2 * tile);
@@ -70,7 +69,7 @@ pub mod readable;
 pub mod signals;
 pub mod tile_size;
 
-/// What [`forward!`] names.
+/// The crate whose items [`forward!`] names.
 #[doc(hidden)]
 pub use forebay_base as base;
 

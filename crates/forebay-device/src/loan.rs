@@ -1,13 +1,13 @@
-//! Memory of the process that commands use where it is.
+//! Memory of the process that commands use in place.
 
 use std::fmt;
 
 use forebay_base::host_tensor::SharedBytes;
 
-/// Memory of the process that a device uses in its place, from [`Device::lend`](crate::Device::lend) until
+/// Memory of the process that a device uses in place, from [`Device::lend`](crate::Device::lend) until
 /// [`Device::give_back`](crate::Device::give_back).
 pub enum Loan {
-    /// Bytes that commands read. Their owner may have others read them, too.
+    /// Bytes that commands read. Their owner may let others read them as well.
     ToRead(SharedBytes),
     /// Bytes that commands read and write.
     ToWrite(Vec<u8>),

@@ -1,30 +1,30 @@
-//! Which tiles of a reservation have memory behind them: the bookkeeping of devices that map.
+//! The mapped tiles of a reservation: the bookkeeping of devices that map heaps.
 
 use std::collections::BTreeMap;
 
 use forebay_base::{ByteRange, HeapId};
 
-/// The mapped parts of one reservation. Parts are disjoint; each lies in one heap.
+/// The mapped parts of one reservation. Parts are disjoint, and each lies in one heap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Offset to length and heap.
+    /// From offset to length and heap.
     parts: BTreeMap<u64, (u64, HeapId)>,
 }
 
 impl Mapping {
-    /// Whether any byte of the range is mapped.
+    /// Returns whether any byte of the range is mapped.
     pub fn touches(&self, range: ByteRange) -> bool {
-        // Parts are disjoint, so that of those which begin before the range's end the last reaches furthest.
+        // Parts are disjoint, so the last of those that begin before the end of the range reaches furthest.
         let last = self.parts.range(..range.end).next_back();
         last.is_some_and(|(&start, &(length, _))| range.start < start + length)
     }
 
-    /// Notes a part that nothing of was mapped.
+    /// Records a mapped part. No byte of it may have been mapped before.
     pub fn map(&mut self, range: ByteRange, heap: HeapId) {
         self.parts.insert(range.start, (range.len(), heap));
     }
 
-    /// Forgets what of the range was mapped.
+    /// Removes the mapped parts of the range.
     pub fn unmap(&mut self, range: ByteRange) {
         let met: Vec<(u64, (u64, HeapId))> = self
             .parts
@@ -44,7 +44,7 @@ impl Mapping {
         }
     }
 
-    /// The first byte of the range without memory behind it.
+    /// Returns the first byte of the range that is not mapped.
     pub fn hole(&self, range: ByteRange) -> Option<u64> {
         let mut reached = range.start;
         while reached < range.end {

@@ -1,11 +1,10 @@
 //! The null device: records commands and runs nothing.
 //!
-//! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. Its clock
-//! ticks once per command, so that times are the same in every run. Its profiles differ in what a device may lack.
+//! Host blocks really hold bytes, and events fire as soon as they are submitted; everything else is bookkeeping. The device's clock ticks
+//! once per command, so that times are the same in every run. Its profiles differ in the features that a device may lack.
 //!
-//! The Direct3D-12-like profile also has resource states, and says what its queues would be given: which alias of a memory
-//! each command uses, which barriers and transitions stand between ([`NullDevice::lowered`]). Every `submit` is one
-//! submission.
+//! The Direct3D-12-like profile also has resource states, and records what its queues would receive: the alias of a memory that each
+//! command uses, and the barriers and transitions between commands ([`NullDevice::lowered`]). Every `submit` is one submission.
 //!
 //! ```
 //! use forebay_base::{Command, Region};
@@ -51,28 +50,28 @@ mod lowering;
 pub use backend::{NullBackend, described};
 pub use lowering::{Lowered, LoweredCounts};
 
-/// What it says that pages have, in bytes.
+/// The page size that the device claims, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// What the null device pretends to be.
+/// The kind of device that the null device pretends to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NullProfile {
     /// Tiles can be mapped into reservations.
     Tiled,
-    /// Only placed heaps; no streams for copies.
+    /// The device has placed heaps only, and no streams for copies.
     Placed,
-    /// Tiles in memory that is the host's own. Bytes that the host writes there are kept nowhere: it reads zeros.
+    /// Tiles are in the host's own memory. Bytes that the host writes there are not kept: it reads zeros.
     Unified,
-    /// Tiles, at most 2^32 - 1 elements in a tensor, and resource states with three fixed-state aliases of each memory.
+    /// The device has tiles, at most 2^32 - 1 elements in a tensor, and resource states with three fixed-state aliases of each memory.
     Direct3D12Like,
 }
 
 /// A device that records commands and runs nothing.
 pub struct NullDevice {
     limits: Limits,
-    /// How its resources have states, if they do.
+    /// How the states of resources are handled, if resources have states.
     aliasing: Option<Aliasing>,
-    /// Whether kernels need the workspace that those of the host device need; else none.
+    /// Whether kernels need the same workspace as those of the host device; otherwise, they need none.
     workspace: bool,
     state: Mutex<State>,
 }
@@ -109,7 +108,7 @@ impl State {
 }
 
 impl NullDevice {
-    /// A null device with 1 TiB of memory.
+    /// Creates a null device with 1 TiB of memory.
     pub fn new(profile: NullProfile) -> NullDevice {
         let limits = Limits {
             name: format!("null ({profile:?})"),
@@ -131,44 +130,45 @@ impl NullDevice {
         NullDevice { limits, aliasing, workspace: false, state: Mutex::default() }
     }
 
-    /// A null device that stands for a machine with these limits: its kernels need as much workspace as those of the host device.
+    /// Creates a null device that represents a machine with these limits. Its kernels need as much workspace as those of the host device.
     pub fn with_limits(limits: Limits) -> NullDevice {
         NullDevice { limits, aliasing: None, workspace: true, state: Mutex::default() }
     }
 
-    /// The same device where each memory is one resource, whose state changes by transitions. A copy within one device
-    /// memory is refused there. Without resource states, nothing changes.
+    /// Returns the same device with one resource for each memory, whose state changes by transitions. Such a device refuses a copy within
+    /// one device memory. Has no effect on a device without resource states.
     pub fn without_aliases(self) -> NullDevice {
         NullDevice { aliasing: self.aliasing.map(|_| Aliasing::None), ..self }
     }
 
-    /// The same device with placed heaps only.
+    /// Returns the same device with placed heaps only.
     pub fn without_tiles(mut self) -> NullDevice {
         self.limits.tiled = false;
         self
     }
 
-    /// The same device where tiles are this large, and heaps behind a reservation at most that, rounded down to whole tiles.
+    /// Returns the same device with tiles of `tile_size_bytes` and heaps behind a reservation of at most `heap_bytes_max`, rounded down to
+    /// whole tiles.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] for a size of tiles that there cannot be.
+    /// [`DeviceError::Setting`] for an impossible tile size.
     pub fn with_heaps(mut self, tile_size_bytes: u64, heap_bytes_max: u64) -> Result<NullDevice, DeviceError> {
         self.limits.heap_size_max_bytes = whole_tiles(tile_size_bytes, heap_bytes_max, PAGE_BYTES)?;
         self.limits.tile_size_bytes = tile_size_bytes;
         Ok(self)
     }
 
-    /// Everything submitted so far, in order.
+    /// Returns all commands submitted so far, in order.
     pub fn commands(&self) -> Vec<Command> {
         self.state().commands.clone()
     }
 
-    /// What the queues of a device with resource states were given for all submissions, in order; nothing elsewhere.
+    /// Returns what the queues of a device with resource states received for all submissions, in order; empty for other devices.
     pub fn lowered(&self) -> Vec<Lowered> {
         self.state().lowered.clone()
     }
 
-    /// How many barriers of each kind that holds.
+    /// Returns the number of barriers of each kind in [`NullDevice::lowered`].
     pub fn lowered_counts(&self) -> LoweredCounts {
         LoweredCounts::of(&self.state().lowered)
     }
@@ -260,7 +260,7 @@ impl Device for NullDevice {
         Ok(id)
     }
 
-    /// Counts bytes, and makes no file.
+    /// Counts bytes and creates no file.
     fn create_spill(&self, _: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let mut state = self.state();
         state.usage.disk_bytes = state.usage.disk_bytes.saturating_add(size_bytes);

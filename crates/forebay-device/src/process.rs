@@ -1,20 +1,20 @@
-//! What a process keeps of memory that it no longer uses, and how the system gets it back.
+//! Returning memory that a process keeps but no longer uses to the system.
 //!
-//! An allocator keeps freed memory for later, and the system keeps the code of a program that ran once. Both count as memory of the
-//! process, although nothing needs them.
+//! An allocator keeps freed memory for later, and the system keeps code that a program has run once. Both count as memory of the process,
+//! although nothing needs them.
 
-/// Blocks of at least this many bytes come from the system and go back to it one by one.
+/// Blocks of at least this many bytes are allocated from the system and returned to it one by one.
 #[cfg(target_env = "gnu")]
 const OWN_MAPPING_BYTES: libc::c_int = 1 << 20;
-/// Freed bytes that the allocator keeps at the end of its heap.
+/// The number of freed bytes that the allocator keeps at the end of its heap.
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: libc::c_int = 1 << 20;
-/// Heaps of the allocator. Each keeps what was freed in it; threads share them.
+/// The number of heaps of the allocator. Each keeps the memory that was freed in it; threads share them.
 #[cfg(target_env = "gnu")]
 const HEAPS: libc::c_int = 2;
 
-/// From now on, the allocator gives large blocks that it takes from the system back as soon as they are freed. Unasked, it begins to keep blocks as
-/// large as the largest one that was freed, up to 32 MiB. For programs: it holds for the whole process.
+/// Makes the allocator return large blocks, which it takes from the system, as soon as they are freed. By default, it starts to keep blocks
+/// as large as the largest one that was freed, up to 32 MiB. For programs only: it applies to the whole process.
 pub fn keep_little() {
     // SAFETY: the calls change settings of the allocator, which any thread may do at any time.
     #[cfg(target_env = "gnu")]
@@ -25,8 +25,8 @@ pub fn keep_little() {
     }
 }
 
-/// Gives back what was freed, and the code that ran: what runs again is read again, most of it from the system's own copy. For the
-/// end of work that is done once.
+/// Returns freed memory and the pages of code that ran to the system. Code that runs again is read again, mostly from the system's page
+/// cache. Call it at the end of work that is done once.
 pub fn give_back() {
     // SAFETY: the call touches nothing but memory that is free.
     #[cfg(target_env = "gnu")]
@@ -39,7 +39,7 @@ pub fn give_back() {
     }
 }
 
-/// Whether a debugger looks at the process: its breakpoints are changes of the code.
+/// Returns whether a debugger is attached to the process: its breakpoints are changes to the code.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 fn is_traced() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -52,15 +52,15 @@ fn is_traced() -> bool {
 mod code {
     use std::ffi::{c_int, c_void};
 
-    /// Gives the pages back that the program's file has, too: of the parts of it that are mapped without the right to write.
+    /// Gives back the pages that can be read from the program's file again: those of its segments that are mapped without write permission.
     pub(super) fn give_back() {
-        // SAFETY: the callback keeps to what the call promises it, and lives through the call.
+        // SAFETY: the callback relies only on what the call guarantees, and outlives the call.
         unsafe { libc::dl_iterate_phdr(Some(visit), std::ptr::null_mut()) };
     }
 
-    /// Gives back the pages of one object, where that is the one that this code is in, and ends the walk there.
+    /// Gives back the pages of one object if it contains this code, and ends the walk there.
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-        // SAFETY: the system gives an object and its table of segments, which live through this call.
+        // SAFETY: the system passes an object and its table of segments, which outlive this call.
         let (base, segments) = unsafe {
             let info = &*info;
             (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
@@ -80,8 +80,8 @@ mod code {
             // Pages at its ends may be shared with the next segment.
             let (start, end) = (span.start.next_multiple_of(page_bytes), span.end / page_bytes * page_bytes);
             if start < end {
-                // SAFETY: the pages are those of a file, mapped privately and never written, since the segment may not be:
-                // the next access finds the same bytes in the file.
+                // SAFETY: the pages are those of a file, mapped privately and never written, since the segment is not writable: the next
+                // access finds the same bytes in the file.
                 unsafe { libc::madvise(start as *mut c_void, (end - start) as usize, libc::MADV_DONTNEED) };
             }
         }
@@ -97,7 +97,8 @@ mod tests {
     fn freed_memory_and_code_go_back_and_the_program_goes_on() {
         keep_little();
         let now = || forebay_limits::resident().unwrap().now_bytes;
-        // A large block goes back at once, also after others were freed. The allocator has no free block of this size yet: it would take that.
+        // A large block goes back at once, even after others were freed. The allocator has no free block of this size yet, which it would
+        // use instead.
         for _ in 0..3 {
             let block = vec![3u8; 24 << 20];
             let middle = block.as_ptr() as usize + block.len() / 2;
@@ -119,11 +120,11 @@ mod tests {
         assert_eq!(last, [1; 64]);
     }
 
-    /// Whether the process has memory at an address.
+    /// Returns whether the process has memory at an address.
     fn is_mapped(address: usize) -> bool {
         let page_bytes = crate::host::page_bytes() as usize;
         let mut resident = 0;
-        // SAFETY: the system writes a byte for one page, and looks at no memory.
+        // SAFETY: the system writes a byte for one page, and reads no memory.
         let rc = unsafe { libc::mincore((address / page_bytes * page_bytes) as *mut _, page_bytes, &mut resident) };
         rc == 0
     }

@@ -1,15 +1,15 @@
-//! Bytes that lie somewhere else, for a device that reads them when they are needed and never writes them.
+//! Bytes stored elsewhere, which a device reads when they are needed and never writes.
 
 use std::fmt;
 
-/// Bytes that are read piece by piece, by several threads at once: weights that stay in the files of their model.
+/// Bytes that several threads read piece by piece, such as weights that stay in the files of their model.
 pub trait Readable: fmt::Debug + Send + Sync {
-    /// How many there are.
+    /// Returns the number of bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Reads some of them, from `offset_bytes` on.
+    /// Reads bytes into `into`, starting at `offset_bytes`.
     ///
     /// # Errors
-    /// Why they cannot be read.
+    /// The reason why the bytes cannot be read.
     fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), String>;
 }

@@ -1,7 +1,7 @@
-//! Signals that end a process where an error would do.
+//! Signals that end a process although an error would do.
 
-/// Makes a file that grows beyond the limit of its process (`ulimit -f`) an error of the call that writes it. Unasked, the
-/// system ends the process without a word. For programs: it holds for the whole process and those that it starts.
+/// Turns writing a file beyond the size limit of the process (`ulimit -f`) into an error of the call that writes. By default, the system
+/// ends the process without a message. For programs only: it applies to the whole process and to the processes that it starts.
 pub fn ignore_file_size_signal() {
     // SAFETY: no handler is installed, so nothing runs when the signal comes.
     unsafe {

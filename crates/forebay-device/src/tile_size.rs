@@ -1,16 +1,16 @@
-//! How large a tile may be: the unit in which heaps are mapped into reservations.
+//! The size of a tile, the unit in which heaps are mapped into reservations.
 
 use crate::device::DeviceError;
 
-/// Size of a tile where no one says, in bytes: what Direct3D has.
+/// The default size of a tile, in bytes: that of Direct3D.
 pub const TILE_SIZE_BYTES: u64 = 64 << 10;
-/// The largest tile, in bytes. All memory comes in whole tiles, so that larger ones would waste more than they save.
+/// The size of the largest tile, in bytes. All memory comes in whole tiles, so larger ones would waste more than they save.
 pub const TILE_SIZE_MAX_BYTES: u64 = 1 << 30;
 
-/// The largest heap, of at most `heap_bytes_max`, in whole tiles of this size, on a machine with such pages.
+/// Returns the size of the largest heap of whole tiles of at most `heap_bytes_max` bytes, on a machine with pages of `page_bytes`.
 ///
 /// # Errors
-/// [`DeviceError::Setting`] where there cannot be such tiles.
+/// [`DeviceError::Setting`] if tiles of this size are impossible.
 pub fn whole_tiles(tile_bytes: u64, heap_bytes_max: u64, page_bytes: u64) -> Result<u64, DeviceError> {
     let reason = if !tile_bytes.is_power_of_two() || !tile_bytes.is_multiple_of(page_bytes) {
         format!("it has to be a power of two, and whole pages of {page_bytes} bytes")

@@ -1,6 +1,6 @@
-//! The registry of devices. Nothing above it names a device: devices are listed and opened by names that come from the user.
+//! The registry of devices. Nothing above it names a device: devices are listed and opened by names that the user supplies.
 //!
-//! To add a device, implement [`Backend`] in its crate, and add a line to [`BACKENDS`].
+//! To add a device, implement [`Backend`] in its crate and add a line to [`BACKENDS`].
 //!
 //! ```
 //! use forebay_devices::{devices, open, OpenOptions};
@@ -31,28 +31,28 @@ use forebay_vulkan::VulkanBackend;
 #[cfg(not(feature = "vulkan"))]
 use without_vulkan::VulkanBackend;
 
-/// Every kind of device, in the order in which they are listed.
+/// Every kind of device, in listing order.
 pub static BACKENDS: &[&dyn Backend] = &[&HostBackend, &NullBackend, &VulkanBackend];
 
-/// The name of the device that is there on every machine.
+/// The name of the device that is available on every machine.
 pub const DEFAULT: &str = "host";
 
-/// Other names of backends, as other frameworks have them, and the names that they stand for.
+/// Names for backends that other frameworks use, with the names that they stand for.
 pub const ALIASES: &[(&str, &str)] = &[("cpu", DEFAULT)];
 
 /// A device that cannot be opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenError {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub error: DeviceError,
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.error {
-            // It names what is wrong, and what is possible.
+            // The reason names what is wrong and what is possible.
             DeviceError::Setting { reason } => f.write_str(reason),
             error => write!(f, "while opening device {}: {error}", self.name),
         }
@@ -65,10 +65,10 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// The devices of this machine, and why some cannot be used.
+/// The devices of this machine, including why some cannot be used.
 ///
 /// # Errors
-/// Where the system refuses what a device needs that is always there.
+/// If the system refuses something that a device that is always available needs.
 pub fn devices() -> Result<Vec<DeviceDescription>, OpenError> {
     let mut all = Vec::new();
     for backend in BACKENDS {
@@ -77,10 +77,10 @@ pub fn devices() -> Result<Vec<DeviceDescription>, OpenError> {
     Ok(all)
 }
 
-/// Opens a device by its name: that of its backend; with a colon and a choice where there may be several devices of it.
+/// Opens a device by name: the name of its backend, followed by a colon and a choice if there can be several of its devices.
 ///
 /// # Errors
-/// A name that no device has, options that the device cannot have, and what the system refuses.
+/// If no device has the name, the device does not support the options, or the system refuses.
 pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, OpenError> {
     let (kind, choice) = match name.split_once(':') {
         Some((kind, choice)) => (kind, Some(choice)),
@@ -97,15 +97,15 @@ pub fn open(name: &str, options: &OpenOptions) -> Result<Arc<dyn Device>, OpenEr
     }
 }
 
-/// A device that stands for the machine with these limits, and computes nothing.
+/// Opens a device that stands in for a machine with these limits and computes nothing.
 ///
 /// # Errors
-/// Options that it cannot have.
+/// If the device does not support the options.
 pub fn described(name: &str, limits: Limits, options: &OpenOptions) -> Result<Arc<dyn Device>, OpenError> {
     null::described(limits, options).map_err(|error| OpenError { name: name.to_string(), error })
 }
 
-/// How devices are named.
+/// The forms of device names.
 pub fn names() -> Vec<String> {
     let forms = |backend: &&dyn Backend| {
         let name = backend.name();
@@ -147,7 +147,7 @@ mod tests {
             assert_eq!((description.name.as_str(), description.limits.as_ref()), (name, Ok(device.limits())));
             assert_eq!(description.description, device.limits().name);
         }
-        // One that is missing says why.
+        // A device that is missing states why.
         assert!(all.len() > 2);
     }
 

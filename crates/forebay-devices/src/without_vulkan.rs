@@ -1,14 +1,14 @@
-//! In the place of Vulkan's devices: a build without them says so.
+//! Takes the place of the Vulkan devices in a build without them, and says so.
 
 use std::sync::Arc;
 
 use forebay_device::backend::{Backend, DeviceDescription, OpenOptions};
 use forebay_device::{Device, DeviceError};
 
-/// Why there is no Vulkan, and what to do.
+/// Why Vulkan is missing, and what to do.
 const MISSING: &str = "this build has no Vulkan: build it with the feature `vulkan`, which is on by default";
 
-/// `vulkan`, which is missing.
+/// `vulkan`, which this build lacks.
 pub(crate) struct VulkanBackend;
 
 impl Backend for VulkanBackend {

@@ -1,4 +1,4 @@
-//! What a path names, and whether it may be written.
+//! What a path names, and whether it can be written.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -10,26 +10,26 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::temporary::Temporary;
 
-/// More symbolic links in a row are a circle.
+/// A longer chain of symbolic links is taken for a cycle.
 const LINKS_MAX: usize = 40;
-/// What a check writes and takes back: a block of most file systems, so that a full one is noticed.
+/// The number of bytes that a check writes and then discards: a block of most file systems, so that a full one is noticed.
 const PROBE_BYTES: usize = 4096;
 
-/// Where content goes.
+/// The destination of content.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// A regular file, or one that is to be: no part of the path but its folders may be a symbolic link any more.
+    /// A regular file, existing or not: in its path, only the folders may still be symbolic links.
     File {
         /// The file itself.
         path: PathBuf,
-        /// What is there now.
+        /// The metadata of the file if it exists.
         old: Option<Metadata>,
     },
-    /// Something that takes bytes as they come.
+    /// A destination that takes bytes as they come.
     Stream(Stream),
 }
 
-/// Something that takes bytes as they come.
+/// A destination that takes bytes as they come.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// This process's standard output.
@@ -41,10 +41,11 @@ pub(crate) enum Stream {
 }
 
 impl Destination {
-    /// What a path names, after all symbolic links.
+    /// The destination that a path names, after following all symbolic links.
     ///
     /// # Errors
-    /// What cannot be written as a file: a folder, a block device, a socket; and what the user may not write.
+    /// If the path names something that cannot be written as a file (a folder, a block device or a socket), or something that the user may
+    /// not write.
     pub fn of(path: &Path) -> io::Result<Destination> {
         if path.as_os_str().is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is empty"));
@@ -82,8 +83,8 @@ impl Destination {
     }
 }
 
-/// Follows symbolic links, also to where nothing is; and whether the path names an open file of a process, which has no
-/// name of its own that could be replaced.
+/// Follows symbolic links, even to a path where nothing exists. Also returns whether the path names an open file of a process, which has no
+/// name that could be replaced.
 fn resolve(path: &Path) -> io::Result<(PathBuf, bool)> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -102,12 +103,12 @@ fn resolve(path: &Path) -> io::Result<(PathBuf, bool)> {
     Err(io::Error::other(format!("more than {LINKS_MAX} symbolic links follow each other")))
 }
 
-/// The folder that a path's last name is in.
+/// The folder that contains the last component of a path.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// An open file by its number; standard output and error are known, so that both write at the same place of a file.
+/// An open file by its number. Standard output and standard error are recognised, so that both write at the same position of a file.
 fn descriptor(path: PathBuf) -> Stream {
     let own = fs::canonicalize("/proc/self/fd").is_ok_and(|own| path.parent() == Some(&own));
     match path.file_name().map(OsStrExt::as_bytes) {
@@ -117,7 +118,7 @@ fn descriptor(path: PathBuf) -> Stream {
     }
 }
 
-/// Fails for a file that the user protected. A privileged user may write anything, so its permissions are looked at, too.
+/// Fails for a file that the user has protected. A privileged user may write anything, so the permissions are checked as well.
 fn may_replace(path: &Path, old: &Metadata) -> io::Result<()> {
     let mode = old.permissions().mode() & 0o7777;
     if mode & 0o222 == 0 {
@@ -128,13 +129,13 @@ fn may_replace(path: &Path, old: &Metadata) -> io::Result<()> {
     may_write(path)
 }
 
-/// Whether the system would let this process write what is there.
+/// Checks that the system would let this process write to the path.
 fn may_write(path: &Path) -> io::Result<()> {
     Ok(accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS)?)
 }
 
-/// Fails now if a file could not be written later: hours of work should not end in a folder that is full or missing.
-/// Nothing stays behind, and what is there stays as it is.
+/// Fails now if a file could not be written later, because hours of work should not end at a folder that is full or missing. Leaves nothing
+/// behind, and does not change an existing file.
 ///
 /// # Errors
 /// The reason, without the path.
@@ -145,8 +146,8 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails now if files could not be written into a folder later. Where there is none, it is not made yet: then the folder
-/// that it would be made in is looked at.
+/// Fails now if files could not be written into a folder later. A folder that does not exist is not created; the folder in which it would
+/// be created is checked instead.
 ///
 /// # Errors
 /// The reason, without the path.
@@ -160,7 +161,7 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
                 let reason = format!("{} is no folder", at.display());
                 return Err(io::Error::new(io::ErrorKind::NotADirectory, reason));
             }
-            // A link to nothing is a name that is taken.
+            // A dangling link is a name that is taken.
             Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(at).is_err() => {
                 at = folder_of(at);
                 if at == Path::new(".") {
@@ -172,7 +173,7 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Bytes that files may still take where a path is, or where it would be made.
+/// The number of free bytes for files at a path, or where the path would be created.
 ///
 /// # Errors
 /// The system's reason, without the path.
@@ -187,7 +188,7 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Whether a file can be made in a folder, and takes some bytes.
+/// Checks that a file can be created in a folder and that it can hold some bytes.
 fn check_room(folder: &Path) -> io::Result<()> {
     use std::io::Write;
     let mut probe = Temporary::new(folder, "forebay".as_ref())?;

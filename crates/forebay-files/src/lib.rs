@@ -1,11 +1,11 @@
 //! Files that appear whole or not at all, and locks on folders.
 //!
-//! Everything that Forebay writes for its users goes through here. What a path names decides how it is written:
+//! Everything that Forebay writes for its users is written through this crate. What a path names determines how it is written:
 //!
 //! | the path names | what is done |
 //! |---|---|
-//! | nothing, or a regular file | the content goes to a temporary file in the same folder, which then takes the name; permissions of an old file stay |
-//! | a symbolic link | the same for what it points to, whether that exists or not; the link stays |
+//! | nothing, or a regular file | the content goes to a temporary file in the same folder, which then takes the name; the permissions of an existing file are kept |
+//! | a symbolic link | the same for its target, whether that exists or not; the link is kept |
 //! | a character device, a pipe | the content is written to it |
 //! | a file that is write-protected, a folder, a block device, a socket | it is refused |
 //!
@@ -20,10 +20,10 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`destination`] | what a path names, and whether it may be written |
+//! | [`destination`] | what a path names, and whether it can be written |
 //! | [`temporary`] | a file that has no name until it is complete |
-//! | [`pending`] | content that is complete, and takes its place when asked to |
-//! | [`unnamed`] | content that gets its name last |
+//! | [`pending`] | content that is complete and moves to its destination on request |
+//! | [`unnamed`] | content that is named last |
 //! | [`lock`] | one writer per folder |
 
 pub mod destination;

@@ -1,7 +1,7 @@
 //! One writer per folder.
 //!
-//! The lock is the system's (`flock`) on a file in the folder, which holds the number of the process. The system takes the
-//! lock back when the process ends, however it ends: a file that is left over locks nothing.
+//! The lock is a system lock (`flock`) on a file in the folder, which contains the process number. The system releases the lock when the
+//! process ends, however it ends, so a leftover file locks nothing.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,16 +13,16 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// How often a file that was removed meanwhile is tried again.
+/// The maximum number of retries if the file has been removed in the meantime.
 const ATTEMPTS_MAX: usize = 1000;
-/// A process writes its number right after it has taken the lock; so long is waited for it.
+/// The maximum number of attempts to read a process number, which a process writes right after taking the lock.
 const NUMBER_ATTEMPTS: usize = 20;
-/// Pause between two looks.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A longer content is no number.
+/// Longer contents cannot be a number.
 const NUMBER_BYTES_MAX: u64 = 20;
 
-/// Why a folder cannot be locked.
+/// The reason why a folder cannot be locked.
 ///
 /// ```
 /// use forebay_files::{FolderLock, LockError};
@@ -40,10 +40,10 @@ const NUMBER_BYTES_MAX: u64 = 20;
 pub enum LockError {
     /// Another writer has it.
     Held {
-        /// Its process, where the file says so.
+        /// The process of the writer, if the file states it.
         process: Option<u32>,
     },
-    /// The folder or the file in it cannot be made.
+    /// The folder or the file in it cannot be created.
     Io(io::Error),
 }
 
@@ -68,7 +68,7 @@ impl From<io::Error> for LockError {
     }
 }
 
-/// A folder that only the holder writes to. It is free again when this is dropped, or the process ends.
+/// A folder that only the holder writes to. It is released when this is dropped or the process ends.
 ///
 /// ```
 /// use forebay_files::FolderLock;
@@ -86,17 +86,17 @@ impl From<io::Error> for LockError {
 pub struct FolderLock {
     path: PathBuf,
     folder: PathBuf,
-    /// Whether the folder was made for this.
+    /// Whether the folder was created for the lock.
     made: bool,
-    /// Holds the lock as long as it is open.
+    /// Holds the lock while it is open.
     _file: File,
 }
 
 impl FolderLock {
-    /// Locks a folder, which is made if need be, with a file of this name in it.
+    /// Locks a folder with a file of this name in it. Creates the folder if needed.
     ///
     /// # Errors
-    /// [`LockError::Held`] where somebody else has it; what the system says where the file cannot be made.
+    /// [`LockError::Held`] if another writer has the lock; the system's error if the file cannot be created.
     pub fn take(folder: &Path, name: &str) -> Result<FolderLock, LockError> {
         let made = !folder.exists();
         let path = folder.join(name);
@@ -107,7 +107,7 @@ impl FolderLock {
             fs::create_dir_all(folder)?;
             let mut file = match options.open(&path) {
                 Ok(file) => file,
-                // The one who had it before has just removed a folder that was made for it.
+                // The previous holder has just removed a folder that was created for its lock.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error.into()),
             };
@@ -115,10 +115,10 @@ impl FolderLock {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(LockError::Held { process: number(&mut file) }),
                 Err(Errno::INTR) => continue,
-                // A file system without locks: better without than not at all.
+                // A file system without locks: going without a lock is better than failing.
                 Err(_) => {}
             }
-            // The one who had it before may have removed the file after it was opened here.
+            // The previous holder may have removed the file after it was opened here.
             let ours = file.metadata()?;
             let is_same = |there: fs::Metadata| (there.dev(), there.ino()) == (ours.dev(), ours.ino());
             if !fs::symlink_metadata(&path).is_ok_and(is_same) {
@@ -131,11 +131,11 @@ impl FolderLock {
         Err(LockError::Held { process: None })
     }
 
-    /// Locks a folder as [`FolderLock::take`] does, once it is free. `wait` is told who has it each time that it
-    /// is not.
+    /// Locks a folder like [`FolderLock::take`], but waits until it is free. Each time that it is not, `wait` is called with the process
+    /// that holds it.
     ///
     /// # Errors
-    /// What the system says where the file cannot be made.
+    /// The system's error if the file cannot be created.
     pub fn wait(folder: &Path, name: &str, mut wait: impl FnMut(Option<u32>)) -> io::Result<FolderLock> {
         loop {
             match FolderLock::take(folder, name) {
@@ -160,13 +160,13 @@ impl Drop for FolderLock {
         // The lock is still held here, so the file is ours. If it stays, it locks nothing.
         let _ = fs::remove_file(&self.path);
         if self.made {
-            // Fails where something was written, as it should.
+            // Fails if something has been written to the folder, as it should.
             let _ = fs::remove_dir(&self.folder);
         }
     }
 }
 
-/// The process that a lock's file names.
+/// The process number in a lock's file.
 fn number(file: &mut File) -> Option<u32> {
     for _ in 0..NUMBER_ATTEMPTS {
         let mut text = String::new();
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn two_writers_never_hold_the_lock_at_once() {
-        // Every thread counts up alone, or a count is lost.
+        // If two threads ever counted at once, a count would be lost.
         let folder = tempfile::tempdir().unwrap();
         let count = folder.path().join("count");
         fs::write(&count, "0").unwrap();

@@ -1,4 +1,4 @@
-//! Content that is complete, and takes its place when asked to.
+//! Content that is complete and moves to its destination on request.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Cursor, Seek, Write};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use crate::destination::{Destination, Stream, folder_of};
 use crate::temporary::Temporary;
 
-/// What content is written to.
+/// A destination for content while it is written.
 pub trait Content: Write + Seek {}
 
 impl<T: Write + Seek> Content for T {}
 
-/// Content that is complete and safe on its file system, but not in its place yet. Dropped, it is gone.
+/// Content that is complete and safe on its file system, but not yet at its destination. If dropped, it is discarded.
 ///
 /// ```
 /// use std::io::Write;
@@ -42,10 +42,10 @@ enum Way {
 }
 
 impl Pending {
-    /// Takes what `fill` writes.
+    /// Takes the content that `fill` writes.
     ///
     /// # Errors
-    /// A path that names nothing that could be written, and errors of `fill` or the system, without the path.
+    /// If the path does not name anything that can be written, and errors of `fill` or the system; without the path.
     pub fn new(path: &Path, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<Pending> {
         Pending::complete(path, fill).map_err(explained)
     }
@@ -71,10 +71,10 @@ impl Pending {
         }
     }
 
-    /// Puts the content in its place.
+    /// Moves the content to its destination.
     ///
     /// # Errors
-    /// The system's. A file that was there is then still there.
+    /// The system's error; an existing file is then unchanged.
     pub fn commit(self) -> io::Result<()> {
         match self.way {
             Way::Replace { path, file } => {
@@ -90,15 +90,16 @@ impl Pending {
     }
 }
 
-/// Writes a file: as a whole, or not at all.
+/// Writes a file as a whole, or not at all.
 ///
 /// # Errors
-/// Why it cannot be written, without the path; a file that was there is then still there.
+/// The reason why the file cannot be written, without the path; an existing file is then unchanged.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Pending::new(path, |file| file.write_all(bytes))?.commit()
 }
 
-/// An error of writing a file, in words that say which limit it is: one of the process is easily taken for one of the disk.
+/// Rewords an error in writing a file to state which limit was reached, because a limit of the process is easily mistaken for one of the
+/// disk.
 pub fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::FileTooLarge => {
@@ -108,17 +109,17 @@ pub fn explained(error: io::Error) -> io::Error {
     }
 }
 
-/// Gives a new file the permissions of an old one, and its owner where the system allows it.
+/// Gives a new file the permissions of an old one, and its owner if the system allows it.
 fn keep_permissions(file: &File, old: &Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
-        // Only a privileged user may give files away; a file of one's own with the same permissions is what others get.
+        // Only a privileged user can give files away; other users get a file of their own with the same permissions.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()));
     }
     file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
 }
 
-/// Opens what takes bytes as they come. Nothing is made or cut there.
+/// Opens a destination that takes bytes as they come. Creates and truncates nothing.
 fn open(stream: &Stream) -> io::Result<File> {
     match stream {
         Stream::Output => {
@@ -129,7 +130,7 @@ fn open(stream: &Stream) -> io::Result<File> {
     }
 }
 
-/// Makes a rename in a folder durable. A folder that may be written but not read cannot be, and need not fail for it.
+/// Makes a rename in a folder durable. This is impossible for a folder that can be written but not read, and need not fail.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder) {
         Ok(folder) => folder.sync_all(),

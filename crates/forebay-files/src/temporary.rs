@@ -1,8 +1,7 @@
 //! A file that has no name until it is complete.
 //!
-//! Where the file system can, it has none at all (`O_TMPFILE`), so that a process that is killed leaves nothing behind.
-//! Elsewhere it is called after its target, with a random part and `.partial` at the end, and is made only where nothing is
-//! (`O_EXCL`).
+//! If the file system supports it, the file has no name at all (`O_TMPFILE`), so that a process that is killed leaves nothing behind.
+//! Otherwise it is named after its target, followed by a random part and `.partial`, and is created only where nothing exists (`O_EXCL`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -16,31 +15,31 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use tempfile::{Builder, NamedTempFile};
 
-/// How names of temporary files end.
+/// The suffix of temporary file names.
 pub const SUFFIX: &str = ".partial";
-/// What the system's umask is taken from.
+/// The mode from which the system subtracts the umask.
 const MODE: u32 = 0o666;
-/// File names hold 255 bytes; the random part and the suffix need some of them.
+/// File names can have 255 bytes; the random part and the suffix need some of them.
 const STEM_BYTES_MAX: usize = 200;
-/// The temporary names that are in use, which [`exit`] removes; files that were dropped stay listed. Locked while a file without a
-/// name gets its name.
+/// The temporary names in use, which [`exit`] removes; the names of dropped files stay in the list. It is locked while a file without a
+/// name gets one.
 static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Ends the process as [`std::process::exit`] does, and leaves no temporary file, whatever other threads are writing.
+/// Ends the process like [`std::process::exit`], leaving no temporary file, whatever other threads are writing.
 pub fn exit(code: i32) -> ! {
     let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     for name in names.iter() {
-        // A file that is already gone is what is wanted.
+        // If the file is already gone, so much the better.
         let _ = std::fs::remove_file(name);
     }
     std::process::exit(code)
 }
 
-/// A file on the way to its place. Dropped before it is there, it leaves nothing.
+/// A file on its way to its destination. If dropped before it gets there, it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Temporary {
     folder: PathBuf,
-    /// What its name begins with where it needs one.
+    /// The beginning of its name, if it needs one.
     stem: OsString,
     content: Content,
 }
@@ -49,15 +48,15 @@ pub(crate) struct Temporary {
 enum Content {
     /// Without a name.
     Nameless(File),
-    /// Under a name of its own, and removed when dropped.
+    /// Under a temporary name, and removed when dropped.
     Named(NamedTempFile),
 }
 
 impl Temporary {
-    /// An empty file in a folder, for a target of this name.
+    /// Creates an empty file in a folder, for a target of this name.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn new(folder: &Path, name: &OsStr) -> io::Result<Temporary> {
         let mut stem = OsStr::from_bytes(&name.as_bytes()[..name.len().min(STEM_BYTES_MAX)]).to_owned();
         stem.push(".");
@@ -65,7 +64,7 @@ impl Temporary {
         options.read(true).write(true).mode(MODE).custom_flags(OFlags::TMPFILE.bits() as i32);
         let content = match options.open(folder) {
             Ok(file) => Content::Nameless(file),
-            // What keeps a file without a name from being made may allow one with a name; else this says why.
+            // Whatever prevents a file without a name may still allow one with a name; otherwise this gives the reason.
             Err(_) => Content::Named(named(folder, &stem)?),
         };
         Ok(Temporary { folder: folder.to_owned(), stem, content })
@@ -79,10 +78,10 @@ impl Temporary {
         }
     }
 
-    /// Gives the file its name, in place of what has that name now.
+    /// Gives the file its name, replacing whatever has that name now.
     ///
     /// # Errors
-    /// The system's; what was there is then still there.
+    /// The system's error; whatever had the name is then unchanged.
     pub fn persist(self, path: &Path) -> io::Result<()> {
         let file = match self.content {
             Content::Nameless(file) => {
@@ -106,7 +105,7 @@ impl Temporary {
 fn named(folder: &Path, stem: &OsStr) -> io::Result<NamedTempFile> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(MODE);
-    // Not the builder's own way: its errors name the temporary file, of which the user knows nothing.
+    // Not the builder's own method, whose errors name the temporary file, which the user knows nothing about.
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     let file = builder(stem).make_in(folder, |path| options.open(path))?;
     names.push(file.path().to_owned());
@@ -119,7 +118,7 @@ fn builder<'a>(stem: &'a OsStr) -> Builder<'a, 'static> {
     builder
 }
 
-/// Gives a file without a name a temporary one.
+/// Gives a temporary name to a file without a name.
 fn link(folder: &Path, stem: &OsStr, file: &File) -> io::Result<NamedTempFile> {
     let number = format!("/proc/self/fd/{}", file.as_raw_fd());
     builder(stem).make_in(folder, |path| {
@@ -128,7 +127,7 @@ fn link(folder: &Path, stem: &OsStr, file: &File) -> io::Result<NamedTempFile> {
     })
 }
 
-/// The same content under a temporary name, for systems that do not give a name later.
+/// Copies the content to a file with a temporary name, for systems that cannot name a file later.
 fn copied(folder: &Path, stem: &OsStr, mut file: File) -> io::Result<NamedTempFile> {
     let mut named = named(folder, stem)?;
     file.rewind()?;
@@ -143,13 +142,13 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// What a folder holds, by name.
+    /// The names of everything in a folder.
     fn names(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
     }
 
-    /// All ways in which a file can come to its place.
+    /// A file for each way of reaching its destination.
     fn ways(folder: &Path) -> [Temporary; 3] {
         let stem = OsString::from("x.");
         let nameless = tempfile::tempfile_in(folder).unwrap();
@@ -157,7 +156,7 @@ mod tests {
         [
             Temporary::new(folder, "x".as_ref()).unwrap(),
             with(Content::Named(named(folder, &stem).unwrap())),
-            // A file of which the name is gone cannot get another one: it is copied.
+            // A file whose name is gone cannot get another, so it is copied.
             with(Content::Nameless(nameless)),
         ]
     }

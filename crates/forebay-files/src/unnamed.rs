@@ -1,4 +1,4 @@
-//! Content that gets its name last, because the name says something about the content.
+//! Content that is named last, because its name depends on the content.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::pending::{Content, explained, sync_folder};
 use crate::temporary::Temporary;
 
-/// Content that is complete and safe on its file system, but has no name yet. Dropped, it is gone.
+/// Content that is complete and safe on its file system, but has no name yet. If dropped, it is discarded.
 ///
 /// ```
 /// use forebay_files::Unnamed;
@@ -27,11 +27,11 @@ pub struct Unnamed {
 }
 
 impl Unnamed {
-    /// Takes what `fill` writes, for a file in a folder. Where the file system has no files without names, a temporary name begins
-    /// with `stem`.
+    /// Takes the content that `fill` writes, for a file in a folder. If the file system does not support files without names, a temporary
+    /// name begins with `stem`.
     ///
     /// # Errors
-    /// A folder in which no file can be made, and errors of `fill` or the system, without the path.
+    /// If no file can be created in the folder, and errors of `fill` or the system; without the path.
     pub fn new(
         folder: &Path,
         stem: &OsStr,
@@ -45,17 +45,17 @@ impl Unnamed {
         complete().map_err(explained)
     }
 
-    /// Gives the content its name in the folder, in place of what has that name now.
+    /// Gives the content its name in the folder, replacing whatever has that name now.
     ///
     /// # Errors
-    /// The system's. A file that was there is then still there.
+    /// The system's error; an existing file is then unchanged.
     pub fn commit(self, name: &OsStr) -> io::Result<()> {
         self.file.persist(&self.folder.join(name))?;
         sync_folder(&self.folder)
     }
 }
 
-/// A file after `fill` has written to it.
+/// Returns a file after `fill` has written to it.
 fn written(file: &mut File, fill: impl FnOnce(&mut dyn Content) -> io::Result<()>) -> io::Result<&mut File> {
     let mut writer = BufWriter::new(file);
     fill(&mut writer)?;

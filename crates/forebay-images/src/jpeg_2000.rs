@@ -8,7 +8,7 @@ use crate::DecodeError;
 /// The first bytes of a file (ISO/IEC 15444-1, I.5.1), and of a codestream (A.4).
 const SIGNATURES: [&[u8]; 2] = [b"\x00\x00\x00\x0CjP  ", b"\xFF\x4F\xFF\x51"];
 
-/// Whether bytes begin as JPEG 2000 does.
+/// Returns whether bytes begin with a signature of JPEG 2000.
 pub(crate) fn is_jpeg_2000(bytes: &[u8]) -> bool {
     SIGNATURES.iter().any(|signature| bytes.starts_with(signature))
 }
@@ -17,13 +17,13 @@ fn open(bytes: &[u8]) -> Result<Image<'_>, DecodeError> {
     Image::new(bytes, &DecodeSettings::default()).map_err(|error| DecodeError::Malformed(error.to_string()))
 }
 
-/// Width and height, in pixels.
+/// Returns the width and height, in pixels.
 pub(crate) fn dimensions(bytes: &[u8]) -> Result<(u32, u32), DecodeError> {
     let picture = open(bytes)?;
     Ok((picture.width(), picture.height()))
 }
 
-/// Decodes a picture, which may take `limit_bytes`.
+/// Decodes an image that takes at most `limit_bytes`.
 pub(crate) fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, DecodeError> {
     let picture = open(bytes)?;
     let (width, height) = (picture.width(), picture.height());

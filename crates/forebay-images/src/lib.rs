@@ -1,4 +1,4 @@
-//! Pictures from the bytes of their files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM), recognised by their first bytes.
+//! Decoding of image files: PNG, JPEG, JPEG 2000, WebP, TIFF, BMP and PNM (PBM, PGM, PPM), recognised by their first bytes.
 //!
 //! ```
 //! let file = b"P5 2 1 255 \x00\xff";
@@ -15,23 +15,23 @@ mod jpeg_2000;
 use std::fmt;
 use std::io::Cursor;
 
-/// What pictures are, and what can be done with them.
+/// The types of decoded images, and the operations on them.
 pub use image;
 use image::{DynamicImage, ImageError, ImageReader, Limits};
 
-/// Extensions of files that can be decoded, in lower case.
+/// The extensions of files that can be decoded, in lower case.
 pub const EXTENSIONS: [&str; 13] =
     ["png", "jpg", "jpeg", "jp2", "j2k", "j2c", "webp", "tif", "tiff", "bmp", "pbm", "pgm", "ppm"];
 
-/// Memory that a decoded picture may take where nothing else limits it.
+/// The most bytes of memory that a decoded image may take if nothing else limits it.
 pub const DECODED_BYTES_MAX: u64 = 512 << 20;
 
-/// Why bytes are no picture.
+/// The reason why bytes cannot be decoded as an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// They are not those of a known format, or break its rules.
+    /// The bytes are in no known format, or violate its rules.
     Malformed(String),
-    /// Decoding them would take more memory than the limit.
+    /// Decoding the bytes would take more memory than the limit.
     TooLarge(String),
 }
 
@@ -54,7 +54,7 @@ impl From<ImageError> for DecodeError {
     }
 }
 
-/// Decodes a picture, which may take `limit_bytes` of memory; decoders may take some more meanwhile.
+/// Decodes an image that takes at most `limit_bytes` of memory; the decoder itself may temporarily use somewhat more.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -69,7 +69,7 @@ pub fn decode(bytes: &[u8], limit_bytes: u64) -> Result<DynamicImage, DecodeErro
     Ok(reader.decode()?)
 }
 
-/// Width and height of a picture, in pixels.
+/// Returns the width and height of an image, in pixels.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -80,7 +80,7 @@ pub fn dimensions(bytes: &[u8]) -> Result<(u32, u32), DecodeError> {
     Ok(reader(bytes)?.into_dimensions()?)
 }
 
-/// What reads a picture. All are read by this one type: decoders are compiled again for each kind of stream.
+/// Returns the reader of an image. All images are read through this one type, because decoders are compiled again for each type of stream.
 fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, DecodeError> {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     reader.map_err(|error| DecodeError::Malformed(error.to_string()))

@@ -1,4 +1,4 @@
-//! Reading with a bound, and memory for what a file says.
+//! Bounded reads, and memory for sizes that a file states.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -10,27 +10,27 @@ use crate::memory::{Use, check, size};
 /// Bytes that are read before anything larger is reserved, so that a false size in a file costs at most this much memory.
 const FIRST_BYTES: u64 = 1 << 20;
 
-/// The most that is read of a pipe, in bytes: whatever has no size may never end.
+/// The maximum number of bytes read from a pipe, because a source without a size may never end.
 const PIPE_BYTES_MAX: u64 = 2 << 30;
-/// The most that is read of a device, in bytes: what people type is shorter, and `/dev/zero` never ends.
+/// The maximum number of bytes read from a device: typed input is shorter, and `/dev/zero` never ends.
 const DEVICE_BYTES_MAX: u64 = 16 << 20;
 
 /// The unit of direct reads, in bytes ([`open_direct`]).
 pub const DIRECT_BLOCK_BYTES: u64 = 4096;
 
-/// An empty buffer with memory for this many bytes.
+/// Creates an empty buffer with memory for this many bytes.
 ///
 /// # Errors
-/// Why they cannot be had: the machine, a control group or a resource limit does not have them.
+/// The reason why the memory is not available: the machine, a control group or a resource limit does not leave that much.
 pub fn buffer(bytes: u64) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
     grow(&mut buffer, bytes)?;
     Ok(buffer)
 }
 
-/// Makes room for this many bytes in all.
+/// Makes room for this many bytes in total.
 fn grow(buffer: &mut Vec<u8>, bytes: u64) -> io::Result<()> {
-    // What the buffer has is taken already, and large buffers grow without a copy.
+    // The buffer's current capacity is already taken, and large buffers grow without a copy.
     check(bytes.saturating_sub(buffer.capacity() as u64), Use::Private).map_err(io::Error::other)?;
     let more = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_sub(buffer.len());
     buffer
@@ -38,11 +38,11 @@ fn grow(buffer: &mut Vec<u8>, bytes: u64) -> io::Result<()> {
         .map_err(|_| io::Error::other(format!("the system gives no {} of memory for it", size(bytes))))
 }
 
-/// Reads this many bytes from a stream that may hold fewer: memory is taken as they come. Fewer bytes than that are the whole
-/// rest of the stream.
+/// Reads this many bytes from a stream that may hold fewer, taking memory as they arrive. If fewer are returned, they are the entire rest
+/// of the stream.
 ///
 /// # Errors
-/// Those of the stream, and memory that cannot be had.
+/// Errors of the stream, and memory that is not available.
 pub fn read_up_to(stream: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     let mut stream = stream.take(bytes);
     let mut buffer = Vec::new();
@@ -50,7 +50,7 @@ pub fn read_up_to(stream: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
         let next = (2 * buffer.len() as u64).max(FIRST_BYTES).min(bytes);
         grow(&mut buffer, next)?;
         let wanted = next - buffer.len() as u64;
-        // One byte beyond what is reserved would make the buffer grow by itself.
+        // Reading one byte beyond what is reserved would make the buffer grow on its own.
         let read = stream.by_ref().take(wanted).read_to_end(&mut buffer)?;
         if (read as u64) < wanted || next == bytes {
             return Ok(buffer);
@@ -58,11 +58,11 @@ pub fn read_up_to(stream: impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file of at most `bytes_max` bytes; fewer of a pipe or a device. `times` says how often its size is needed while it is
-/// used: where that much memory is not there, nothing is read.
+/// Reads a file of at most `bytes_max` bytes, or fewer for a pipe or a device. `times` is the multiple of its size that is needed while the
+/// file is used; if that much memory is not available, nothing is read.
 ///
 /// # Errors
-/// A file that cannot be read or is too long, and memory that cannot be had.
+/// If the file cannot be read or is too long, or the memory is not available.
 pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -78,10 +78,10 @@ pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
             return Err(too_long(format!("it has {}", size(metadata.len()))));
         }
         check(metadata.len().saturating_mul(times), Use::Private).map_err(io::Error::other)?;
-        // One byte more shows that it ends there.
+        // Reading one more byte shows that the file ends there.
         let mut bytes = buffer(metadata.len() + 1)?;
         file.take(metadata.len() + 1).read_to_end(&mut bytes)?;
-        // Files of the system (/proc) do not know their size, others may have grown.
+        // System files (/proc) do not know their size, and other files may have grown.
         if bytes.len() as u64 <= metadata.len() {
             return Ok(bytes);
         }
@@ -90,24 +90,24 @@ pub fn read(path: &Path, bytes_max: u64, times: u64) -> io::Result<Vec<u8>> {
     bounded(file, bytes_max)?.ok_or_else(|| too_long("it does not end there".into()))
 }
 
-/// The whole stream; none where it is longer.
+/// Reads the whole stream; `None` if it is longer.
 fn bounded(stream: impl Read, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let bytes = read_up_to(stream, bytes_max.saturating_add(1))?;
     Ok((bytes.len() as u64 <= bytes_max).then_some(bytes))
 }
 
-/// Reads a text of at most `bytes_max` bytes.
+/// Reads a text file of at most `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`read`], and bytes that are no text.
+/// Those of [`read`], and bytes that are not text.
 pub fn read_text(path: &Path, bytes_max: u64) -> io::Result<String> {
     text(read(path, bytes_max, 1)?)
 }
 
-/// Bytes as text.
+/// Converts bytes to text.
 ///
 /// # Errors
-/// Where they are none.
+/// If the bytes are not text.
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| {
         let position = error.utf8_error().valid_up_to();
@@ -115,10 +115,10 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     })
 }
 
-/// Opens a file that has a size and can be read from any place. Pipes and devices are not waited for.
+/// Opens a file that has a size and can be read at any position. Does not wait for pipes and devices.
 ///
 /// # Errors
-/// Where there is none.
+/// If there is no such file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     check_regular(path)?;
     File::open(path)
@@ -131,11 +131,11 @@ fn check_regular(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a regular file for direct reads (`O_DIRECT`), which bypass the system's page cache. Offsets, sizes and addresses of such reads are
-/// multiples of [`DIRECT_BLOCK_BYTES`].
+/// Opens a regular file for direct reads (`O_DIRECT`), which bypass the system's page cache. The offsets, sizes and addresses of such reads
+/// are multiples of [`DIRECT_BLOCK_BYTES`].
 ///
 /// # Errors
-/// As [`open_regular`]; a file system that cannot do it.
+/// Those of [`open_regular`], and a file system that does not support it.
 pub fn open_direct(path: &Path) -> io::Result<File> {
     check_regular(path)?;
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)

@@ -1,29 +1,29 @@
-//! Where the control groups of this process are, from the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+//! The locations of this process's control groups, from the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
 
 use std::path::{Path, PathBuf};
 
-/// Which files a control group has.
+/// The version of a control group, which determines its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// `memory.limit_in_bytes` and its neighbours.
+    /// `memory.limit_in_bytes` and related files.
     One,
-    /// `memory.max` and its neighbours.
+    /// `memory.max` and related files.
     Two,
 }
 
-/// A control group that may limit memory.
+/// A control group that might limit memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Which files it has.
+    /// The version, which determines its files.
     pub version: Version,
     /// Its path in its hierarchy, as this process sees it.
     pub name: String,
-    /// The folder of its files.
+    /// The folder with its files.
     pub folder: PathBuf,
 }
 
-/// The groups that this process is in, and all that those are in, of both versions. A group that is listed need not limit
-/// memory: then its folder lacks the files.
+/// The groups that this process is in and all groups that contain them, of both versions. A listed group need not limit memory; if it does
+/// not, its folder lacks the files.
 pub fn groups(cgroup: &str, mountinfo: &str) -> Vec<Group> {
     let mounts: Vec<Mount> = mountinfo.lines().filter_map(Mount::parse).collect();
     let mut groups = Vec::new();
@@ -35,7 +35,7 @@ pub fn groups(cgroup: &str, mountinfo: &str) -> Vec<Group> {
             some if some.split(',').any(|controller| controller == "memory") => Version::One,
             _ => continue,
         };
-        // What is mounted last covers what was mounted before.
+        // The last mount covers earlier ones.
         if let Some(mount) = mounts.iter().rev().find(|mount| mount.version == version) {
             groups.extend(mount.lineage(path));
         }
@@ -48,12 +48,12 @@ struct Mount {
     version: Version,
     /// The group that is mounted.
     root: String,
-    /// Where.
+    /// The mount point.
     folder: PathBuf,
 }
 
 impl Mount {
-    /// A line of `mountinfo`; none for other file systems, and for hierarchies of other controllers.
+    /// Parses a line of `mountinfo`; `None` for other file systems and for hierarchies of other controllers.
     fn parse(line: &str) -> Option<Mount> {
         let (mount, system) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
@@ -68,13 +68,13 @@ impl Mount {
         Some(Mount { version, root, folder: folder.into() })
     }
 
-    /// The group of this path and all that it is in, as far as they are mounted, innermost first.
+    /// The group at this path and all groups that contain it, as far as they are mounted, innermost first.
     fn lineage(&self, path: &str) -> Vec<Group> {
-        // A path that leads out of what is mounted (`/..`, or another container's) leaves the mounted group itself.
+        // A path that leads outside the mount (`/..`, or another container's) leaves the mounted group itself.
         let inside = Path::new(path).strip_prefix(&self.root).unwrap_or(Path::new(""));
         let is_plain = inside.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         let inside = if is_plain { inside } else { Path::new("") };
-        // Joining nothing would leave a slash at the end.
+        // Joining an empty path would leave a trailing slash.
         let join = |base: &Path, inside: &Path| match inside.as_os_str().is_empty() {
             true => base.to_owned(),
             false => base.join(inside),
@@ -88,7 +88,7 @@ impl Mount {
     }
 }
 
-/// A path as `mountinfo` has it, with spaces and the like written as `\040`.
+/// Decodes a path from `mountinfo`, where spaces and similar characters are written as `\040`.
 fn unescaped(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut whole = parts.next().unwrap_or_default().to_owned();

@@ -1,15 +1,15 @@
-//! What this process may still take of the machine, and files that are not believed.
+//! The resources that are still available to this process, and reading of files that are not trusted.
 //!
-//! A request that the system cannot meet should end in an error that says how much was wanted, how much there is, and what
-//! limits it; the system itself would kill the process later, without a word. So code that is about to take much memory asks
-//! [`check`] first, and files that decide how much memory is taken are read with the functions of [`mod@files`].
+//! A request that the system cannot meet should end in an error that states how much was requested, how much is available, and what the
+//! limit is; the system itself would kill the process later without a word. So code that is about to take much memory calls [`check`]
+//! first, and files that determine how much memory is taken are read with the functions of [`mod@files`].
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`memory`] | what may still be taken: the machine's memory, control groups, resource limits |
-//! | [`process`] | what this process takes |
-//! | [`groups`] | where the control groups of this process are |
-//! | [`mod@files`] | reading with a bound, and memory for what a file says |
+//! | [`memory`] | what is still available: the machine's memory, control groups, resource limits |
+//! | [`process`] | the memory that this process uses |
+//! | [`groups`] | the locations of this process's control groups |
+//! | [`mod@files`] | bounded reads, and memory for sizes that a file states |
 
 pub mod files;
 pub mod groups;

@@ -1,7 +1,7 @@
-//! What may still be taken: the machine's memory, control groups of both versions, resource limits of the process.
+//! The memory that is still available: limits of the machine, control groups of both versions, resource limits of the process.
 //!
-//! The least counts. Some of a limit on memory stays free ([`headroom_bytes`]): the system answers the last byte by killing a
-//! process, and the pages of programs and files have to be somewhere. Swap is not counted.
+//! The smallest one counts. Part of a memory limit stays free ([`headroom_bytes`]), because the system responds to the last byte by killing
+//! a process, and the pages of programs and files need space too. Swap is not counted.
 
 use std::fmt;
 use std::path::Path;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::groups::{Group, Version, groups};
 
-/// What a request takes.
+/// The resources that a request takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Memory that has no addresses yet: files in memory.
+    /// Memory without addresses: files in memory.
     Memory,
-    /// Addresses alone.
+    /// Addresses only.
     Addresses,
-    /// Memory that others could see as well, and addresses for it.
+    /// Memory that other processes could also see, and addresses for it.
     Shared,
-    /// Memory of this process alone, and addresses for it: what an allocator takes.
+    /// Memory private to this process, and addresses for it, as an allocator takes.
     Private,
 }
 
@@ -33,7 +33,7 @@ impl Use {
     }
 }
 
-/// What a limit is on.
+/// The resource that a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resource {
     Memory,
@@ -41,24 +41,24 @@ enum Resource {
     Data,
 }
 
-/// A limit, and what it leaves.
+/// A limit, and how much of it is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// Bytes that may still be taken; what stays free is not among them.
+    /// Bytes that can still be taken, not including those that stay free.
     pub bytes: u64,
     /// The limit.
     pub limit_bytes: u64,
-    /// Bytes under the limit that are taken by nothing, those that stay free included.
+    /// Bytes under the limit that nothing has taken, including those that stay free.
     pub left_bytes: u64,
-    /// Whose limit it is.
+    /// The source of the limit.
     pub source: String,
     resource: Resource,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Bytes that were wanted.
+    /// Bytes that were requested.
     pub requested_bytes: u64,
     /// The limit that they exceed.
     pub available: Available,
@@ -80,7 +80,7 @@ impl fmt::Display for Shortage {
 
 impl std::error::Error for Shortage {}
 
-/// A size for people.
+/// A size for display.
 pub(crate) fn size(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes >> shift > 0) {
@@ -89,32 +89,31 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Bytes of memory that stay free under a limit: 3 % of it, at least 64 MiB and at most 2 GiB; of a limit below 256 MiB a
-/// quarter.
+/// Bytes of memory that stay free under a limit: 3 % of it, at least 64 MiB and at most 2 GiB; a quarter of limits below 256 MiB.
 pub fn headroom_bytes(limit_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     (limit_bytes / 100 * 3).clamp(64 * MIB, 2048 * MIB).min(limit_bytes / 4)
 }
 
-/// Whether the process keeps to a limit of its own.
+/// Whether the process keeps to its own limit.
 static KEEPS_OWN_LIMIT: AtomicBool = AtomicBool::new(false);
 
-/// From now on, nothing has to stay free for this process: it keeps to a limit that its user gave, program and files included.
+/// From now on, nothing has to stay free for this process, because it keeps to a limit set by its user that includes program and files.
 pub fn keep_own_limit() {
     KEEPS_OWN_LIMIT.store(true, Ordering::Relaxed);
 }
 
-/// The same of addresses and data, running out of which is an error and not a kill: little, at most 8 MiB.
+/// Like [`headroom_bytes`], but for addresses and data, where running out is an error and not a kill: little, at most 8 MiB.
 fn address_headroom_bytes(limit_bytes: u64) -> u64 {
     (limit_bytes / 64).min(8 << 20)
 }
 
-/// Refuses what the machine, a control group or a resource limit does not have at this moment.
+/// Refuses a request that exceeds what the machine, a control group or a resource limit has available at this moment.
 ///
 /// # Errors
 /// [`Shortage`].
 pub fn check(requested_bytes: u64, purpose: Use) -> Result<(), Shortage> {
-    // Little is not worth a look: it is part of what stays free.
+    // Small requests are not checked: they are part of what stays free.
     const LITTLE_BYTES: u64 = 256 << 10;
     if requested_bytes <= LITTLE_BYTES {
         return Ok(());
@@ -122,7 +121,7 @@ pub fn check(requested_bytes: u64, purpose: Use) -> Result<(), Shortage> {
     refuse(requested_bytes, System::this().all_available(&read, purpose))
 }
 
-/// Bytes that may still be taken; none where nothing is known.
+/// Bytes that can still be taken; `None` if nothing is known.
 pub fn available_bytes(purpose: Use) -> Option<u64> {
     System::this().all_available(&read, purpose).into_iter().map(|available| available.bytes).min()
 }
@@ -134,28 +133,28 @@ fn refuse(requested_bytes: u64, all_available: Vec<Available>) -> Result<(), Sho
     }
 }
 
-/// The memory that there is for this process, taken or not.
+/// The total memory for this process, taken or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Total {
-    /// What the machine has, or the smallest limit of a control group.
+    /// The memory of the machine, or the smallest limit of a control group.
     pub bytes: u64,
-    /// Whose limit it is; none where it is the machine's memory itself.
+    /// The source of the limit; `None` if it is the memory of the machine itself.
     pub source: Option<String>,
 }
 
-/// The memory that there is for this process; none where the system does not say.
+/// The total memory for this process; `None` if the system does not report it.
 pub fn total() -> Option<Total> {
     System::this().total(&read)
 }
 
-/// How texts of the system are read.
+/// The function that reads the system's text files.
 type Reading<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
 fn read(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// What limits this process, found once. What the limits are, and what is taken of them, is read whenever it is asked for.
+/// The limits of this process, located once. The values of the limits and their use are read on every request.
 struct System {
     groups: Vec<Group>,
     has_resource_limits: bool,
@@ -183,7 +182,7 @@ impl System {
         [Total { bytes, source: None }].into_iter().chain(limits).min_by_key(|total| total.bytes)
     }
 
-    /// All limits on what a request takes.
+    /// All limits on the resources that a request takes.
     fn all_available(&self, read: Reading, purpose: Use) -> Vec<Available> {
         let mut all_available = Vec::new();
         if purpose.takes(Resource::Memory) {
@@ -200,7 +199,7 @@ impl System {
     }
 }
 
-/// What the machine as a whole has.
+/// The memory of the machine as a whole.
 fn machine(read: Reading) -> Option<Available> {
     let text = read("/proc/meminfo".as_ref())?;
     let (limit_bytes, left_bytes) = (number_of_kib(&text, "MemTotal:")?, number_of_kib(&text, "MemAvailable:")?);
@@ -221,11 +220,11 @@ fn number_of_kib(text: &str, field: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Version 1 writes this, rounded down to pages, where there is no limit.
+/// Version 1 writes this, rounded down to pages, if there is no limit.
 const UNLIMITED_BYTES: u64 = 1 << 62;
 
 impl Group {
-    /// Its limits in bytes, with the names of their files.
+    /// Its limits in bytes, with their file names.
     fn limits<'a>(&'a self, read: Reading<'a>) -> impl Iterator<Item = (&'static str, u64)> + 'a {
         let files = match self.version {
             Version::One => ["memory.limit_in_bytes"].as_slice(),
@@ -237,7 +236,7 @@ impl Group {
         })
     }
 
-    /// What a limit of it is called.
+    /// The name of one of its limits.
     fn source(&self, file: &str) -> String {
         format!("control group {}: {file}", self.name)
     }
@@ -254,7 +253,7 @@ impl Group {
         limits.into_iter().map(available).collect()
     }
 
-    /// Bytes that are taken. Pages of files count for the group, too, but the system drops them when memory is short.
+    /// Bytes in use. Pages of files also count for the group, but the system drops them when memory is short.
     fn used_bytes(&self, read: Reading) -> Option<u64> {
         let (file, prefix, dirty) = match self.version {
             Version::One => ("memory.usage_in_bytes", "total_", ["dirty", "writeback"]),
@@ -299,7 +298,7 @@ const RESOURCE_LIMITS: [ResourceLimit; 2] = [
 ];
 
 impl ResourceLimit {
-    /// The soft limit in bytes; none where there is none.
+    /// The soft limit in bytes; `None` if there is no limit.
     fn in_text(&self, limits: &str) -> Option<u64> {
         let row = limits.lines().find_map(|line| line.strip_prefix(self.row))?;
         row.split_whitespace().next()?.parse().ok()
@@ -321,7 +320,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Texts of a machine of 8 GiB, 4 of which are free, without limits; and these others.
+    /// System files of a machine with 8 GiB, 4 of which are free, and without limits; plus these others.
     fn texts(others: &[(&str, &str)]) -> BTreeMap<String, String> {
         let unlimited = "Limit                     Soft Limit           Hard Limit           Units     \n\
                          Max data size             unlimited            unlimited            bytes     \n\
@@ -334,7 +333,7 @@ mod tests {
         usual.iter().chain(others).map(|(path, text)| (path.to_string(), text.to_string())).collect()
     }
 
-    /// The limit that leaves least.
+    /// The limit with the fewest bytes available.
     fn least(others: &[(&str, &str)], purpose: Use) -> Available {
         let texts = texts(others);
         let read = |path: &Path| texts.get(path.to_str().expect("UTF-8")).cloned();
@@ -381,7 +380,7 @@ mod tests {
         assert_eq!(refused, words);
         let high = [&group[..], &[("/cg/a/b/memory.high", "104857600"), ("/cg/a/b/memory.current", "0")]].concat();
         assert_eq!(least(&high, Use::Memory).source, "control group /a/b: memory.high");
-        // Addresses cost no memory.
+        // Addresses take no memory.
         let texts = texts(&group);
         let read = |path: &Path| texts.get(path.to_str().expect("UTF-8")).cloned();
         assert_eq!(System::find(&read).all_available(&read, Use::Addresses), []);

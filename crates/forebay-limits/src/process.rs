@@ -1,20 +1,20 @@
-//! What this process takes of the machine's memory, as the system counts it.
+//! This process's use of the machine's memory, as the system counts it.
 
 use std::fs;
 
-/// Bytes of memory that this process has now, and the most that it ever had.
+/// The memory of this process in bytes, now and at its peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
-    /// Now (`VmRSS`).
+    /// The current value (`VmRSS`).
     pub now_bytes: u64,
-    /// The most so far (`VmHWM`).
+    /// The peak so far (`VmHWM`).
     pub peak_bytes: u64,
-    /// The part of `now_bytes` that is pages of files, such as the program's code (`RssFile`). The system can drop them, and counts them
-    /// for the control group that read them first.
+    /// The part of `now_bytes` that consists of file pages, such as the program's code (`RssFile`). The system can drop them, and counts
+    /// them for the control group that read them first.
     pub file_bytes: u64,
 }
 
-/// What this process has of the machine's memory; none where the system does not say.
+/// The memory of this process; `None` if the system does not report it.
 pub fn resident() -> Option<Resident> {
     parse(&fs::read_to_string("/proc/self/status").ok()?)
 }
@@ -24,7 +24,7 @@ fn parse(status: &str) -> Option<Resident> {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
     };
-    // Old systems do not tell pages of files from others.
+    // Old systems do not distinguish file pages from others.
     let file_bytes = bytes("RssFile:").unwrap_or(0);
     Some(Resident { now_bytes: bytes("VmRSS:")?, peak_bytes: bytes("VmHWM:")?, file_bytes })
 }

@@ -1,14 +1,14 @@
-//! The allocator for eager use: best fit with coalescing over segments that the caller obtains from a device. Where many free
-//! blocks are of about one size, it is the best of a few of them.
+//! The allocator for eager use: best fit with coalescing over segments that the caller obtains from a device. If many free blocks have
+//! about the same size, it takes the best of a few of them.
 //!
-//! It decides about offsets and nothing else: the caller makes and destroys segments, and knows streams and events.
+//! It decides only on offsets: the caller creates and destroys segments and handles streams and events.
 //!
-//! A *pool* belongs to a stream. What the stream frees, it may use again at once, because its commands come in order; others
-//! may not until the stream has passed. So a freed block is in its pool first, and [`Allocator::share`] puts it into the
-//! shared pool, which all take from. Blocks of one pool that touch are one block.
+//! A *pool* belongs to a stream. The stream can reuse at once what it frees, because its commands come in order; other streams cannot until
+//! the stream has passed. A freed block therefore goes to its own pool first, and [`Allocator::share`] moves it to the shared pool, from
+//! which all streams allocate. Adjacent free blocks of one pool are merged.
 //!
-//! Where no single block is large enough, a run of touching blocks that the pool may use is; and where none of those is,
-//! free tiles from anywhere can be mapped into one range ([`Allocator::assemble`]).
+//! If no single block is large enough, a run of adjacent blocks that the pool can use is taken. If no such run is large enough, free tiles
+//! from anywhere can be mapped into one range ([`Allocator::assemble`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub use statistics::{AllocatorStatistics, BlockSnapshot, BlockState, Holder, Seg
 use blocks::{Blocks, Entry, NONE, PoolIndex, SHARED, State};
 use free_blocks::FreeBlocks;
 
-/// What the caller obtained from the device in one piece of addresses. Never used for another segment.
+/// Identifies a segment: a contiguous range of addresses that the caller obtained from the device. Never reused for another segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId(pub u32);
 
@@ -34,18 +34,18 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// An allocated block, from [`Allocator::allocate`] to [`Allocator::free`].
+/// Identifies an allocated block, from [`Allocator::allocate`] to [`Allocator::free`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u64);
 
-/// The low half is the block's place, the high half says which of its lives is meant.
+/// The low half is the index of the block, the high half its generation.
 impl fmt::Display for BlockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "block {}.{}", self.0 & u64::from(u32::MAX), self.0 >> 32)
     }
 }
 
-/// What a stream allocates from and frees to.
+/// Identifies the pool that a stream allocates from and frees to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u32);
 
@@ -58,25 +58,25 @@ impl fmt::Display for PoolId {
 /// An allocated range of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its name, for freeing it.
+    /// The id with which to free it.
     pub id: BlockId,
-    /// Where it lies.
+    /// The segment that contains it.
     pub segment: SegmentId,
-    /// Its first byte; a multiple of the alignment.
+    /// The offset of its first byte, a multiple of the alignment.
     pub offset_bytes: u64,
-    /// What was asked for, rounded up to the alignment, and at least that.
+    /// The requested size, rounded up to the alignment, and at least one alignment unit.
     pub size_bytes: u64,
 }
 
-/// Why a block could not be freed. Nothing has changed then.
+/// The reason why a block could not be freed. The allocator is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocatorError {
-    /// The block has been freed before.
+    /// The block has already been freed.
     Freed {
         /// The block.
         block: BlockId,
     },
-    /// This allocator never gave that block out.
+    /// This allocator never allocated the block.
     Unknown {
         /// The block.
         block: BlockId,
@@ -98,7 +98,7 @@ impl fmt::Display for AllocatorError {
 
 impl std::error::Error for AllocatorError {}
 
-/// Mostly, a program has fewer streams than this.
+/// Most programs have fewer streams than this.
 const RECENT_POOLS: usize = 16;
 
 /// Decides which bytes of which segment an allocation gets. See the [module](self).
@@ -107,22 +107,22 @@ pub struct Allocator {
     segments: BTreeMap<SegmentId, Segment>,
     next_segment: u32,
     blocks: Blocks,
-    /// The shared one, then the others in the order of their first use, so that a block finds its pool without a search.
+    /// The shared pool, then the others in order of first use, so that a block finds its pool without a search.
     pools: Vec<Pool>,
     pool_indices: BTreeMap<PoolId, PoolIndex>,
-    /// Pools that were allocated from last, each where the last bits of its name say: mostly the map is not asked.
+    /// The pools allocated from most recently, each at the index given by the low bits of its id, so that the map is rarely consulted.
     recent_pools: [Option<(PoolId, PoolIndex)>; RECENT_POOLS],
     totals: AllocatorStatistics,
 }
 
-/// What a stream has freed, and others may not use yet; or what all may.
+/// The free blocks that only one stream can use, or those that all streams can use.
 struct Pool {
-    /// Its name; of the shared one it is never asked.
+    /// Its id; never used for the shared pool.
     id: PoolId,
     free: FreeBlocks,
 }
 
-/// Touching blocks that one request may use, in the order in which the best comes first.
+/// Adjacent blocks that one request can use, ordered so that the best comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     size_bytes: u64,
@@ -134,16 +134,16 @@ struct Run {
 
 struct Segment {
     size_bytes: u64,
-    /// The block at offset 0. It stays the same, for blocks take in what follows, never what comes before. [`NONE`] where
-    /// the segment has no byte.
+    /// The block at offset 0. It never changes, because blocks absorb the blocks after them, never those before. [`NONE`] if the segment is
+    /// empty.
     first: u32,
-    /// The unit in which its bytes can be mapped elsewhere, if they can.
+    /// The unit in which its bytes can be mapped elsewhere, if at all.
     tile_bytes: Option<u64>,
 }
 
 impl Allocator {
-    /// An allocator without segments. Offsets and sizes of blocks are multiples of the alignment (rounded up to a power of
-    /// two, as devices state them).
+    /// Creates an allocator without segments. The offsets and sizes of blocks are multiples of the alignment (rounded up to a power of two,
+    /// which is how devices state it).
     pub fn new(alignment_bytes: u64) -> Allocator {
         Allocator {
             alignment_bytes: alignment_bytes.checked_next_power_of_two().unwrap_or(1 << 63),
@@ -157,15 +157,15 @@ impl Allocator {
         }
     }
 
-    /// A new segment: one free block, in the shared pool.
+    /// Adds a segment: one free block in the shared pool.
     ///
-    /// Bytes beyond a multiple of the alignment are left out; so are those beyond 2^64 in all segments together.
+    /// Bytes beyond a multiple of the alignment are ignored, as are those beyond 2^64 in all segments together.
     pub fn add_segment(&mut self, size_bytes: u64) -> SegmentId {
         self.insert_segment(size_bytes, None)
     }
 
-    /// A new segment whose tiles can be mapped elsewhere, see [`Allocator::assemble`]. A size of tile that is not a multiple
-    /// of the alignment makes it a plain one.
+    /// Adds a segment whose tiles can be mapped elsewhere, see [`Allocator::assemble`]. If the tile size is not a multiple of the
+    /// alignment, the segment is a plain one.
     pub fn add_tiled_segment(&mut self, size_bytes: u64, tile_bytes: u64) -> SegmentId {
         let usable = tile_bytes > 0 && tile_bytes.is_multiple_of(self.alignment_bytes);
         self.insert_segment(size_bytes, usable.then_some(tile_bytes))
@@ -188,12 +188,12 @@ impl Allocator {
         id
     }
 
-    /// A block for `owner`: the start of the smallest free one that is large enough, of the pool or the shared pool; the pool's
-    /// own and the latest among equals. Where more than 16 free ones of a pool share the request's first seven bits, only the
-    /// latest 16 of these are looked at before larger ones. If no block is large enough, the smallest run of touching ones of
-    /// both pools, the lowest among equals. None where nothing fits.
+    /// Allocates a block for `owner` at the start of the smallest sufficient free block of the pool or the shared pool; among equals, it
+    /// prefers the pool's own and the latest. If the sizes of more than 16 free blocks of a pool share their first seven bits with the
+    /// request, only the latest 16 of them are considered before larger ones. If no block is large enough, it takes the smallest sufficient
+    /// run of adjacent blocks of both pools, the lowest among equals. Returns `None` if nothing fits.
     ///
-    /// A request for nothing gets one unit of the alignment.
+    /// A request for 0 bytes gets one alignment unit.
     pub fn allocate(&mut self, pool: PoolId, size_bytes: u64, owner: &str) -> Option<Block> {
         let rounded_bytes = self.rounded(size_bytes)?;
         let pool = self.index_of(pool);
@@ -202,7 +202,7 @@ impl Allocator {
         Some(self.enliven(first, pool, size_bytes, owner))
     }
 
-    /// The size that a block for this request has; none where it does not fit 64 bits.
+    /// The size of a block for this request; `None` if it does not fit 64 bits.
     fn rounded(&self, size_bytes: u64) -> Option<u64> {
         size_bytes.max(1).checked_next_multiple_of(self.alignment_bytes)
     }
@@ -211,12 +211,12 @@ impl Allocator {
         &self.pools[index.0 as usize]
     }
 
-    /// The pool of that name, where there is one yet.
+    /// The index of the pool, if it exists yet.
     fn known(&self, id: PoolId) -> Option<PoolIndex> {
         self.pool_indices.get(&id).copied()
     }
 
-    /// The pool of that name, made where there is none yet.
+    /// The index of the pool, which is created if it does not exist yet.
     fn index_of(&mut self, id: PoolId) -> PoolIndex {
         let recent = id.0 as usize % RECENT_POOLS;
         if let Some((recent, index)) = self.recent_pools[recent]
@@ -234,14 +234,14 @@ impl Allocator {
         index
     }
 
-    /// The first of the blocks that the request is cut from: a single one, or a run of touching ones.
+    /// The first of the blocks that the request is cut from: a single block or a run of adjacent ones.
     fn find(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
         let any_fit = |pool| self.pool(pool).free.any_fit(&self.blocks, rounded_bytes);
         let single = self.good_fit(pool, rounded_bytes).or_else(|| [pool, SHARED].into_iter().find_map(any_fit));
         single.or_else(|| self.best_run(pool, rounded_bytes))
     }
 
-    /// What fits better of the pool and the shared one, the pool's among equals.
+    /// The better fit of the pool and the shared pool; among equals, the pool's own.
     fn good_fit(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
         let own = self.pool(pool).free.good_fit(&self.blocks, rounded_bytes, u64::MAX);
         let own_bytes = own.map_or(u64::MAX, |own| own.size_bytes);
@@ -252,8 +252,8 @@ impl Allocator {
         shared.filter(|shared| shared.size_bytes < own_bytes).or(own).map(|fit| fit.block)
     }
 
-    /// The first block of the smallest sufficient run of blocks of the pool and the shared one. Every such run holds one of
-    /// the pool's, as touching shared ones are one block.
+    /// The first block of the smallest sufficient run of blocks of the pool and the shared pool. Every such run contains a block of the
+    /// pool, because adjacent shared blocks are merged.
     fn best_run(&self, pool: PoolIndex, rounded_bytes: u64) -> Option<u32> {
         let own = &self.pool(pool).free;
         if pool == SHARED || own.bytes() + self.pool(SHARED).free.bytes() < rounded_bytes {
@@ -263,7 +263,7 @@ impl Allocator {
         runs.filter(|run| run.size_bytes >= rounded_bytes).min().map(|run| run.first)
     }
 
-    /// The run of touching blocks of such states that the block is in.
+    /// The run of adjacent blocks in accepted states that contains the block.
     fn run_around(&self, block: u32, fits: impl Fn(State) -> bool) -> Run {
         let joins = |index: u32| index != NONE && fits(self.blocks.at(index).state);
         let mut first = block;
@@ -276,14 +276,14 @@ impl Allocator {
         Run { size_bytes, segment, offset_bytes, first }
     }
 
-    /// Makes the free block `first` exactly this large and takes it off its list: what is left over goes back, what is
-    /// missing comes from the free blocks after it, which the caller has seen to be there.
+    /// Makes the free block `first` exactly this large and takes it off its list. Surplus bytes go back to the list; missing bytes come
+    /// from the free blocks after it, which the caller has found to exist.
     fn carve(&mut self, first: u32, size_bytes: u64) {
         self.unlist(first);
         while self.blocks.at(first).size_bytes < size_bytes {
             let next = self.blocks.at(first).next;
             self.unlist(next);
-            // What is left over of the last block stays in that block's pool.
+            // The rest of the last block stays in the pool of that block.
             self.blocks.at_mut(first).state = self.blocks.at(next).state;
             self.blocks.absorb_next(first);
         }
@@ -307,7 +307,7 @@ impl Allocator {
         Block { id: self.blocks.id(index), segment, offset_bytes, size_bytes }
     }
 
-    /// Gives a block back to the pool that it was allocated for; it becomes one with free neighbours of that pool.
+    /// Returns a block to the pool that it was allocated for and merges it with free neighbours of that pool.
     ///
     /// # Errors
     /// If the block was freed before or never allocated.
@@ -325,7 +325,7 @@ impl Allocator {
         }
     }
 
-    /// The stream of the pool has passed: its free blocks become shared.
+    /// Moves the free blocks of the pool to the shared pool, because its stream has passed.
     pub fn share(&mut self, pool: PoolId) {
         let Some(pool) = self.known(pool) else { return };
         for block in self.pools[pool.0 as usize].free.drain(&self.blocks) {
@@ -333,21 +333,20 @@ impl Allocator {
         }
     }
 
-    /// Free bytes that sit in this pool only.
+    /// The free bytes that only this pool can use.
     pub fn free_bytes(&self, pool: PoolId) -> u64 {
         self.known(pool).map_or(0, |pool| self.pool(pool).free.bytes())
     }
 
-    /// The least size of a new segment with which the request succeeds; 0 where it succeeds without. None where no size is
-    /// enough.
+    /// The smallest size of a new segment with which the request succeeds; 0 if it succeeds without one. `None` if no size is enough.
     pub fn growth_bytes(&self, pool: PoolId, size_bytes: u64) -> Option<u64> {
         let rounded_bytes = self.rounded(size_bytes)?;
         let pool = self.known(pool).unwrap_or(SHARED);
         Some(if self.find(pool, rounded_bytes).is_some() { 0 } else { rounded_bytes })
     }
 
-    /// Takes out the segments that are wholly free and shared, for the caller to give back to the device. Tiles that were
-    /// mapped elsewhere do not come with them.
+    /// Removes the segments that are entirely free and shared and returns them, so that the caller can give them back to the device. Tiles
+    /// that were mapped elsewhere are not included.
     pub fn take_empty_segments(&mut self) -> Vec<SegmentId> {
         let taken: Vec<SegmentId> = self.segments.keys().copied().filter(|id| self.is_empty(*id)).collect();
         for id in &taken {
@@ -375,8 +374,7 @@ impl Allocator {
         }
     }
 
-    /// Gives a state to a block that is on no list, and puts it on the list of that state; it becomes one with neighbours of
-    /// the same.
+    /// Sets the state of a block that is on no list, merges it with neighbours in the same state and puts it on the list for that state.
     fn settle(&mut self, index: u32, state: State) {
         self.blocks.at_mut(index).state = state;
         let Entry { previous, next, .. } = *self.blocks.at(index);
@@ -409,7 +407,7 @@ impl Allocator {
     }
 }
 
-/// Whether the pool may use a block of this state.
+/// Whether the pool can use a block in this state.
 fn usable(state: State, pool: PoolIndex) -> bool {
     matches!(state, State::Free(owner) if owner == SHARED || owner == pool)
 }

@@ -1,8 +1,8 @@
-//! Which items meet which, and at which bases.
+//! Which items conflict with each other, and at which bases.
 //!
-//! An item of one piece is *simple*: whether two of them meet is seen from their times, and a pass finds a simple item's
-//! base by going through the simple items below. An item that changes its size meets others in ways that depend on the
-//! pair; these are found once, for all passes.
+//! An item of one piece is *simple*: whether two simple items conflict follows from their times, and a pass finds the base of a simple item
+//! by going through the simple items below it. How an item that changes its size conflicts with another depends on the pair; this is
+//! determined once, for all passes.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +11,14 @@ use crate::placement::{Item, Piece};
 /// The only piece of a simple item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Simple {
-    /// When the bytes are taken.
+    /// When the bytes are in use.
     pub times: (u32, u32),
-    /// Which bytes, from the base.
+    /// The bytes, relative to the base.
     pub bytes: (i64, i64),
 }
 
 impl Simple {
-    /// Whether both are taken at some common time.
+    /// Whether both are in use at some common time.
     pub fn coincides(&self, times: (u32, u32)) -> bool {
         self.times.0 < times.1 && times.0 < self.times.1
     }
@@ -31,31 +31,30 @@ struct Clash {
     high: i64,
 }
 
-/// A clash of one item with another: the difference is the item's base less the other's.
+/// A clash of one item with another: the difference is the base of the item minus that of the other.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     other: u32,
     clash: Clash,
 }
 
-/// What each item must keep clear of.
+/// The conflicts of each item with others.
 #[derive(Clone, Debug)]
 pub(crate) struct Conflicts {
     /// By item: its piece, if it is simple.
     simple: Vec<Option<Simple>>,
-    /// Clashes of pairs of which one is not simple, those of each item one after the other: passes go through them again and
-    /// again.
+    /// The clashes of pairs of items that are not both simple, grouped by item, because passes go through them again and again.
     met: Vec<Met>,
-    /// By item: where its clashes begin in `met`; one entry more for the end.
+    /// By item: where its clashes begin in `met`, with one more entry for the end.
     starts: Vec<usize>,
 }
 
-/// Items that have begun and not ended, in the order in which they began, among some that have ended.
+/// Items that have begun and not ended, in the order in which they began, mixed with some that have ended.
 #[derive(Default)]
 struct Alive {
-    /// One past the last time, and the item.
+    /// The items, each after one past its last time.
     items: Vec<(u32, usize)>,
-    /// How many items there may be before those that have ended are dropped.
+    /// The number of entries at which those that have ended are dropped.
     full: usize,
 }
 
@@ -78,8 +77,7 @@ fn taken(item: &Item) -> impl Iterator<Item = &Piece> {
 }
 
 impl Conflicts {
-    /// Compares all items that are alive together. Sizes are at most
-    /// [`ADDRESSES_MAX_BYTES`](crate::placement::ADDRESSES_MAX_BYTES).
+    /// Compares all items that are live at the same time. Sizes are at most [`ADDRESSES_MAX_BYTES`](crate::placement::ADDRESSES_MAX_BYTES).
     pub fn new(items: &[Item]) -> Conflicts {
         let simple: Vec<Option<Simple>> = items.iter().map(simple).collect();
         let mut spans: Vec<(u32, u32, usize)> = items
@@ -91,7 +89,7 @@ impl Conflicts {
             })
             .collect();
         spans.sort_unstable();
-        // Pairs of simple items are not compared, so a simple item looks at the others alone.
+        // Pairs of simple items are not compared, so a simple item is compared only with those that are not simple.
         let (mut alive, mut alive_shaped) = (Alive::default(), Alive::default());
         let mut pairs: Vec<(u32, Met)> = Vec::new();
         let mut workspace = Vec::new();
@@ -120,8 +118,8 @@ impl Conflicts {
         self.simple[item].as_ref()
     }
 
-    /// Calls `visit` with the other item and the open interval of bases that it forbids, for every item that `placed`
-    /// gives a base, but for pairs of simple items.
+    /// Calls `visit` for every other item to which `placed` gives a base, with the open interval of bases that it forbids. Pairs of simple
+    /// items are left out.
     pub fn shaped(&self, item: usize, placed: impl Fn(usize) -> Option<i64>, mut visit: impl FnMut(usize, i64, i64)) {
         for Met { other, clash } in self.of(item) {
             if let Some(base) = placed(*other as usize) {
@@ -130,7 +128,7 @@ impl Conflicts {
         }
     }
 
-    /// The last item that forbids bases below one of `bases`, of those to which `placed` gives a base; pairs of simple items
+    /// The last item that forbids the bases below one of `bases`, among those to which `placed` gives a base. Pairs of simple items are
     /// left out.
     pub fn last_shaped_below(
         &self,
@@ -144,7 +142,7 @@ impl Conflicts {
     }
 }
 
-/// Clashes sorted by item, in the order in which they were found; each counts for both items.
+/// The clashes grouped by item, in the order in which they were found; each is listed for both items.
 fn by_item(pairs: &[(u32, Met)], items_count: usize) -> (Vec<Met>, Vec<usize>) {
     let mut starts = vec![0; items_count + 1];
     for (item, met) in pairs {
@@ -174,7 +172,7 @@ fn simple(item: &Item) -> Option<Simple> {
     Some(Simple { times: (only.time.start, only.time.end), bytes })
 }
 
-/// The differences (base of `item` less base of `other`) at which pieces overlap, as disjoint intervals in order.
+/// The differences (base of `item` minus base of `other`) at which pieces overlap, as disjoint intervals in order.
 fn clashes(item: &Item, other: &Item, joined: &mut Vec<Clash>) {
     joined.clear();
     for piece in taken(item) {

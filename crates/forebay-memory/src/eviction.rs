@@ -1,26 +1,26 @@
-//! The eviction queue of managed memory: which units are on the device, which go when others must come, and what that
-//! copies. Pure: no device, no clock.
+//! The eviction queue of managed memory: which units are on the device, which of them are evicted to make room for others, and what is
+//! copied. Pure: no device, no clock.
 //!
-//! A unit (a tile, or several) has up to two copies, one on the device and one on the host. Units on the device stand in a
-//! queue; those at its head go first. What moves a unit in the queue is the policy's business:
+//! A unit (one or more tiles) has up to two copies, one on the device and one on the host. Units on the device form a queue; those at its
+//! head are evicted first. The policy determines what moves a unit in the queue:
 //!
 //! | | [`Policy::Driver`] | [`Policy::Touch`] | [`Policy::Planned`] |
 //! |---|---|---|---|
-//! | it arrives on the device | to the tail | to the tail | to the tail |
-//! | work uses it | | to the tail | to the tail |
+//! | the unit arrives on the device | to the tail | to the tail | to the tail |
+//! | work uses the unit | | to the tail | to the tail |
 //! | prefetch to the device | to the tail | to the tail | to the tail |
 //! | prefetch to the host, its device copy stays | to the head | to the head | to the head |
 //! | advice | | | |
 //! | discard | to the head | to the head | to the head |
-//! | who goes first | the head | the head | what is used last, then the head |
-//! | a prefetch can be recalled | no | until it starts | until it starts |
+//! | what is evicted first | the head | the head | the unit used furthest in the future, then the head |
+//! | a prefetch can be cancelled | no | until it starts | until it starts |
 //!
-//! The first column is what was measured of a driver with unified memory (Negishi and others, "Consideration on Application of
-//! CUDA Unified Memory to Deep Learning", 2018, sections 3.8 and 3.9): work does not change the order, so that what is used most
-//! is evicted as readily as what is never used again.
+//! The first column is the measured behaviour of a driver with unified memory (Negishi and others, "Consideration on Application of CUDA
+//! Unified Memory to Deep Learning", 2018, sections 3.8 and 3.9): work does not change the order, so the unit that is used most is evicted
+//! as readily as one that is never used again.
 //!
-//! A copy that equals the one on the host is not copied back when it goes; data that no one needs any more
-//! ([`EvictionQueue::discard`]) is not either, and a unit without data is mapped without being copied in.
+//! A device copy that equals the host copy is not copied back on eviction, nor is data that is no longer needed
+//! ([`EvictionQueue::discard`]). A unit without data is mapped without being copied in.
 
 mod next_uses;
 #[cfg(test)]
@@ -60,14 +60,14 @@ pub struct EvictionQueue {
     capacity_bytes: u64,
     resident_bytes: u64,
     units: BTreeMap<UnitId, Unit>,
-    /// Units on the device by their places; the first goes first.
+    /// The units on the device by their places in the queue; the first is evicted first.
     order: BTreeMap<i64, UnitId>,
     prefetches: VecDeque<Prefetch>,
     next_uses: NextUseOracle,
 }
 
 impl EvictionQueue {
-    /// A queue without units, for a device that holds `capacity_bytes`.
+    /// Creates a queue without units for a device that holds `capacity_bytes`.
     pub fn new(policy: Policy, capacity_bytes: u64) -> EvictionQueue {
         EvictionQueue {
             policy,
@@ -85,17 +85,17 @@ impl EvictionQueue {
         self.policy
     }
 
-    /// The most bytes that units on the device may have.
+    /// The most bytes that the units on the device can take.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// Bytes of the units on the device.
+    /// The bytes of the units on the device.
     pub fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }
 
-    /// Units on the device, the first to go first (as far as the order decides).
+    /// The units on the device, in the order in which they are evicted (as far as the queue decides).
     pub fn residents(&self) -> impl Iterator<Item = UnitId> + '_ {
         self.order.values().copied()
     }
@@ -105,24 +105,24 @@ impl EvictionQueue {
         self.units.get(&unit).is_some_and(Unit::is_resident)
     }
 
-    /// Whether the host has a copy of a unit that is up to date.
+    /// Whether the host has an up-to-date copy of a unit.
     pub fn has_host_copy(&self, unit: UnitId) -> bool {
         self.units.get(&unit).is_some_and(|unit| unit.host_copy)
     }
 
-    /// Whether a unit holds data, wherever.
+    /// Whether a unit holds data, in whatever location.
     pub fn has_data(&self, unit: UnitId) -> bool {
         self.units.get(&unit).is_some_and(|unit| unit.has_data)
     }
 
-    /// Adds a unit without data, which is nowhere. A number that is in use keeps its unit.
+    /// Adds a unit without data, which is in neither location. If the number is in use, its unit is kept.
     pub fn add(&mut self, unit: UnitId, size_bytes: u64) {
         if let Entry::Vacant(entry) = self.units.entry(unit) {
             entry.insert(Unit::new(size_bytes));
         }
     }
 
-    /// Removes a unit with its data. Whether it was on the device.
+    /// Removes a unit with its data. Returns whether it was on the device.
     pub fn remove(&mut self, unit: UnitId) -> bool {
         let was_resident = self.leave(unit);
         self.units.remove(&unit);
@@ -131,10 +131,10 @@ impl EvictionQueue {
         was_resident
     }
 
-    /// What has to move so that work finds these units on the device. Changes nothing: [`EvictionQueue::commit`] does.
+    /// Returns what has to move for work to find these units on the device. Changes nothing; [`EvictionQueue::commit`] does.
     ///
     /// # Errors
-    /// Units that do not fit together, or are not there.
+    /// If the units do not fit together, or one of them does not exist.
     pub fn plan(&self, uses: &[(UnitId, Access)]) -> Result<Moves, EvictionError> {
         let uses = merged(uses);
         let mut needed_bytes = 0u64;
@@ -155,13 +155,13 @@ impl EvictionQueue {
         Ok(Moves { evictions, arrivals })
     }
 
-    /// Does what a plan for these uses said, and notes the uses.
+    /// Carries out a plan for these uses, and notes the uses.
     pub fn commit(&mut self, uses: &[(UnitId, Access)], moves: &Moves) {
         self.carry_out(moves);
         self.note_uses(uses);
     }
 
-    /// Notes that these moves were done: those of a plan, at once or one after the other.
+    /// Notes that these moves were done: those of a plan, all at once or one after the other.
     pub fn carry_out(&mut self, moves: &Moves) {
         for eviction in &moves.evictions {
             self.copied_back(eviction.unit);
@@ -176,7 +176,7 @@ impl EvictionQueue {
         }
     }
 
-    /// Notes that work uses units, which are on the device.
+    /// Notes that work uses these units, which are on the device.
     pub fn note_uses(&mut self, uses: &[(UnitId, Access)]) {
         self.next_uses.advance(uses.iter().map(|(unit, _)| *unit));
         for &(unit, access) in uses {
@@ -203,16 +203,16 @@ impl EvictionQueue {
         Ok(moves)
     }
 
-    /// Tells what will be used next: the units of each coming commit, in order. Replaces what was told before.
+    /// Sets what will be used next: the units of each coming commit, in order. Replaces what was set before.
     pub fn set_next_uses(&mut self, uses: &[Vec<UnitId>]) {
         self.next_uses.replace(uses);
     }
 
-    /// Asks for a copy of a unit in a place. Its order changes now; what has to move for it waits in line
+    /// Requests a copy of a unit in a location. Its place in the order changes now; the moves themselves wait in line
     /// ([`EvictionQueue::start_prefetch`]).
     ///
     /// # Errors
-    /// A unit that is not there.
+    /// If the unit does not exist.
     pub fn prefetch(&mut self, unit: UnitId, to: Location) -> Result<(), EvictionError> {
         if !self.units.contains_key(&unit) {
             return Err(EvictionError::UnknownUnit { unit });
@@ -228,8 +228,8 @@ impl EvictionQueue {
         Ok(())
     }
 
-    /// Recalls the prefetches of a unit that have not started. Whether there was one; under [`Policy::Driver`] there is
-    /// nothing that could be recalled.
+    /// Cancels the prefetches of a unit that have not started. Returns whether there were any; under [`Policy::Driver`], none can be
+    /// cancelled.
     pub fn cancel_prefetch(&mut self, unit: UnitId) -> bool {
         let count = self.prefetches.len();
         if self.policy != Policy::Driver {
@@ -238,17 +238,17 @@ impl EvictionQueue {
         self.prefetches.len() < count
     }
 
-    /// Recalls all prefetches, whatever the policy: nothing can be carried out any more.
+    /// Cancels all prefetches, whatever the policy, because nothing can be carried out any more.
     pub fn cancel_prefetches(&mut self) {
         self.prefetches.clear();
     }
 
-    /// Prefetches that have not started, in their order.
+    /// The prefetches that have not started, in order.
     pub fn prefetches(&self) -> impl Iterator<Item = Prefetch> + '_ {
         self.prefetches.iter().copied()
     }
 
-    /// What the first prefetch in line does when it starts now; none where nothing is in line. Changes nothing:
+    /// Returns what the first prefetch in line does if it starts now; `None` if nothing is in line. Changes nothing;
     /// [`EvictionQueue::finish_prefetch`] does.
     pub fn start_prefetch(&self) -> Option<(Prefetch, PrefetchStart)> {
         let prefetch = *self.prefetches.front()?;
@@ -271,7 +271,7 @@ impl EvictionQueue {
         Some((prefetch, start))
     }
 
-    /// Takes the first prefetch out of the line, with what it did.
+    /// Removes the first prefetch from the line and notes what it did.
     pub fn finish_prefetch(&mut self, start: &PrefetchStart) {
         let Some(prefetch) = self.prefetches.pop_front() else { return };
         match start {
@@ -281,25 +281,25 @@ impl EvictionQueue {
         }
     }
 
-    /// Takes advice.
+    /// Notes advice about a unit.
     ///
     /// # Errors
-    /// A unit that is not there.
+    /// If the unit does not exist.
     pub fn advise(&mut self, unit: UnitId, advice: Advice) -> Result<(), EvictionError> {
         self.units.get_mut(&unit).ok_or(EvictionError::UnknownUnit { unit })?.advise(advice, true);
         Ok(())
     }
 
-    /// Forgets advice.
+    /// Withdraws advice about a unit.
     ///
     /// # Errors
-    /// A unit that is not there.
+    /// If the unit does not exist.
     pub fn withdraw_advice(&mut self, unit: UnitId, advice: Advice) -> Result<(), EvictionError> {
         self.units.get_mut(&unit).ok_or(EvictionError::UnknownUnit { unit })?.advise(advice, false);
         Ok(())
     }
 
-    /// Drops a unit's data: it is not copied back when the unit is evicted, nor in when it is used again.
+    /// Drops the data of a unit: it is neither copied back when the unit is evicted nor copied in when the unit is used again.
     pub fn discard(&mut self, unit: UnitId) {
         if let Some(state) = self.units.get_mut(&unit) {
             (state.has_data, state.host_copy) = (false, false);
@@ -307,20 +307,19 @@ impl EvictionQueue {
         }
     }
 
-    /// Whether the host needs a copy back before it can read a unit.
+    /// Whether a unit has to be copied back before the host can read it.
     pub fn host_read_copies_back(&self, unit: UnitId) -> bool {
         self.units.get(&unit).is_some_and(|unit| unit.has_data && !unit.host_copy)
     }
 
-    /// A unit's data was copied to the host; its copy on the device stays.
+    /// Notes that the data of a unit was copied to the host; its device copy stays.
     pub fn copied_back(&mut self, unit: UnitId) {
         if let Some(state) = self.units.get_mut(&unit).filter(|unit| unit.has_data) {
             state.host_copy = true;
         }
     }
 
-    /// What the host's write of a unit does, of all of it or of a part. Changes nothing: [`EvictionQueue::host_wrote`]
-    /// does.
+    /// Returns what happens when the host writes a unit, in whole or in part. Changes nothing; [`EvictionQueue::host_wrote`] does.
     pub fn host_write(&self, unit: UnitId, whole: bool) -> HostWrite {
         let Some(state) = self.units.get(&unit) else {
             return HostWrite { copy_back: false, device_copy: DeviceCopy::None };
@@ -333,7 +332,7 @@ impl EvictionQueue {
         HostWrite { copy_back: state.has_data && !state.host_copy && !whole, device_copy }
     }
 
-    /// The host wrote a unit; what [`EvictionQueue::host_write`] said was done.
+    /// Notes that the host wrote a unit, and that what [`EvictionQueue::host_write`] returned was done.
     pub fn host_wrote(&mut self, unit: UnitId, write: HostWrite) {
         if write.device_copy == DeviceCopy::Dropped {
             self.leave(unit);
@@ -343,12 +342,12 @@ impl EvictionQueue {
         }
     }
 
-    /// Whether host memory that is short may give up a unit's copy, because the device has the same data.
+    /// Whether the host copy of a unit can be given up when host memory is short, because the device has the same data.
     pub fn can_spare_host_copy(&self, unit: UnitId) -> bool {
         self.units.get(&unit).is_some_and(|unit| unit.is_resident() && unit.host_copy && !unit.read_mostly)
     }
 
-    /// Gives up a unit's copy on the host, where that can be spared. Whether it could.
+    /// Gives up the host copy of a unit if it can be spared. Returns whether it could.
     pub fn spare_host_copy(&mut self, unit: UnitId) -> bool {
         let spared = self.can_spare_host_copy(unit);
         if let Some(state) = self.units.get_mut(&unit).filter(|_| spared) {
@@ -357,7 +356,7 @@ impl EvictionQueue {
         spared
     }
 
-    /// Who has to go so that these come; those that `stays` names do not.
+    /// The evictions that make room for these arrivals; units for which `stays` is true are not evicted.
     fn evictions(&self, arrivals: &[Arrival], stays: impl Fn(UnitId) -> bool) -> Vec<Eviction> {
         let arriving_bytes: u64 = arrivals.iter().map(|arrival| self.units[&arrival.unit].size_bytes).sum();
         let mut wanted_bytes = (self.resident_bytes + arriving_bytes).saturating_sub(self.capacity_bytes);
@@ -366,7 +365,7 @@ impl EvictionQueue {
         }
         let mut candidates: Vec<UnitId> = self.residents().filter(|&unit| !stays(unit)).collect();
         if self.policy == Policy::Planned {
-            // The sort is stable: among equals the head goes first.
+            // The sort is stable: among equals, the head is evicted first.
             candidates.sort_by_key(|&unit| std::cmp::Reverse(self.next_uses.next_use(unit)));
         }
         let mut evictions = Vec::new();
@@ -393,7 +392,7 @@ impl EvictionQueue {
         self.move_to(unit, self.order.first_key_value().map_or(0, |(place, _)| place - 1));
     }
 
-    /// Gives a unit that is on the device another place.
+    /// Moves a unit that is on the device to another place in the queue.
     fn move_to(&mut self, unit: UnitId, place: i64) {
         let Some(state) = self.units.get_mut(&unit) else { return };
         if let Some(old) = state.place {
@@ -403,7 +402,7 @@ impl EvictionQueue {
         }
     }
 
-    /// Takes a unit from the device. Whether it was there.
+    /// Removes a unit from the device. Returns whether it was there.
     fn leave(&mut self, unit: UnitId) -> bool {
         let Some(state) = self.units.get_mut(&unit) else { return false };
         let Some(place) = state.place.take() else { return false };
@@ -413,7 +412,7 @@ impl EvictionQueue {
     }
 }
 
-/// Each unit once, in ascending order: who does several things with it updates it.
+/// Each unit once, in ascending order; different accesses to one unit count as an update.
 fn merged(uses: &[(UnitId, Access)]) -> Vec<(UnitId, Access)> {
     let mut merged: BTreeMap<UnitId, Access> = BTreeMap::new();
     for &(unit, access) in uses {

@@ -1,4 +1,4 @@
-//! What an allocator did over time: which block was whose from when to when, for a picture of it. What is kept is bounded.
+//! The history of an allocator: who held which block from when to when, for a picture of it. What is kept is bounded.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,15 +12,15 @@ use crate::picture::{Bar, Picture};
 pub struct BlockLife {
     /// Its segment.
     pub segment: SegmentId,
-    /// Its bytes there.
+    /// Its bytes in the segment.
     pub range: ByteRange,
-    /// Who asked for it.
+    /// Who requested it.
     pub owner: String,
     /// The pool that it was allocated for.
     pub pool: PoolId,
-    /// The event that was its allocation.
+    /// The event at which it was allocated.
     pub start: u64,
-    /// The event after which it was free again; none while it is not.
+    /// The event at which it was freed; `None` while it is live.
     pub end: Option<u64>,
 }
 
@@ -29,27 +29,27 @@ pub struct BlockLife {
 pub struct SegmentLife {
     /// Its size.
     pub size_bytes: u64,
-    /// The event that was its making.
+    /// The event at which it was added.
     pub start: u64,
-    /// The event that was its end; none while it is there.
+    /// The event at which it was removed; `None` while it exists.
     pub end: Option<u64>,
 }
 
-/// Events of an allocator: every change is one, counted from 0.
+/// The events of an allocator: every change is an event, counted from 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     count_max: usize,
     event_count: u64,
-    /// Everything that ended before is forgotten.
+    /// Everything that ended before this event is forgotten.
     known_from: u64,
     segments: BTreeMap<SegmentId, SegmentLife>,
     live: BTreeMap<BlockId, BlockLife>,
-    /// Blocks that are gone, those that went first in front.
+    /// The blocks that were freed, the earliest first.
     past: VecDeque<BlockLife>,
 }
 
 impl History {
-    /// A history that begins with what is there now, and keeps at most `count_max` blocks that are gone.
+    /// Creates a history that begins with the current segments and blocks, and keeps at most `count_max` freed blocks.
     pub fn new(count_max: usize, now: &Snapshot) -> History {
         let mut history = History { count_max, ..History::default() };
         for segment in &now.segments {
@@ -77,7 +77,7 @@ impl History {
         self.segments.insert(segment, SegmentLife { size_bytes, start, end: None });
     }
 
-    /// Notes that a segment is gone.
+    /// Notes that a segment was removed.
     pub fn segment_removed(&mut self, segment: SegmentId) {
         let event = self.next_event();
         if let Some(life) = self.segments.get_mut(&segment) {
@@ -93,7 +93,7 @@ impl History {
         self.live.insert(block.id, BlockLife { segment: block.segment, range, owner, pool, start, end: None });
     }
 
-    /// Notes that a block is free again.
+    /// Notes that a block was freed.
     pub fn freed(&mut self, block: BlockId) {
         let event = self.next_event();
         let Some(life) = self.live.remove(&block) else { return };
@@ -106,27 +106,27 @@ impl History {
         self.segments.retain(|_, life| life.end.is_none_or(|end| end > known_from));
     }
 
-    /// How many events there were.
+    /// The number of events so far.
     pub fn event_count(&self) -> u64 {
         self.event_count
     }
 
-    /// The event from which on nothing is forgotten.
+    /// The event since which nothing has been forgotten.
     pub fn known_from(&self) -> u64 {
         self.known_from
     }
 
-    /// All blocks that are known: those that are gone in the order in which they went, then the live ones.
+    /// All known blocks: the freed ones in the order in which they were freed, then the live ones.
     pub fn blocks(&self) -> impl Iterator<Item = &BlockLife> + '_ {
         self.past.iter().chain(self.live.values())
     }
 
-    /// All segments that are known, by their numbers.
+    /// All known segments, by number.
     pub fn segments(&self) -> impl Iterator<Item = (SegmentId, &SegmentLife)> + '_ {
         self.segments.iter().map(|(&id, life)| (id, life))
     }
 
-    /// As a picture: segments above each other, events from left to right.
+    /// Draws the history: segments above each other, events from left to right.
     pub fn picture(&self, title: &str) -> Picture {
         let mut picture = Picture {
             title: title.to_string(),

@@ -1,14 +1,14 @@
-//! Where bytes can live: an allocator for eager use, the eviction queue of managed memory, and static placement of
-//! buffers with known lifetimes. Pure.
+//! Decides where bytes live: an allocator for eager use, the eviction queue of managed memory, and static placement of buffers with known
+//! lifetimes. Pure.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`allocator`] | best fit with coalescing over segments, pools of streams, assembly of tiles |
-//! | [`eviction`] | managed memory: who leaves the device when others must come, and what that copies |
-//! | [`history`], [`picture`] | who had which bytes when, and a drawing of it |
+//! | [`allocator`] | best fit with coalescing over segments, a pool for each stream, assembly of tiles |
+//! | [`eviction`] | managed memory: which units are evicted to make room for others, and what is copied |
+//! | [`history`], [`picture`] | who used which bytes when, and a drawing of it |
 //! | [`placement`] | items and placements |
 //! | [`search`] | finding a placement |
-//! | [`size`] | sizes of memory as people write them |
+//! | [`size`] | memory sizes in human-readable form |
 //!
 //! ```
 //! use forebay_base::ByteRange;

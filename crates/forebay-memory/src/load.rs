@@ -1,4 +1,4 @@
-//! Lower bounds of placements: what is live at once, in bytes and in whole units of the alignment.
+//! Lower bounds on the height of placements: what is live at once, in bytes and in whole units of the alignment.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,9 +10,9 @@ pub fn load_bound_bytes(items: &[Item]) -> u64 {
     bound_bytes(items, 1)
 }
 
-/// A height that no placement is below, at least that of [`load_bound_bytes`]. Where every base is a multiple of some number
-/// of bytes, and every piece begins at a multiple of it too, nothing else fits into what is left of a piece's last unit. Only
-/// the unit at the very top need not be whole.
+/// A height that no placement is below, at least that of [`load_bound_bytes`]. If every base is a multiple of some number of bytes, and
+/// every piece begins at a multiple of it too, nothing else fits into the rest of the last unit of a piece. Only the unit at the very top
+/// need not be whole.
 pub(crate) fn aligned_load_bound_bytes(items: &[Item]) -> u64 {
     let load_bytes = load_bound_bytes(items);
     let grain_bytes = grain_bytes(items);
@@ -34,25 +34,25 @@ pub(crate) fn divisor(first: u64, second: u64) -> u64 {
     if second == 0 { first } else { divisor(second, first % second) }
 }
 
-/// What an item takes during a time.
+/// What an item takes during a span of time.
 struct Load {
     time: Range<u32>,
     /// Bytes in whole units.
     bytes: i128,
-    /// The most bytes by which the last unit of a range is not filled.
+    /// The most bytes that the last unit of a range leaves empty.
     rest_bytes: u64,
 }
 
-/// The most whole units live at once, less what the highest one of them can leave empty.
+/// The most bytes in whole units that are live at once, minus what the highest unit can leave empty.
 fn bound_bytes(items: &[Item], grain_bytes: u64) -> u64 {
-    // What ends at a time comes before what begins.
+    // At equal times, ends come before beginnings.
     let mut changes: Vec<(u32, bool, i128, u64)> = Vec::with_capacity(2 * items.len());
     for Load { time, bytes, rest_bytes } in items.iter().flat_map(|item| item_loads(item, grain_bytes)) {
         changes.push((time.start, true, bytes, rest_bytes));
         changes.push((time.end, false, bytes, rest_bytes));
     }
     changes.sort_unstable();
-    // How many of what is live leave how many bytes; nothing where units are bytes.
+    // By number of bytes left empty: how many live loads leave that many. Empty if units are bytes.
     let mut rests: BTreeMap<u64, usize> = BTreeMap::new();
     let (mut live, mut most) = (0, 0);
     for (index, &(time, begins, bytes, rest_bytes)) in changes.iter().enumerate() {
@@ -73,7 +73,7 @@ fn bound_bytes(items: &[Item], grain_bytes: u64) -> u64 {
     u64::try_from(most).unwrap_or(u64::MAX)
 }
 
-/// How much an item takes when. Where its own pieces overlap, bytes count once.
+/// How much an item takes over time. Bytes in which its own pieces overlap count once.
 fn item_loads(item: &Item, grain_bytes: u64) -> Vec<Load> {
     if let [piece] = &item.pieces[..] {
         return if piece.time.is_empty() { Vec::new() } else { vec![load(piece.time.clone(), [piece], grain_bytes)] };
@@ -84,7 +84,7 @@ fn item_loads(item: &Item, grain_bytes: u64) -> Vec<Load> {
     let mut waiting: Vec<&Piece> = item.pieces.iter().filter(|piece| !piece.time.is_empty()).collect();
     waiting.sort_by_key(|piece| piece.time.start);
     let mut waiting = waiting.into_iter().peekable();
-    // In the order of their bytes.
+    // Sorted by their bytes.
     let mut live: Vec<&Piece> = Vec::new();
     let mut loads = Vec::with_capacity(times.len());
     for pair in times.windows(2) {
@@ -99,7 +99,7 @@ fn item_loads(item: &Item, grain_bytes: u64) -> Vec<Load> {
     loads
 }
 
-/// What pieces that come in the order of their bytes take together.
+/// What pieces that are sorted by their bytes take together.
 fn load<'a>(time: Range<u32>, pieces: impl IntoIterator<Item = &'a Piece>, grain_bytes: u64) -> Load {
     let (mut bytes, mut reached, mut rest_bytes) = (0, 0u128, 0);
     for piece in pieces {

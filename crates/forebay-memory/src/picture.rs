@@ -1,5 +1,5 @@
-//! Memory over time as a picture: a rectangle for each block, from when it was taken to when it was free again, at its
-//! addresses, in the colour of its owner.
+//! A picture of memory over time: a rectangle for each block, from its allocation to its release, at its addresses, in the colour of its
+//! owner.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ const RIGHT: f64 = 250.0;
 const TOP: f64 = 44.0;
 const HEIGHT: f64 = 640.0;
 const BOTTOM: f64 = 44.0;
-/// Owners that the legend names.
+/// The number of owners that the legend names.
 const LEGEND_COUNT: usize = 24;
 const COLORS: [&str; 12] = [
     "#4878a8", "#d1603d", "#5b9a5b", "#c9a13b", "#8a6bb0", "#4aa3a2", "#b5527a", "#8c8f3f", "#7a94c4", "#c98a6b",
@@ -25,33 +25,33 @@ const COLORS: [&str; 12] = [
 /// A block over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// Whose it is: bars of one owner have one colour.
+    /// The owner; bars of one owner have the same colour.
     pub owner: String,
-    /// When it is taken.
+    /// When it is in use.
     pub time: Range<u64>,
     /// Its bytes.
     pub bytes: ByteRange,
 }
 
-/// What is drawn.
+/// A picture of memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
-    /// Above it.
+    /// The title above the picture.
     pub title: String,
-    /// What time counts.
+    /// What time is counted in.
     pub time_name: String,
-    /// The part of time that is shown.
+    /// The span of time that is shown.
     pub time: Range<u64>,
     /// Addresses from 0 to here are shown.
     pub size_bytes: u64,
-    /// Addresses that exist for some time only, such as segments: drawn behind the bars.
+    /// Addresses that exist only for some time, such as segments; drawn behind the bars.
     pub backgrounds: Vec<Bar>,
     /// The blocks.
     pub bars: Vec<Bar>,
 }
 
 impl Picture {
-    /// The picture as SVG. A rectangle under the pointer says whose it is.
+    /// Renders the picture as SVG. The rectangle under the pointer shows who owns it.
     pub fn svg(&self) -> String {
         let width = WIDTH - LEFT - RIGHT;
         let (span, size) = ((self.time.end.saturating_sub(self.time.start)).max(1), self.size_bytes.max(1));
@@ -122,7 +122,7 @@ impl Picture {
         picture + "</svg>\n"
     }
 
-    /// The place of each owner: who takes most bytes for the longest is first.
+    /// The rank of each owner: the one that takes the most bytes for the longest time is first.
     fn ranks(&self) -> BTreeMap<&str, usize> {
         let mut areas: BTreeMap<&str, u128> = BTreeMap::new();
         for bar in &self.bars {
@@ -136,7 +136,7 @@ impl Picture {
 }
 
 fn escaped(words: &str) -> String {
-    // Control characters are none of XML's.
+    // XML does not allow control characters.
     let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     words.replace('&', "&amp;").replace('<', "&lt;")
 }

@@ -1,7 +1,7 @@
 //! Items and placements, and what can be wrong with them.
 //!
-//! An item is a buffer whose size changes over time: at different times different parts of it are resident, always at the
-//! same distance from its base. Placement gives every item a base so that no two bytes are used by two items at once.
+//! An item is a buffer whose size changes over time: at different times different parts of it are resident, always at the same distance
+//! from its base. Placement gives every item a base so that no byte is used by two items at once.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use forebay_base::ByteRange;
 /// The largest sum of all sizes, alignments and given bases that can be placed.
 pub const ADDRESSES_MAX_BYTES: u64 = 1 << 62;
 
-/// A part of an item during a time.
+/// A part of an item during a span of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// When the bytes are taken: half-open, in steps of a plan.
+    /// When the bytes are in use: half-open, in steps of a plan.
     pub time: Range<u32>,
-    /// Which bytes, from the item's base.
+    /// The bytes, relative to the base of the item.
     pub bytes: ByteRange,
 }
 
 impl Piece {
-    /// Whether any byte is taken at any time.
+    /// Whether any byte is in use at any time.
     pub(crate) fn is_taken(&self) -> bool {
         !self.time.is_empty() && !self.bytes.is_empty()
     }
 
-    /// Whether both are taken at some common time.
+    /// Whether both are in use at some common time.
     pub(crate) fn coincides(&self, other: &Piece) -> bool {
         self.time.start.max(other.time.start) < self.time.end.min(other.time.end)
     }
@@ -37,19 +37,19 @@ impl Piece {
 pub struct Item {
     /// The base is a multiple of this many bytes; 0 means the same as 1.
     pub alignment_bytes: u64,
-    /// What it takes when. Pieces may touch and overlap each other.
+    /// What it takes over time. Pieces can touch and overlap each other.
     pub pieces: Vec<Piece>,
-    /// The base, where it is given.
+    /// The base, if it is given.
     pub fixed_offset: Option<u64>,
 }
 
 impl Item {
-    /// An item that may lie anywhere.
+    /// Creates an item that can lie anywhere.
     pub fn new(alignment_bytes: u64, pieces: Vec<Piece>) -> Item {
         Item { alignment_bytes: alignment_bytes.max(1), pieces, fixed_offset: None }
     }
 
-    /// One past the last byte that any piece takes, from the base.
+    /// One past the last byte that any piece takes, relative to the base.
     pub fn size_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes.end).max().unwrap_or(0)
     }
@@ -64,7 +64,7 @@ pub struct Placement {
     pub height_bytes: u64,
 }
 
-/// Why there is no placement.
+/// The reason why there is no placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlacementError {
     /// More bytes are live at once than the capacity holds: no placement exists.
@@ -74,7 +74,7 @@ pub enum PlacementError {
         /// The capacity in bytes.
         capacity_bytes: u64,
     },
-    /// None was found within the effort; one may exist.
+    /// No placement was found within the effort; one may exist.
     Search {
         /// The lowest placement found.
         lowest: Placement,
@@ -85,7 +85,7 @@ pub enum PlacementError {
     Fixed(Fault),
     /// Sizes, alignments and given bases add up to more than [`ADDRESSES_MAX_BYTES`].
     TooLarge {
-        /// What they add up to, in bytes.
+        /// Their sum in bytes.
         total_bytes: u128,
     },
 }
@@ -138,7 +138,7 @@ pub enum Fault {
         /// The item.
         item: usize,
     },
-    /// There is not one base for each item.
+    /// The number of bases differs from the number of items.
     Count {
         /// Number of bases.
         offsets: usize,

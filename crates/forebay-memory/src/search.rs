@@ -1,9 +1,9 @@
 //! Finding a placement: greedy passes first, then a tree search.
 //!
-//! Greedy passes come close to the load bound at once where there is room, and take items of every kind. Where they leave a
-//! gap and every item has one size, the tree search closes it: it finds placements without any waste among hundreds of
-//! items, and proves for small instances that there is none lower. Everything is a function of the items and the effort:
-//! searches are limited by counts, never by time, and generators have fixed seeds.
+//! Greedy passes handle items of every kind, and come close to the load bound at once if there is room. If they leave a gap and no item
+//! changes its size, the tree search closes it: it finds placements without any waste for hundreds of items, and proves for small instances
+//! that no lower one exists. The result depends only on the items and the effort: searches are limited by counts, never by time, and random
+//! generators have fixed seeds.
 
 mod bounds;
 mod greedy;
@@ -21,23 +21,23 @@ use crate::load::{aligned_load_bound_bytes, load_bound_bytes};
 use crate::placement::{ADDRESSES_MAX_BYTES, Fault, Item, Placement, PlacementError};
 use crate::verify::verify;
 
-/// The most items that the tree search takes: it recurses once for each.
+/// The most items that the tree search accepts, since it recurses once for each.
 const TREE_ITEMS_MAX: usize = 1000;
-/// Passes give at most this many bases, as long as there are two passes: very many items get fewer.
+/// The most bases that all passes together assign, unless fewer than two passes would remain. The more items, the fewer passes.
 const PASSES_ITEMS_MAX: usize = 1_536_000;
 
 /// How long to search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Number of greedy passes after the first ones, of which there are [`FIRST_ORDERS`].
+    /// The number of greedy passes after the first ones, of which there are [`FIRST_ORDERS`].
     pub passes: u32,
-    /// Number of decisions of the tree search. It takes items of one size without given bases, up to a thousand of them;
+    /// The number of decisions of the tree search. It handles up to a thousand items that do not change their size and have no given bases;
     /// others are placed by passes alone.
     pub nodes: u64,
 }
 
 impl Effort {
-    /// For one instance that matters: seconds where no placement without waste is found.
+    /// For a single instance that matters: takes seconds if no placement without waste is found.
     pub const THOROUGH: Effort = Effort { passes: 128, nodes: 300_000 };
 }
 
@@ -48,8 +48,8 @@ impl Default for Effort {
     }
 }
 
-/// Gives every item a base. Stops at the first placement within the capacity; without one, at the load bound or when the
-/// effort is spent.
+/// Gives every item a base. Stops at the first placement within the capacity; without a capacity, at the load bound or when the effort is
+/// spent.
 ///
 /// # Errors
 /// [`PlacementError`]: no placement within the capacity exists, none was found, or the items cannot be placed at all.
@@ -63,7 +63,7 @@ pub fn place(items: &[Item], capacity_bytes: Option<u64>, effort: Effort) -> Res
     if let Some(capacity_bytes) = capacity_bytes.filter(|&capacity_bytes| load_bytes > capacity_bytes) {
         return Err(PlacementError::Load { load_bytes, capacity_bytes });
     }
-    // What no placement is below is low enough, whatever the capacity.
+    // A height that no placement is below is low enough, whatever the capacity.
     let enough_bytes = capacity_bytes.unwrap_or(load_bytes).max(aligned_load_bound_bytes(items));
     let affordable = (PASSES_ITEMS_MAX / items.len().max(1)).max(2);
     let mut placement = greedy(items, enough_bytes, effort.passes.min(u32::try_from(affordable).unwrap_or(u32::MAX)));
@@ -96,7 +96,7 @@ fn greedy(items: &[Item], enough_bytes: u64, passes: u32) -> Placement {
     Placement { offsets: best.bases.iter().map(|&base| base as u64).collect(), height_bytes: best.height as u64 }
 }
 
-/// No address can overflow: a pass never leaves a gap wider than an alignment below every item.
+/// Checks that no address can overflow: a pass never leaves a gap wider than an alignment below every item.
 fn check_sizes(items: &[Item]) -> Result<(), PlacementError> {
     let taken = |item: &Item| {
         let size = u128::from(item.size_bytes());
@@ -178,7 +178,7 @@ mod tests {
         lowest.min().unwrap_or(0)
     }
 
-    /// Items of one size each.
+    /// Items that do not change their size.
     fn random_plain_items(random: &mut Random, count: u64, times: u64, sizes: u64) -> Vec<Item> {
         (0..count)
             .map(|_| {

@@ -1,9 +1,9 @@
-//! Sizes of memory as people write them.
+//! Memory sizes in human-readable form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A size of memory: bytes, or a share of what the model needs without a budget.
+/// A memory size: a number of bytes, or a share of what the model needs without a budget.
 ///
 /// ```
 /// use forebay_memory::size::MemorySize;
@@ -21,7 +21,7 @@ pub enum MemorySize {
     Percent(f64),
 }
 
-/// A text that is no size of memory.
+/// The error for a text that is not a memory size.
 ///
 /// ```
 /// use forebay_memory::size::MemorySize;
@@ -46,7 +46,7 @@ impl fmt::Display for MemorySizeError {
 impl std::error::Error for MemorySizeError {}
 
 impl MemorySize {
-    /// The size in bytes, where the unlimited plan takes `in_core_peak_bytes`. Rounded down.
+    /// The size in bytes, rounded down, if the unlimited plan takes `in_core_peak_bytes`.
     pub fn resolve(self, in_core_peak_bytes: u64) -> u64 {
         match self {
             MemorySize::Bytes(bytes) => bytes,
@@ -55,7 +55,7 @@ impl MemorySize {
     }
 }
 
-/// Factors of the units, without case. `kB` and its kin count in thousands, `KiB` and its kin in 1024s.
+/// The factors of the units, which are not case-sensitive. `kB` and the like count in thousands, `KiB` and the like in 1024s.
 const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
@@ -119,7 +119,7 @@ impl fmt::Display for MemorySize {
     }
 }
 
-/// Bytes for people: the largest binary unit that keeps the number at 1 or more, with up to two decimals.
+/// Formats a number of bytes for people: in the largest binary unit that keeps the number at 1 or more, with up to two decimals.
 pub fn format_bytes(bytes: u64) -> String {
     for (unit, factor) in [("TiB", 1u64 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)] {
         if bytes >= factor {

@@ -6,10 +6,10 @@ use forebay_base::ByteRange;
 
 use crate::placement::{Fault, Item, Piece, Placement};
 
-/// Checks a placement: goes through time, and compares what begins with its neighbours among what is there.
+/// Checks a placement: sweeps over time, and compares each piece that begins with its neighbours among the live ones.
 ///
 /// # Errors
-/// A fault. Of overlaps the one that comes first in time.
+/// Returns a fault. Among overlaps, it is the one that comes first in time.
 pub fn verify(items: &[Item], placement: &Placement) -> Result<(), Fault> {
     if placement.offsets.len() != items.len() {
         return Err(Fault::Count { offsets: placement.offsets.len(), items: items.len() });
@@ -40,22 +40,22 @@ pub fn verify(items: &[Item], placement: &Placement) -> Result<(), Fault> {
     }
 }
 
-/// Bytes during a time.
+/// Bytes during a span of time.
 struct Area {
     time: (u32, u32),
     bytes: ByteRange,
     owner: usize,
 }
 
-/// The owners of two areas that share a byte at some time; `None` where no two do.
+/// The owners of two areas that share a byte at some time; `None` if no two do.
 fn first_overlap(areas: &[Area]) -> Option<(usize, usize)> {
-    // What ends at a time comes before what begins.
+    // At equal times, ends come before beginnings.
     let mut changes: Vec<(u32, bool, u32)> = Vec::with_capacity(2 * areas.len());
     for (index, area) in areas.iter().enumerate() {
         changes.extend([(area.time.0, true, index as u32), (area.time.1, false, index as u32)]);
     }
     changes.sort_unstable();
-    // By first byte: one past the last, and the owner. No two of these share a byte.
+    // The live areas, by first byte: one past the last byte, and the owner. No two of them share a byte.
     let mut there: BTreeMap<u64, (u64, usize)> = BTreeMap::new();
     for (_, begins, index) in changes {
         let Area { bytes, owner, .. } = areas[index as usize];
@@ -73,7 +73,7 @@ fn first_overlap(areas: &[Area]) -> Option<(usize, usize)> {
     None
 }
 
-/// The pieces that take anything; where some of them overlap, others that take the same bytes and do not.
+/// The pieces that take anything; if some of them overlap, others that take the same bytes without overlapping.
 fn apart(pieces: &[Piece]) -> Vec<Piece> {
     let taken: Vec<Piece> = pieces.iter().filter(|piece| piece.is_taken()).cloned().collect();
     let area = |piece: &Piece| Area { time: (piece.time.start, piece.time.end), bytes: piece.bytes, owner: 0 };
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(moved, Err(Fault::Moved { item: 1 }));
     }
 
-    /// Whether two items share a byte at some time, seen from every pair of pieces.
+    /// Whether two items share a byte at some time, by comparing every pair of pieces.
     fn overlaps(items: &[Item], offsets: &[u64], first: usize, second: usize) -> bool {
         let at = |item: usize, bytes: ByteRange| ByteRange::new(offsets[item] + bytes.start, offsets[item] + bytes.end);
         let meets =

@@ -1,4 +1,4 @@
-//! What one step of a decomposition does: kernels, and what moves elements without one.
+//! What one step of a decomposition does: run a kernel, or move elements without one.
 
 use forebay_base::Kernel;
 
@@ -11,6 +11,6 @@ pub(crate) enum Action {
     Transpose(Vec<usize>),
     /// Broadcasts to the result's shape.
     Expand,
-    /// Joins the inputs along this axis.
+    /// Concatenates the inputs along this axis.
     Concatenate(usize),
 }

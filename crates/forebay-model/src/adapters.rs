@@ -1,7 +1,7 @@
-//! Low-rank adapters: next to a weight W that stays as it is, two small factors train, and W + scale x left x right does its work.
+//! Low-rank adapters: a weight W stays unchanged while two small factors are trained, and W + scale x left x right is used in its place.
 //!
-//! "LoRA: Low-Rank Adaptation of Large Language Models", Hu and others, 2021. The product of the factors is never made: what the weight
-//! is applied to goes through one factor and then through the other, so that neither a gradient nor state of the weight's size exists.
+//! "LoRA: Low-Rank Adaptation of Large Language Models", Hu and others, 2021. The product of the factors is never computed: the weight's
+//! input is multiplied by one factor and then by the other, so that neither a gradient nor state of the weight's size exists.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 use crate::training::matches;
 
-/// Which weights get adapters, and of what size.
+/// Options that determine which weights get adapters, and their size.
 ///
 /// ```
 /// use forebay_model::adapters::LoraOptions;
@@ -26,36 +26,37 @@ use crate::training::matches;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LoraOptions {
-    /// Patterns (`*`, `?`) over the names of weights of MatMul, Gemm, Conv without groups, and Gather.
+    /// Patterns (`*`, `?`) that match the names of weights of MatMul, Gemm, Conv without groups, and Gather.
     pub patterns: Vec<String>,
-    /// Columns of the left factor and rows of the right one.
+    /// Number of columns of the left factor and of rows of the right one.
     pub rank: u64,
-    /// The product of the factors is multiplied by `alpha / rank`.
+    /// Numerator of the scale: the product of the factors is multiplied by `alpha / rank`.
     pub alpha: f32,
-    /// The seed of the factors that begin with random numbers; the others begin with zeros, so the model begins as it was.
+    /// The seed for the factors that are initialised with random numbers; the others are initialised with zeros, so that the model is
+    /// initially unchanged.
     pub seed: u64,
-    /// Patterns over the names of parameters that train as a whole all the same, such as those of a new head.
+    /// Patterns that match the names of further parameters to train in full, such as those of a new head.
     pub also: Vec<String>,
 }
 
 impl LoraOptions {
-    /// Adapters of rank 8 for the weights whose names match a pattern, with a scale of 1.
+    /// Creates options for adapters of rank 8, with a scale of 1, for the weights whose names match a pattern.
     pub fn new(pattern: impl Into<String>) -> LoraOptions {
         LoraOptions { patterns: vec![pattern.into()], rank: 8, alpha: 8.0, seed: 0, also: Vec::new() }
     }
 
-    /// What the product of the factors is multiplied by.
+    /// Returns the number by which the product of the factors is multiplied.
     pub fn scale(&self) -> f32 {
         self.alpha / self.rank as f32
     }
 }
 
-/// What the weight of an adapter is applied to, as PEFT tells layers apart.
+/// The kind of layer that an adapter's weight belongs to, as distinguished by PEFT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// A matrix that inputs are multiplied by: \[inputs, outputs], or \[outputs, inputs] where `outputs_first`.
+    /// A matrix by which inputs are multiplied: \[inputs, outputs], or \[outputs, inputs] if `outputs_first`.
     Linear {
-        /// Whether the weight's first axis counts outputs.
+        /// Whether the weight's first axis is that of the outputs.
         outputs_first: bool,
     },
     /// Filters \[outputs, inputs, ...] of a convolution.
@@ -65,13 +66,13 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Whether the right factor meets the input first; otherwise the left one does.
+    /// Whether the right factor is applied to the input first; otherwise the left one is.
     pub fn is_right_first(self) -> bool {
         matches!(self, Layer::Linear { outputs_first: true } | Layer::Convolution)
     }
 }
 
-/// The adapter of a weight: it works as weight + scale x left x right.
+/// The adapter of a weight, which is used as weight + scale x left x right.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Adapter {
@@ -79,16 +80,16 @@ pub struct Adapter {
     pub weight: String,
     /// The name of the left factor, \[rows of the weight, rank].
     pub left: String,
-    /// The name of the right factor, \[rank, columns of the weight]; all axes of a filter but the first are its columns.
+    /// The name of the right factor, \[rank, columns of the weight]. For a filter, all axes but the first count as columns.
     pub right: String,
-    /// What kind of layer the weight belongs to.
+    /// The kind of layer that the weight belongs to.
     pub layer: Layer,
-    /// What the product is multiplied by.
+    /// The number by which the product of the factors is multiplied.
     pub scale: f32,
 }
 
 impl Adapter {
-    /// Adds the product of the factors to the weight: each element is summed in float64 and rounded once.
+    /// Adds the scaled product of the factors to the weight. Each element is summed in float64 and rounded once.
     pub fn merge(&self, weight: &mut [f32], left: &[f32], right: &[f32], rank: usize) {
         let columns = right.len() / rank.max(1);
         let mut sums = vec![0.0f64; columns];
@@ -109,10 +110,10 @@ struct Use {
     layer: Layer,
 }
 
-/// Puts adapters next to all weights that the options name.
+/// Adds adapters to all weights that the options name.
 ///
 /// # Errors
-/// No weight that can have one; a weight that is also used where it cannot; a rank of 0, or an alpha that is no number.
+/// Fails if no weight can have an adapter, if a weight is also used where it cannot have one, if the rank is 0, or if alpha is not finite.
 pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adapter>, ModelError> {
     let refuse = |reason: String| Err(ModelError::Request { reason });
     if options.rank == 0 || !options.alpha.is_finite() {
@@ -161,13 +162,13 @@ pub(crate) fn adapt(graph: &mut Graph, options: &LoraOptions) -> Result<Vec<Adap
     Ok(adapters)
 }
 
-/// Weights of float32 with at least two axes: where they can have adapters, and a node where they cannot.
+/// Returns the float32 weights with at least two axes, each with the uses that can have adapters and a node whose use cannot.
 fn weights(graph: &Graph) -> BTreeMap<ValueId, (Vec<Use>, Option<usize>)> {
     let is_weight = |id: &ValueId| {
         let contents = &graph.initializers[id];
         contents.data_type() == DataType::Float32 && contents.shape().len() > 1
     };
-    // A weight, or a transposed one.
+    // Weights and transposed weights.
     let mut origin: BTreeMap<ValueId, (ValueId, bool)> =
         graph.initializers.keys().copied().filter(is_weight).map(|id| (id, (id, false))).collect();
     let mut found: BTreeMap<ValueId, (Vec<Use>, Option<usize>)> =
@@ -190,14 +191,14 @@ fn weights(graph: &Graph) -> BTreeMap<ValueId, (Vec<Use>, Option<usize>)> {
     found
 }
 
-/// The output of a node that swaps the two axes of a matrix.
+/// The output of a node if it swaps the two axes of a matrix.
 fn turns(graph: &Graph, node: &Node) -> Option<ValueId> {
     let view = NodeView { graph, node };
     let is_swap = node.operation.name() == "Transpose" && matches!(view.ints("perm").ok()?, None | Some([1, 0]));
     *node.outputs.first().filter(|_| is_swap)?
 }
 
-/// The layer of a weight that is an input of a node; none where it cannot have an adapter.
+/// The layer of a weight that is an input of a node; `None` if it cannot have an adapter there.
 fn layer(graph: &Graph, node: &Node, input: usize, is_turned: bool, axes: usize) -> Option<Layer> {
     let view = NodeView { graph, node };
     match (node.operation.name(), input) {
@@ -227,7 +228,7 @@ fn factors(graph: &mut Graph, weight: ValueId, layer: Layer, options: &LoraOptio
         _ => (vec![rows, rank], vec![rank, columns]),
     };
     let mut random = Random::of(options.seed, &name);
-    // As PEFT begins: the factor that meets the input is random, and so is that behind a table's rows.
+    // Initialised as in PEFT: the factor applied to the input is random, and so is the one applied to a table's rows.
     let bound = |inputs: u64| 1.0 / (inputs.max(1) as f32).sqrt();
     let (left, right) = match layer {
         Layer::Embedding => (vec![0.0; (rows * rank) as usize], random.normal(rank * columns)),
@@ -245,7 +246,7 @@ fn factors(graph: &mut Graph, weight: ValueId, layer: Layer, options: &LoraOptio
     (adapter, ids)
 }
 
-/// The nodes that add a weight's adapter to what a node computes; they stand behind it.
+/// Returns the nodes that add a weight's adapter to the result of a node; they follow that node.
 fn apply(graph: &mut Graph, place: &Use, (left, right): (ValueId, ValueId), scale: f32) -> Vec<Node> {
     let node = graph.nodes[place.node].clone();
     let Some(Some(result)) = node.outputs.first().copied() else { return Vec::new() };
@@ -306,7 +307,7 @@ fn apply(graph: &mut Graph, place: &Use, (left, right): (ValueId, ValueId), scal
     nodes
 }
 
-/// Random numbers for a weight, which depend on a seed and the weight's name alone.
+/// Random numbers for a weight, which depend only on a seed and the weight's name.
 struct Random(SplitMix64);
 
 impl Random {
@@ -322,7 +323,7 @@ impl Random {
         (0..count).map(|_| self.0.symmetric() as f32 * bound).collect()
     }
 
-    /// By Box and Muller.
+    /// Uses the Box-Muller transform.
     fn normal(&mut self, count: u64) -> Vec<f32> {
         let one = |radius: f64, angle: f64| {
             ((-2.0 * libm::log(1.0 - radius)).sqrt() * libm::cos(std::f64::consts::TAU * angle)) as f32

@@ -1,9 +1,9 @@
-//! Gradients, graph to graph.
+//! Computes gradients as a transformation of graphs.
 //!
-//! Reverse mode: nodes are visited from the last to the first, and each appends the nodes that turn its outputs' gradients
-//! into its inputs'. That order lets each activation die as soon as its own node has been passed, so the peak of memory
-//! lies between forward and backward pass. ONNX operators take their gradients from their rows in
-//! [`crate::operators`], kernels from `kernel_gradient`.
+//! This is reverse mode: nodes are visited from last to first, and for each one the nodes that compute its inputs' gradients from its
+//! outputs' gradients are appended. In this order, an activation is no longer needed once its own node has been visited, so memory use
+//! peaks between the forward and the backward pass. The gradients of ONNX operators come from their rows in [`crate::operators`], those of
+//! kernels from `kernel_gradient`.
 
 #[cfg(test)]
 mod tests;
@@ -20,14 +20,14 @@ use crate::operator::Gradient;
 use crate::operators::attend::KEPT_OUTPUTS;
 use crate::operators::row;
 
-/// Appends nodes that compute the gradients of the scalar `of` by each of `by`. `None`: `of` does not depend on it, or not
-/// differentiably.
+/// Appends nodes that compute the gradients of the scalar `of` with respect to each of `by`. A gradient is `None` if `of` does not depend
+/// differentiably on the value.
 ///
-/// Gradients add up where a value is used several times. ReLU has gradient 0 at 0, a max pool sends its gradient to the
-/// first of equal values, `Min` and `Max` of two tensors to the first of equal operands.
+/// The gradients of a value that is used several times add up. The gradient of ReLU at 0 is 0; a max pool passes its gradient to the first
+/// of several equal values, and `Min` and `Max` of two tensors pass it to the first of two equal operands.
 ///
 /// # Errors
-/// Where `of` is no floating scalar, or an operator on the way has no gradient.
+/// Fails if `of` is not a floating-point scalar, or if an operator on the way has no gradient.
 pub fn gradients(graph: &mut Graph, of: ValueId, by: &[ValueId]) -> Result<Vec<Option<ValueId>>, ModelError> {
     let seed = seed(graph, of)?;
     let wanted = wanted(graph, by)?;
@@ -89,7 +89,7 @@ fn node_gradients(
     application.gradients(builder).ok_or_else(|| missing(builder))
 }
 
-/// The gradient of a scalar by itself.
+/// The gradient of a scalar with respect to itself.
 fn seed(graph: &Graph, of: ValueId) -> Result<Tensor, ModelError> {
     let ty = graph.ty(of).filter(|ty| ty.count() == 1);
     match ty.map(|ty| ty.data_type) {
@@ -103,7 +103,7 @@ fn seed(graph: &Graph, of: ValueId) -> Result<Tensor, ModelError> {
     }
 }
 
-/// By value: whether it depends differentiably on one of `by`.
+/// For each value, whether it depends differentiably on one of `by`.
 fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
     let mut wanted = vec![false; graph.values.len()];
     for value in by {
@@ -125,7 +125,7 @@ fn wanted(graph: &Graph, by: &[ValueId]) -> Result<Vec<bool>, ModelError> {
     Ok(wanted)
 }
 
-/// By value: whether it depends on an input of the graph.
+/// For each value, whether it depends on an input of the graph.
 fn from_inputs(graph: &Graph) -> Vec<bool> {
     let mut from_inputs = vec![false; graph.values.len()];
     graph.inputs.iter().for_each(|input| from_inputs[input.0 as usize] = true);
@@ -137,8 +137,8 @@ fn from_inputs(graph: &Graph) -> Vec<bool> {
     from_inputs
 }
 
-/// Gives layer normalisations their optional outputs, mean and inverse deviation, and attention its result by heads and the
-/// logarithms of its rows' sums, so that the gradient need not compute them again.
+/// Adds optional outputs, so that the gradient need not recompute them: the mean and inverse deviation to layer normalisations, and the
+/// result by heads and the logarithms of the row sums to attention.
 fn keep_statistics(graph: &mut Graph, wanted: &[bool]) {
     for i in 0..graph.nodes.len() {
         let node = &graph.nodes[i];

@@ -1,23 +1,23 @@
-//! What can be wrong with a model.
+//! The ways in which a model can be wrong.
 
 use std::fmt;
 
-/// Why a model cannot be read, typed, differentiated or lowered. Messages name the node and the numbers.
+/// The reason why a model cannot be read, typed, differentiated or lowered. Messages name the node and the numbers involved.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelError {
     /// A file could not be read or written.
     File {
         /// Its path.
         path: String,
-        /// The system's words.
+        /// The operating system's message.
         reason: String,
     },
-    /// The bytes are no ONNX model, or break its rules.
+    /// The bytes are not an ONNX model, or violate the format's rules.
     Malformed {
         /// What is wrong.
         reason: String,
     },
-    /// The table has no row for an operator.
+    /// The table of operators has no row for an operator.
     UnsupportedOperator {
         /// Domain, empty for the default one.
         domain: String,
@@ -37,30 +37,30 @@ pub enum ModelError {
         /// Why.
         reason: String,
     },
-    /// An operator cannot say what it computes before an input is known: sizes or branches depend on it.
+    /// The output types of an operator depend on an input's value that is not yet known: sizes or branches depend on it.
     NeedsValue {
         /// Operator type.
         op_type: String,
         /// The node.
         node: String,
-        /// The value that has to be known.
+        /// The value that must be known first.
         value: String,
         /// Why.
         reason: String,
     },
-    /// An operator on the way to a trained parameter has no gradient.
+    /// An operator between a trained parameter and the loss has no gradient.
     NoGradient {
         /// Operator type.
         op_type: String,
         /// The node.
         node: String,
     },
-    /// What the caller asked for does not fit the model.
+    /// The caller's request does not fit the model.
     Request {
-        /// Why, and what would.
+        /// Why it does not fit, and what would.
         reason: String,
     },
-    /// Several things are wrong, all of which are worth knowing at once.
+    /// Several errors that are worth reporting together.
     Several(Vec<ModelError>),
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_base::{DataType, Kernel, Tensor};
 
-/// The newest version of the default operator set that the table follows.
+/// The newest version of the default operator set that the table supports.
 pub const NEWEST_OPSET: i64 = 28;
 
 use crate::tensor::Contents;
@@ -16,11 +16,11 @@ pub use forebay_base::TensorType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub u32);
 
-/// A node of a graph: its place in [`Graph::nodes`].
+/// A node of a graph: its index in [`Graph::nodes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// A size as a model states it.
+/// A size as declared by a model.
 ///
 /// ```
 /// use forebay_model::graph::Dimension;
@@ -32,7 +32,7 @@ pub struct NodeId(pub u32);
 pub enum Dimension {
     /// A number.
     Known(u64),
-    /// A symbol such as `N`, or nothing at all (then the name is empty).
+    /// A symbol such as `N`; empty if the model declares no size.
     Symbol(String),
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// What a model declares an input or output to be that is no tensor, with the element type of its tensors.
+/// The declared kind of an input or output that is not a tensor, with the element type of its tensors.
 ///
 /// ```
 /// use forebay_base::DataType;
@@ -79,7 +79,7 @@ impl Structure {
         !matches!(self, Structure::Sequence(_))
     }
 
-    /// Whether it is a sequence, where it is present.
+    /// Whether it is a sequence if present.
     pub fn is_sequence(self) -> bool {
         !matches!(self, Structure::Optional(_))
     }
@@ -96,16 +96,16 @@ impl fmt::Display for Structure {
     }
 }
 
-/// A value: what a node computes, an input, or an initializer.
+/// A value: the result of a node, an input, or an initializer.
 #[derive(Clone, Debug)]
 pub struct Value {
     /// Its name, unique in the graph.
     pub name: String,
-    /// Its type, once known: [`crate::infer`] gives every value one.
+    /// Its type, once known. [`crate::infer`] determines the type of every value.
     pub ty: Option<TensorType>,
-    /// What the model declares, for graph inputs and outputs: type, and sizes with their symbols.
+    /// The declaration of a graph input or output: its type, and its sizes with their symbols.
     pub declared: Option<(DataType, Vec<Dimension>)>,
-    /// The same where that is no tensor.
+    /// The declaration of a graph input or output that is not a tensor.
     pub structure: Option<Structure>,
 }
 
@@ -135,27 +135,27 @@ pub enum Attribute {
     Strings(Vec<String>),
     /// GRAPH: a branch, or the body of a loop.
     Graph(Arc<Subgraph>),
-    /// TYPE_PROTO: what an optional value would be that is absent. Nothing depends on it.
+    /// TYPE_PROTO: the type that an absent optional value would have. Nothing depends on it.
     Type,
 }
 
 /// A graph inside a node.
 #[derive(Clone, Debug)]
 pub struct Subgraph {
-    /// The graph. Its inputs are those that it declares, then the values of the graphs around it that it uses.
+    /// The graph. Its inputs are those that it declares, followed by the values that it uses from enclosing graphs.
     pub graph: Graph,
-    /// For each of the latter, in order: which input of the node it is.
+    /// For each of the latter, in order, the index of the node's input that provides it.
     pub captured: Vec<usize>,
 }
 
 impl Subgraph {
-    /// How many inputs the graph declares.
+    /// The number of inputs that the graph declares.
     pub fn declared_inputs(&self) -> usize {
         self.graph.inputs.len() - self.captured.len()
     }
 }
 
-/// One and the same.
+/// Subgraphs are equal only if they are the same object.
 impl PartialEq for Subgraph {
     fn eq(&self, other: &Subgraph) -> bool {
         std::ptr::eq(self, other)
@@ -165,7 +165,7 @@ impl PartialEq for Subgraph {
 /// What a node does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// An ONNX operator, with its row in the table of [`crate::operators`].
+    /// An ONNX operator, described by its row in the table of [`crate::operators`].
     Onnx {
         /// Domain; empty for the default one.
         domain: String,
@@ -176,12 +176,12 @@ pub enum Operation {
         /// Attributes by name.
         attributes: BTreeMap<String, Attribute>,
     },
-    /// A kernel, bound to the node's inputs and outputs in their order: what gradients, losses and updates are made of.
+    /// A kernel, applied to the node's inputs and outputs in their order. Gradients, losses and updates consist of kernels.
     Kernel(Kernel),
 }
 
 impl Operation {
-    /// An operator of the default domain at the newest version that the table knows.
+    /// Creates an operator of the default domain at the newest version that the table supports.
     pub fn onnx(op_type: &str, attributes: &[(&str, Attribute)]) -> Operation {
         Operation::Onnx {
             domain: String::new(),
@@ -191,7 +191,7 @@ impl Operation {
         }
     }
 
-    /// The name for people.
+    /// A human-readable name.
     pub fn name(&self) -> &str {
         match self {
             Operation::Onnx { op_type, .. } => op_type,
@@ -203,19 +203,19 @@ impl Operation {
 /// A node: one operation on values.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Its name; may be empty, need not be unique.
+    /// Its name, which can be empty and need not be unique.
     pub name: String,
     /// What it does.
     pub operation: Operation,
-    /// Inputs; `None` for an optional input that is left out. Values that the node's graphs use stand behind those that the operator
-    /// takes.
+    /// Inputs; `None` for an optional input that is left out. The operator's own inputs are followed by the values that the node's
+    /// subgraphs use.
     pub inputs: Vec<Option<ValueId>>,
     /// Outputs; `None` for an optional output that is left out.
     pub outputs: Vec<Option<ValueId>>,
 }
 
 impl Node {
-    /// What messages call the node: its name, or its first output's.
+    /// The node's name in messages: its own, or that of its first output.
     pub fn label(&self, graph: &Graph) -> String {
         if !self.name.is_empty() {
             return self.name.clone();
@@ -229,45 +229,45 @@ impl Node {
 pub struct Update {
     /// An initializer.
     pub state: ValueId,
-    /// The value it takes.
+    /// The value that it takes.
     pub value: ValueId,
 }
 
-/// A graph of nodes on values. Nodes stand in an order in which every value is computed before it is used.
+/// A graph of nodes that compute values. Nodes are ordered so that every value is computed before it is used.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
-    /// Name, for people.
+    /// A human-readable name.
     pub name: String,
     /// All values, by [`ValueId`].
     pub values: Vec<Value>,
     /// All nodes, in topological order.
     pub nodes: Vec<Node>,
-    /// Graph inputs that the caller feeds (initializers are not among them).
+    /// Graph inputs that the caller feeds (initializers are not included).
     pub inputs: Vec<ValueId>,
     /// Graph outputs.
     pub outputs: Vec<ValueId>,
     /// Values with given contents: weights, statistics, constants, optimizer state.
     pub initializers: BTreeMap<ValueId, Contents>,
-    /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating initializers outside
-    /// this set may train, so nodes that use them are not folded; put them in before inference where nothing trains.
+    /// Initializers that nothing changes: the model's `Constant` nodes and folded values. Floating-point initializers outside this set can
+    /// be trained, so nodes that use them are not folded; if nothing is trained, add them to this set before type inference.
     pub constants: BTreeSet<ValueId>,
-    /// Whether both branches of a condition are computed where only a step knows it, as training does.
+    /// Whether both branches are computed when a condition is known only at run time, as in training.
     pub selects_branches: bool,
     /// Updates of initializers at the end of a step; empty for inference.
     pub updates: Vec<Update>,
-    /// Values that are sequences of tensors: their elements. Known once types are.
+    /// The elements of values that are sequences of tensors. Known once types are.
     pub(crate) sequences: BTreeMap<ValueId, Vec<ValueId>>,
     /// Optional values that are absent. Known once types are.
     pub(crate) absent: BTreeSet<ValueId>,
-    /// Values from this one on belong to the backward pass; none where no gradient was taken.
+    /// The first value of the backward pass; `None` if no gradient was taken.
     backward_from: Option<ValueId>,
-    /// Values from there on that belong to the forward pass all the same: copies of values before it.
+    /// Later values that nevertheless belong to the forward pass: copies of forward values.
     forward_copies: BTreeSet<ValueId>,
-    /// Values from this one on are those of updates that are formulas; none where there are no such updates.
+    /// The first value that belongs to updates expressed as formulas; `None` if there are no such updates.
     updates_from: Option<ValueId>,
-    /// The value of every name.
+    /// The value with each name.
     names: BTreeMap<String, ValueId>,
-    /// The next suffix to try for a name that is taken.
+    /// The next suffix to try for a name that is already taken.
     suffixes: BTreeMap<String, u32>,
 }
 
@@ -277,35 +277,35 @@ impl Graph {
         &self.values[id.0 as usize]
     }
 
-    /// The value, to change.
+    /// The value, mutably.
     pub fn value_mut(&mut self, id: ValueId) -> &mut Value {
         &mut self.values[id.0 as usize]
     }
 
-    /// The node that makes a value, looked for from the last one on.
+    /// The node that computes a value, searched from the last node backwards.
     pub(crate) fn producer(&self, id: ValueId) -> Option<&Node> {
         self.nodes.iter().rev().find(|node| node.outputs.contains(&Some(id)))
     }
 
-    /// Notes that all values that are added from here on belong to the backward pass.
+    /// Records that all values added from here on belong to the backward pass.
     pub fn begin_backward(&mut self) {
         let next = ValueId(self.values.len() as u32);
         self.backward_from.get_or_insert(next);
     }
 
-    /// Whether the backward pass, or an update behind it, computes a value.
+    /// Whether a value is computed by the backward pass or by an update that follows it.
     pub fn is_backward(&self, id: ValueId) -> bool {
         self.backward_from.is_some_and(|first| id >= first) && !self.forward_copies.contains(&id)
     }
 
-    /// Notes that a value is a copy of another, and belongs to the same pass.
+    /// Records that a value is a copy of another and belongs to the same pass.
     pub(crate) fn note_copy(&mut self, of: ValueId, copy: ValueId) {
         if !self.is_backward(of) {
             self.forward_copies.insert(copy);
         }
     }
 
-    /// Notes that all values that are added from here on belong to updates.
+    /// Records that all values added from here on belong to updates.
     pub(crate) fn begin_updates(&mut self) {
         let next = ValueId(self.values.len() as u32);
         self.updates_from.get_or_insert(next);
@@ -317,7 +317,7 @@ impl Graph {
         self.updates_from.is_some() && node.outputs.iter().flatten().all(is_later)
     }
 
-    /// Adds a value. The name is made unique by a suffix where it is taken; an empty one becomes `value`.
+    /// Adds a value. If the name is taken, a suffix makes it unique; an empty name becomes `value`.
     pub fn add_value(&mut self, name: &str, ty: Option<TensorType>) -> ValueId {
         let name = self.unique_name(if name.is_empty() { "value" } else { name });
         let id = ValueId(self.values.len() as u32);
@@ -334,7 +334,7 @@ impl Graph {
         id
     }
 
-    /// The type of a value, where inference has given it one.
+    /// The type of a value, if inference has determined it.
     pub fn ty(&self, id: ValueId) -> Option<&TensorType> {
         self.value(id).ty.as_ref()
     }
@@ -344,26 +344,25 @@ impl Graph {
         self.names.get(name).copied()
     }
 
-    /// Whether a value has contents that no step changes: a constant, or an initializer of a type without gradients and without
-    /// an update.
+    /// Whether no step changes a value's contents: it is a constant, or an initializer that has no update and whose type has no gradients.
     pub fn is_constant(&self, id: ValueId) -> bool {
         let Some(contents) = self.initializers.get(&id) else { return false };
         self.constants.contains(&id)
             || (!contents.data_type().has_gradients() && !self.updates.iter().any(|update| update.state == id))
     }
 
-    /// The value itself, or, where it is known to be a sequence, its elements.
+    /// The value itself, or its elements if it is known to be a sequence.
     pub(crate) fn tensors(&self, id: ValueId) -> Vec<ValueId> {
         self.sequences.get(&id).cloned().unwrap_or_else(|| vec![id])
     }
 
-    /// Whether all outputs of a node are initializers: it was folded, and there is nothing left to compute.
+    /// Whether all outputs of a node are initializers: it was folded, and nothing is left to compute.
     pub fn is_folded(&self, node: &Node) -> bool {
         let mut outputs = node.outputs.iter().flatten().peekable();
         outputs.peek().is_some() && outputs.all(|output| self.initializers.contains_key(output))
     }
 
-    /// Drops nodes that were folded, and nodes that neither an output nor an update needs.
+    /// Removes nodes that were folded and nodes that neither an output nor an update needs.
     pub fn drop_dead_nodes(&mut self) {
         let mut needed = vec![false; self.values.len()];
         let outputs = self.outputs.iter().flat_map(|&output| self.tensors(output));
@@ -399,7 +398,7 @@ impl Graph {
     }
 }
 
-/// One line per input, node, update and output, with types: for people, and for snapshot tests.
+/// Writes one line per input, node, update and output, with types, for readers and for snapshot tests.
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let typed = |id: ValueId| match &self.value(id).ty {

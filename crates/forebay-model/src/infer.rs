@@ -1,7 +1,7 @@
-//! Types of every value, and constant folding.
+//! Type inference for every value, and constant folding.
 //!
-//! Shapes in ONNX graphs are often computed by nodes (`Shape`, `Gather`, `Concat`, `Reshape`). Once the inputs' sizes are
-//! numbers, all of that arithmetic is constant, so it is folded here and never reaches a device.
+//! ONNX graphs often compute shapes in nodes (`Shape`, `Gather`, `Concat`, `Reshape`). Once the sizes of the inputs are known, all of this
+//! arithmetic is constant, so it is folded here and never reaches a device.
 
 pub(crate) mod expand;
 mod fold;
@@ -16,50 +16,50 @@ use crate::operator::NodeView;
 use crate::operators::row;
 pub(crate) use fold::alone;
 
-/// Nodes of a graph whose loops are written out, at most.
+/// Maximum number of nodes of a graph after its loops are unrolled.
 const NODES_MAX: usize = 1 << 18;
 
-/// Sizes that inputs take.
+/// Sizes of the inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Sizes {
     /// The value of a symbolic or absent leading dimension of the inputs.
     pub batch_size: Option<u64>,
-    /// The values of symbols; those of the batch size's symbols count before it.
+    /// The values of symbols; a value given here takes precedence over the batch size.
     pub symbols: BTreeMap<String, u64>,
-    /// The types of inputs, by name: their sizes take the place of symbols.
+    /// The types of inputs, by name; their sizes replace symbols.
     pub inputs: BTreeMap<String, TensorType>,
 }
 
 impl Sizes {
-    /// Those of a batch.
+    /// Creates sizes from a batch size alone.
     pub fn of_batch(batch_size: Option<u64>) -> Sizes {
         Sizes { batch_size, ..Sizes::default() }
     }
 }
 
-/// A node that nothing can be said of before a value is known.
+/// A node that cannot be processed before some value is known.
 #[derive(Clone, Debug)]
 pub struct Waiting {
     /// The node.
     pub node: Node,
-    /// What it waits for: [`ModelError::NeedsValue`]. None where it waits for one before it.
+    /// What it waits for: [`ModelError::NeedsValue`]. `None` if it waits for an earlier node.
     pub reason: Option<ModelError>,
 }
 
-/// Gives every value its type: declared sizes of the inputs become numbers, operators give the rest. Folds nodes whose
-/// inputs are constant, and drops nodes that no output needs. Branches, loops and sequences become nodes without them.
+/// Determines the type of every value: the declared sizes of the inputs become numbers, and operators provide the rest. Folds nodes whose
+/// inputs are constant, and removes nodes that no output needs. Branches, loops and sequences are expanded into ordinary nodes.
 ///
-/// `batch_size` is the value of a symbolic or absent leading dimension of the inputs; the same symbol has the same value
-/// everywhere. Floating initializers are not folded, because they may train (see [`Graph::constants`]).
+/// `batch_size` is the value of a symbolic or absent leading dimension of the inputs; a symbol has the same value everywhere.
+/// Floating-point initializers are not folded, because they can be trained (see [`Graph::constants`]).
 ///
 /// # Errors
-/// Operators without a row (all of them), a dimension without a number, inputs that an operator refuses, or an output whose declared
-/// element type differs from the inferred one.
+/// Fails if operators have no row (all of them are reported), a dimension has no number, an operator rejects its inputs, or the declared
+/// element type of an output differs from the inferred one.
 pub fn infer(graph: &mut Graph, batch_size: Option<u64>) -> Result<(), ModelError> {
     infer_sizes(graph, &Sizes::of_batch(batch_size))
 }
 
-/// The same for inputs of any sizes.
+/// Infers types as [`infer`] does, for inputs of any sizes.
 ///
 /// # Errors
 /// As [`infer`].
@@ -70,11 +70,11 @@ pub fn infer_sizes(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
     }
 }
 
-/// The same as far as values are known. What is left in the graph has types; nodes that wait for values are given back, in
-/// order.
+/// Infers types as [`infer_sizes`] does, as far as values are known. The nodes left in the graph have types; nodes that wait for values are
+/// returned, in order.
 ///
 /// # Errors
-/// As [`infer`], but for [`ModelError::NeedsValue`].
+/// As [`infer`], except for [`ModelError::NeedsValue`].
 pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, ModelError> {
     resolve_inputs(graph, sizes)?;
     graph.drop_dead_nodes();
@@ -121,11 +121,11 @@ pub fn infer_known(graph: &mut Graph, sizes: &Sizes) -> Result<Vec<Waiting>, Mod
     Ok(waiting)
 }
 
-/// Gives the outputs of one node their types; where it can be folded, its outputs become initializers and the node is
-/// skipped by everything after.
+/// Determines the types of one node's outputs. If the node can be folded, its outputs become initializers and everything afterwards skips
+/// it.
 ///
 /// # Errors
-/// An operator without a row, or inputs that it refuses.
+/// Fails if the operator has no row or rejects its inputs.
 pub fn infer_node(graph: &mut Graph, node: usize) -> Result<(), ModelError> {
     infer_and_fold(graph, node, &mut 0)
 }
@@ -146,7 +146,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
         let Some(output) = output else { continue };
         graph.value_mut(output).ty = Some(ty);
         if let Some(folded) = &folded {
-            // What is computed when it is loaded takes no memory before.
+            // Contents that are computed when loaded take no memory until then.
             if folded[i].in_memory().is_some() {
                 *folded_bytes += folded[i].size_bytes();
             }
@@ -157,7 +157,7 @@ fn infer_and_fold(graph: &mut Graph, node: usize, folded_bytes: &mut u64) -> Res
     Ok(())
 }
 
-/// The sizes of inputs that a graph leaves open: the symbol, which may be empty, and `input[dimension]`.
+/// The input sizes that a graph leaves open: for each, the symbol, which can be empty, and `input[dimension]`.
 pub fn open_sizes(graph: &Graph) -> Vec<(String, String)> {
     let mut open = Vec::new();
     for value in graph.inputs.iter().map(|&id| graph.value(id)) {
@@ -170,11 +170,11 @@ pub fn open_sizes(graph: &Graph) -> Vec<(String, String)> {
     open
 }
 
-/// Puts numbers where inputs and outputs declare symbols: the batch size for those of leading dimensions of inputs, and what `symbols`
-/// gives: by symbol, or as `input[dimension]`. Other symbols stay.
+/// Replaces symbols in the declarations of inputs and outputs by numbers: symbols of leading dimensions of inputs by the batch size, and
+/// those that `symbols` names, as a symbol or as `input[dimension]`, by the numbers given there. Other symbols are left as they are.
 ///
 /// # Errors
-/// A batch size that does not fit the model.
+/// Fails if the batch size does not fit the model.
 pub fn declare_sizes(
     graph: &mut Graph,
     batch_size: Option<u64>,
@@ -203,7 +203,7 @@ pub fn declare_sizes(
     Ok(())
 }
 
-/// Turns the declared types of the inputs into numbers.
+/// Resolves the declared sizes of the inputs to numbers.
 fn resolve_inputs(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
     let batch_size = sizes.batch_size;
     let mut symbols = match batch_size {
@@ -237,7 +237,7 @@ fn resolve_inputs(graph: &mut Graph, sizes: &Sizes) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Checks the type of what is given for an input. Sizes that the model leaves open may have any value.
+/// Checks the type of the tensor given for an input. Sizes that the model leaves open can have any value.
 pub(crate) fn check_input(
     name: &str,
     declared: Option<&(DataType, Vec<Dimension>)>,
@@ -259,7 +259,7 @@ pub(crate) fn check_input(
     Err(ModelError::Request { reason })
 }
 
-/// The symbols that the batch size gives a value.
+/// The symbols to which the batch size gives a value.
 fn batch_symbols(graph: &Graph, batch_size: u64) -> Result<BTreeMap<String, u64>, ModelError> {
     if batch_size == 0 {
         return Err(ModelError::Request { reason: "the batch size must be at least 1".to_string() });
@@ -299,13 +299,13 @@ fn unresolved(input: &str, i: usize, dimension: &Dimension) -> ModelError {
     }
 }
 
-/// More nodes of operators without a row are named in an error at most.
+/// Maximum number of further nodes, of operators without a row, that an error names.
 const NAMED_MAX: usize = 5;
 
-/// Names every operator without a row, so that the user sees all of them at once.
+/// Reports every operator without a row, so that the user sees all of them at once.
 ///
 /// # Errors
-/// Operators without a row, those of graphs inside nodes included; their nodes, and what can be done.
+/// Fails if operators have no row, including those in subgraphs of nodes. The error names their nodes and suggests what to do.
 pub fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
     let (mut seen, mut errors, mut more) = (BTreeSet::new(), Vec::new(), Vec::new());
     let mut graphs = vec![graph];
@@ -346,8 +346,8 @@ pub fn refuse_unsupported(graph: &Graph) -> Result<(), ModelError> {
     Err(ModelError::Several(errors))
 }
 
-/// Compares the declared element types of the outputs with the inferred ones. Declared sizes are a hint: exporters get them wrong, and
-/// what the nodes compute counts.
+/// Compares the declared element types of the outputs with the inferred ones. Declared sizes are only a hint: exporters get them wrong, so
+/// the computed sizes are used.
 pub(crate) fn check_outputs(graph: &Graph) -> Result<(), ModelError> {
     for &id in &graph.outputs {
         let value = graph.value(id);

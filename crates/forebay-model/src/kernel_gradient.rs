@@ -1,7 +1,7 @@
 //! Gradients of kernels.
 //!
-//! Where a kernel has several gradients, that by weights is emitted before that by data: the weight gradient is the last
-//! use of the forward pass's activation, whose memory the data gradient may then take.
+//! If a kernel has several gradients, the weight gradient is emitted before the data gradient: the weight gradient is the last use of the
+//! forward pass's activation, whose memory the data gradient can then reuse.
 
 mod attention;
 mod recurrence;
@@ -17,20 +17,20 @@ use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
 use crate::precision::widened;
 
-/// Largest size of an axis whose padding by reflection has a gradient: it needs an index per element.
+/// Largest size of a padded axis for which padding with elements of the input has a gradient, which needs an index per element.
 const PADDED_SIZE_MAX: u64 = 1 << 24;
 
-/// One application of a kernel in the forward pass, with the gradients of its outputs.
+/// One application of an action in the forward pass, with the gradients of its outputs.
 pub(crate) struct Application<'a> {
-    /// What was done.
+    /// The action.
     pub action: &'a Action,
-    /// To what.
+    /// Its inputs.
     pub inputs: &'a [ValueId],
-    /// What came out.
+    /// Its outputs.
     pub outputs: &'a [ValueId],
-    /// Gradients of the outputs; `None` is zero.
+    /// Gradients of the outputs; `None` for zero.
     pub gradients: &'a [Option<ValueId>],
-    /// By input: whether its gradient is wanted.
+    /// For each input, whether its gradient is wanted.
     pub needs: &'a [bool],
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Application<'a> {
 type Gradients = Vec<Option<ValueId>>;
 
 impl Application<'_> {
-    /// The gradients of the inputs. `None`: there is no gradient kernel for one that is wanted.
+    /// Returns the gradients of the inputs, or `None` if there is no gradient kernel for one that is wanted.
     pub fn gradients(&self, builder: &mut GradientBuilder) -> Option<Gradients> {
         let zero = vec![None; self.inputs.len()];
         if let Action::Kernel(Kernel::Recurrent(recurrence)) = self.action {
@@ -113,11 +113,11 @@ impl Application<'_> {
         let input = |i: usize| self.inputs[i];
         let x = builder.ty(*self.inputs.first()?);
         let (gradient, reads): (Kernel, Vec<ValueId>) = match kernel {
-            // What narrow types keep of a number has steps, as the integers have.
+            // Rounding to narrow types is a step function, as is conversion to integers.
             Kernel::Cast(_) if [x.data_type, builder.ty(dy).data_type].iter().any(|ty| !ty.has_gradients()) => {
                 return Some(vec![None]);
             }
-            // What was summed in float32 for a parameter of float32 is not rounded in between.
+            // A sum in float32 for a float32 parameter is not rounded in between.
             Kernel::Cast(_) if builder.is_of_parameters(input(0)) => {
                 let wide = builder.converted_from(dy).filter(|&wide| builder.ty(wide) == x);
                 return Some(vec![Some(wide.unwrap_or_else(|| builder.cast(dy, &x)))]);
@@ -160,7 +160,7 @@ impl Application<'_> {
         };
         let mut gradients = vec![None; self.inputs.len()];
         gradients[0] = self.needs[0].then(|| builder.one(gradient, &reads, x));
-        // The target's gradient is the prediction's with the other sign.
+        // The target's gradient is the prediction's gradient, negated.
         if matches!(kernel, Kernel::MeanSquaredError) && self.needs[1] {
             let prediction = gradients[0].unwrap_or_else(|| {
                 let ty = builder.ty(input(0));
@@ -215,7 +215,7 @@ impl Application<'_> {
                 }
                 (BinaryOp::Modulo | BinaryOp::Remainder, 0) => dy,
                 (BinaryOp::Modulo | BinaryOp::Remainder, _) => {
-                    // y = a - n b, where n is a whole number.
+                    // y = a - n b, where n is an integer.
                     let multiple = builder.binary(BinaryOp::Subtract, y, a);
                     let times = builder.binary(BinaryOp::Divide, multiple, b);
                     let times = builder.unary(UnaryOp::Round, times);
@@ -223,7 +223,7 @@ impl Application<'_> {
                 }
                 (BinaryOp::Power, _) => self.power(builder, i, dy),
                 (BinaryOp::Minimum | BinaryOp::Maximum, _) => {
-                    // Equal operands: the first takes all.
+                    // Of equal operands, the first gets the whole gradient.
                     let compare =
                         if op == BinaryOp::Minimum { BinaryOp::LessOrEqual } else { BinaryOp::GreaterOrEqual };
                     let first = builder.binary(compare, a, b);
@@ -266,7 +266,7 @@ impl Application<'_> {
         gradients
     }
 
-    /// Padding with elements of x takes each by its index, axis by axis; so the gradient is that of gathers.
+    /// Padding with elements of x gathers them by index, axis by axis, so the gradient is that of gathers.
     fn repeating_pad(
         &self,
         builder: &mut GradientBuilder,
@@ -317,7 +317,7 @@ impl Application<'_> {
                 builder.binary(BinaryOp::Multiply, sign, dy)
             }
             ReduceOp::L2 => {
-                // x / |x|, and 0 where all elements are.
+                // x / |x|, or 0 if all elements are 0.
                 let zero = builder.zero(dy);
                 let is_zero = builder.binary(BinaryOp::Equal, y, zero);
                 let quotient = builder.binary(BinaryOp::Divide, dy, y);
@@ -325,7 +325,7 @@ impl Application<'_> {
                 builder.binary(BinaryOp::Multiply, x, quotient)
             }
             ReduceOp::Max | ReduceOp::Min => {
-                // Equal extremes share the gradient.
+                // Equal extremes share the gradient equally.
                 let is_extreme = builder.binary(BinaryOp::Equal, x, y);
                 let ty = builder.ty(x);
                 let ones = builder.one(Kernel::cast(), &[is_extreme], ty);
@@ -342,7 +342,8 @@ impl Application<'_> {
         Some(vec![Some(d)])
     }
 
-    /// For each element the product of all others along the axes: what is before it times what is behind, so that nothing is divided.
+    /// Returns, for each element, the product of all others along the axes: the product of those before it times that of those after it, so
+    /// that nothing is divided.
     fn product_of_others(builder: &mut GradientBuilder, x: ValueId, axes: &[usize]) -> ValueId {
         let shape = builder.ty(x).shape;
         let kept = (0..shape.len()).filter(|axis| !axes.contains(axis));
@@ -365,7 +366,7 @@ impl Application<'_> {
         builder.transpose(others, &back)
     }
 
-    /// Gradients of y = alpha op(a) op(b) + beta c, where op may transpose.
+    /// Gradients of y = alpha op(a) op(b) + beta c, where op optionally transposes.
     fn matmul(
         &self,
         builder: &mut GradientBuilder,
@@ -377,7 +378,7 @@ impl Application<'_> {
         let (a, b) = (self.inputs[0], self.inputs[1]);
         let product = |builder: &mut GradientBuilder, i: usize, (left, transpose_left), (right, transpose_right)| {
             let own = builder.ty(self.inputs[i]);
-            // By weights, it is a sum over the batch, as in `weight_gradient`.
+            // A weight gradient is a sum over the batch, as in `weight_gradient`.
             let ty = if builder.is_of_parameters(self.inputs[i]) { widened(&own) } else { own.clone() };
             let rank = ty.shape.len();
             let mut shape = builder.ty(dy).shape;
@@ -436,8 +437,8 @@ impl Application<'_> {
         gradients
     }
 
-    /// The transposed convolution is the data gradient of a convolution from its output to its input: the roles of data
-    /// and gradient swap.
+    /// A transposed convolution is the data gradient of a convolution from its output to its input, so the roles of data and gradient are
+    /// swapped.
     fn transposed_convolution(
         &self,
         builder: &mut GradientBuilder,
@@ -460,7 +461,7 @@ impl Application<'_> {
         gradients
     }
 
-    /// Normalisations with three gradients in one kernel. All are written; those that are not wanted stay unused.
+    /// Gradients of normalisations, computed by one kernel with three results. All are written; those that are not wanted remain unused.
     fn normalization(&self, builder: &mut GradientBuilder, kernel: Kernel, reads: &[ValueId]) -> Gradients {
         let scale = builder.ty(self.inputs[1]);
         let types = [builder.ty(self.inputs[0]), scale.clone(), scale];
@@ -468,7 +469,7 @@ impl Application<'_> {
         outputs.into_iter().zip(self.needs).map(|(output, &needed)| needed.then_some(output)).collect()
     }
 
-    /// With given statistics: y = scale (x - mean) / deviation + bias is linear in x.
+    /// Gradients of batch normalisation with given statistics: y = scale (x - mean) / deviation + bias is linear in x.
     fn batch_normalization(&self, builder: &mut GradientBuilder, epsilon: f32, dy: ValueId) -> Gradients {
         let (x, scale, mean, variance) = (self.inputs[0], self.inputs[1], self.inputs[3], self.inputs[4]);
         let rank = builder.ty(x).shape.len();
@@ -499,7 +500,7 @@ impl Application<'_> {
     }
 }
 
-/// The gradient by weights, which is a sum over the batch: in float32, so that sums over parts of the batch are added before they are
+/// The weight gradient, a sum over the batch. It is computed in float32, so that sums over parts of the batch are added before they are
 /// rounded.
 fn weight_gradient(
     builder: &mut GradientBuilder,

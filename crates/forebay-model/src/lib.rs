@@ -1,6 +1,7 @@
-//! What to compute: ONNX import and export, graphs, operators, gradients, lowering to kernels. Pure: no device, no memory.
+//! What to compute: ONNX import and export, graphs, operators, gradients, and lowering to kernels. This crate is pure: it uses no device
+//! and manages no memory.
 //!
-//! The data's way through this crate:
+//! How data flows through this crate:
 //!
 //! ```text
 //! bytes -> onnx::read -> Graph -> infer (types, constants) -> training (mode, loss, gradients, updates) -> lower -> Program
@@ -23,18 +24,18 @@
 //! # }
 //! ```
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`graph`] | values, nodes, the graph |
-//! | [`error`] | what can be wrong with a model |
-//! | [`context`] | what operators work with: a node, a program that grows, gradients |
-//! | [`operator`] | what an operator's row in the table offers |
+//! | [`error`] | the ways in which a model can be wrong |
+//! | [`context`] | what operators work with: a node, the program being built, gradients |
+//! | [`operator`] | the fields of an operator's row in the table |
 //! | [`operators`] | the table: one row per operator, one file per family |
-//! | [`infer`] | types of every value; constant folding |
-//! | [`stages`] | graphs whose sizes or branches depend on values that are known late |
+//! | [`infer`] | type inference and constant folding |
+//! | [`stages`] | graphs whose sizes or branches depend on values that are known only at run time |
 //! | [`onnx`] | reading and writing ONNX |
 //! | [`autodiff`] | gradients, graph to graph |
-//! | [`training`] | a forward graph becomes a training step |
+//! | [`training`] | turning a forward graph into a training step |
 //! | [`program`] | the result: kernels on logical buffers |
 //! | [`lower`] | from graph to program |
 

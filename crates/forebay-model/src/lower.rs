@@ -1,8 +1,8 @@
 //! From graph to program: nodes become kernels, values become operands in buffers.
 //!
-//! Two things are decided here because only the graph knows them. Values that differ in shape alone share a buffer
-//! (reshapes and contiguous parts are views), and the inputs of a concatenation are computed where the concatenation
-//! wants them (`placement`), so that it costs nothing. Which buffers share memory over time is for planning to decide.
+//! Two things are decided here because they depend on information that only the graph has. Values that differ only in shape share a buffer
+//! (reshapes and contiguous parts are views), and the inputs of a concatenation are computed directly in its output (`placement`), so that
+//! it costs nothing. Planning decides which buffers share memory over time.
 
 mod placement;
 mod update;
@@ -27,8 +27,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// A node that is a kernel: its inputs are the reads, its outputs the writes. Operands that the kernel may broadcast
-    /// are broadcast to the first output.
+    /// Lowers a node that is a kernel: its inputs become the reads, its outputs the writes. Operands that the kernel can broadcast are
+    /// broadcast to the first output.
     fn kernel(&mut self, view: &NodeView, kernel: &Kernel) -> Result<(), ModelError> {
         let mut reads = Vec::with_capacity(view.node.inputs.len());
         for i in (0..view.node.inputs.len()).filter(|&i| view.has_input(i)) {
@@ -42,7 +42,7 @@ impl Lowering<'_> {
             }
         }
         if kernel.facts().is_in_blocks() {
-            // Blocks of elements go on from one row of a tensor to the next.
+            // Blocks of elements can span several rows of a tensor.
             for operand in reads.iter_mut().chain(&mut writes) {
                 let desc = TensorDesc::packed(operand.desc.data_type(), &[operand.desc.element_count()]);
                 operand.desc = desc.map_err(|error| view.error(error.to_string()))?;
@@ -52,7 +52,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What the caller feeds, whether or not any node uses it. An input without elements has a place of one, which nothing reads.
+    /// Adds the inputs that the caller feeds, whether or not any node uses them. An input without elements gets space for one element,
+    /// which nothing reads.
     fn inputs(&mut self) -> Result<(), ModelError> {
         for &value in &self.graph.inputs {
             let name = self.graph.value(value).name.clone();
@@ -67,9 +68,9 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// What the caller gets. Each output owns a whole temporary buffer; one that would share bytes with an input, an
-    /// initializer, a concatenation or another output is copied. An output without elements has a place of one, of which nothing
-    /// is read.
+    /// Adds the outputs that the caller receives. Each output owns a whole temporary buffer; one that would share bytes with an input, an
+    /// initializer, a concatenation or another output is copied. An output without elements gets space for one element, which nothing
+    /// reads.
     fn outputs(&mut self) -> Result<(), ModelError> {
         let mut taken = BTreeSet::new();
         for &value in &self.graph.outputs {
@@ -96,10 +97,10 @@ impl Lowering<'_> {
     }
 }
 
-/// What lowering may decide. Only for graphs and people: nothing here depends on a budget.
+/// Options of lowering. None of them depends on a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoweringOptions {
-    /// Whether the pieces of a concatenation are computed where the concatenation wants them, so that it needs no kernel.
+    /// Whether the inputs of a concatenation are computed directly in its output, so that it needs no kernel.
     pub concatenate_in_place: bool,
 }
 
@@ -109,7 +110,7 @@ impl Default for LoweringOptions {
     }
 }
 
-/// Lowers a graph whose values all have types, as [`lower_with`] does with the default options.
+/// Lowers a graph whose values all have types, with the default options of [`lower_with`].
 ///
 /// # Errors
 /// As [`lower_with`].
@@ -119,12 +120,12 @@ pub fn lower(graph: &Graph, parameters: &BTreeSet<ValueId>) -> Result<Program, M
 
 /// Lowers a graph whose values all have types.
 ///
-/// Initializers that `graph.updates` names become parameters (where they are in `parameters`) or state, all others
-/// constants. Launches stand in the order of the nodes; those that write parameters and state come last, from
-/// [`Program::update_start`] on. All updates take effect together: each reads what the others' targets held before.
+/// Initializers named by `graph.updates` become parameters (if they are in `parameters`) or state; all others become constants. Launches
+/// are in the order of the nodes, except that those that write parameters and state come last, from [`Program::update_start`] on. All
+/// updates take effect together: each reads the values that the others' targets had before.
 ///
 /// # Errors
-/// An operator without a row, or that cannot be lowered; a value that cannot live on a device.
+/// Fails if an operator has no row or cannot be lowered, or if a value cannot be stored on a device.
 pub fn lower_with(
     graph: &Graph,
     parameters: &BTreeSet<ValueId>,

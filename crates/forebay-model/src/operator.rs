@@ -1,4 +1,4 @@
-//! What an operator's row in the table offers.
+//! The rows of the table of operators.
 
 use forebay_base::Tensor;
 
@@ -7,17 +7,17 @@ pub use crate::context::{GradientBuilder, NodeView};
 use crate::error::ModelError;
 use crate::graph::{Node, TensorType, ValueId};
 
-/// One row of the table: everything that is known about one operator.
+/// One row of the table: everything known about one operator.
 pub struct Operator {
     /// Domain; empty for the default one.
     pub domain: &'static str,
     /// Operator type.
     pub op_type: &'static str,
-    /// Types of the outputs, one per output that the operator can have (extra ones are ignored).
+    /// Returns the types of the outputs, one per output that the operator can have (extra ones are ignored).
     pub infer: fn(&NodeView) -> Result<Vec<TensorType>, ModelError>,
-    /// Computes the outputs from constant inputs, for folding. `None` in a row or a result: not folded.
+    /// Computes the outputs from constant inputs, for folding. `None`, here or as the result, means that the node is not folded.
     pub evaluate: Option<Evaluate>,
-    /// Emits kernels, or makes outputs views of inputs.
+    /// Emits kernels, or makes the outputs views of inputs.
     pub lower: fn(&NodeView, &mut Lowering) -> Result<(), ModelError>,
     /// How gradients pass through.
     pub gradient: Gradient,
@@ -28,12 +28,12 @@ pub type Evaluate = fn(&NodeView, &[Option<&Tensor>]) -> Result<Option<Vec<Tenso
 
 /// How gradients pass through an operator.
 pub enum Gradient {
-    /// Given the node and the gradients of its outputs (`None`: zero), the gradients of its inputs (`None`: zero or not
-    /// needed). Ask [`GradientBuilder::needs`] before computing one.
+    /// A function from the node and the gradients of its outputs (`None`: zero) to the gradients of its inputs (`None`: zero or not
+    /// needed). It should call [`GradientBuilder::needs`] before computing one.
     Function(GradientFunction),
-    /// The outputs do not depend differentiably on any input (comparisons, shapes, casts to integers): gradient zero.
+    /// The gradient is zero: the outputs do not depend differentiably on any input (comparisons, shapes, casts to integers).
     Zero,
-    /// There is a gradient in mathematics, but not here: an error where one is needed.
+    /// A gradient exists mathematically but is not implemented. It is an error if one is needed.
     Missing,
 }
 

@@ -1,4 +1,4 @@
-//! A program: kernels on logical buffers, before anything is known about addresses, streams or budgets.
+//! Programs: kernels on logical buffers, before addresses, streams or budgets are known.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +10,29 @@ use forebay_base::{ByteRange, Kernel, TensorDesc};
 use crate::error::ModelError;
 use crate::tensor::Contents;
 
-/// A logical buffer of a program: its place in [`Program::buffers`].
+/// A logical buffer of a program: its index in [`Program::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
-/// What a buffer is for, which says where its contents come from and how long they last.
+/// The purpose of a buffer, which determines where its contents come from and how long they last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Fed by the caller before every step; lives on the host until it is used.
     Input,
     /// Never changes.
     Constant,
-    /// Trained: lasts from step to step, changes in the update phase.
+    /// Trained: persists across steps and changes in the update phase.
     Parameter,
-    /// Lasts from step to step and changes in the update phase: optimizer state, running statistics.
+    /// Persists across steps and changes in the update phase: optimizer state, running statistics.
     State,
     /// Computed and used within one step.
     Temporary,
-    /// The same, by the backward pass.
+    /// Computed by the backward pass and used within one step.
     Gradient,
 }
 
 impl Role {
-    /// Whether the contents last from step to step.
+    /// Whether the contents persist across steps.
     pub const fn is_persistent(self) -> bool {
         matches!(self, Role::Constant | Role::Parameter | Role::State)
     }
@@ -42,7 +42,7 @@ impl Role {
         matches!(self, Role::Temporary | Role::Gradient)
     }
 
-    /// What people call such contents, as PyTorch's memory profiler does.
+    /// The usual name of such contents, as in PyTorch's memory profiler.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Input => "inputs",
@@ -58,7 +58,7 @@ impl Role {
 /// A logical buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buffer {
-    /// Name of the value it was made for.
+    /// Name of the value that it was created for.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -71,9 +71,9 @@ pub struct Buffer {
 pub struct Operand {
     /// The buffer.
     pub buffer: BufferId,
-    /// Where the tensor's base lies in the buffer, in bytes.
+    /// Offset of the tensor's base in the buffer, in bytes.
     pub offset_bytes: u64,
-    /// How the tensor lies from there.
+    /// The tensor's layout from there.
     pub desc: TensorDesc,
 }
 
@@ -87,25 +87,25 @@ impl Operand {
 /// One kernel with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgramLaunch {
-    /// The node it comes from, for people.
+    /// The name of the node that it comes from, for readers.
     pub name: String,
-    /// What to run.
+    /// The kernel to run.
     pub kernel: Kernel,
-    /// Inputs in the kernel's order.
+    /// Inputs, in the kernel's order.
     pub reads: Vec<Operand>,
-    /// Outputs in the kernel's order. An update in place names the same operand as the read.
+    /// Outputs, in the kernel's order. An in-place update names the same operand in both lists.
     pub writes: Vec<Operand>,
-    /// Temporary bytes that it needs where it runs ([`Program::set_workspace`]).
+    /// Bytes of workspace that it needs on the device or host where it runs ([`Program::set_workspace`]).
     pub workspace_bytes: u64,
-    /// Whether it runs on the host ([`Program::set_workspace`]): because the device cannot run it, or because its operands are in host
-    /// memory.
+    /// Whether it runs on the host ([`Program::set_workspace`]), either because the device cannot run it or because its operands are in
+    /// host memory.
     pub on_host: bool,
-    /// Whether its operands are in host memory while it runs: an update on the host. Else they are on the device, also where the host runs it
-    /// between copies.
+    /// Whether its operands are in host memory while it runs, as in an update on the host. Otherwise they are on the device, even if the
+    /// host runs it between copies.
     pub in_host_memory: bool,
 }
 
-/// What a launch needs where it runs.
+/// The workspace that a launch needs, and where it runs.
 ///
 /// ```
 /// use forebay_model::program::Workspace;
@@ -114,9 +114,9 @@ pub struct ProgramLaunch {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workspace {
-    /// Temporary bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Whether it runs on the host, because the device cannot run it.
+    /// Whether the launch runs on the host because the device cannot run it.
     pub on_host: bool,
 }
 
@@ -127,13 +127,13 @@ impl From<u64> for Workspace {
 }
 
 impl ProgramLaunch {
-    /// A launch on the device, without workspace.
+    /// Creates a launch on the device, without workspace.
     pub fn new(name: impl Into<String>, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) -> ProgramLaunch {
         let (name, workspace_bytes, on_host, in_host_memory) = (name.into(), 0, false, false);
         ProgramLaunch { name, kernel, reads, writes, workspace_bytes, on_host, in_host_memory }
     }
 
-    /// An operand.
+    /// Returns an operand.
     pub fn operand(&self, operand: OperandRef) -> Option<&Operand> {
         match operand {
             OperandRef::Read(index) => self.reads.get(index),
@@ -141,7 +141,7 @@ impl ProgramLaunch {
         }
     }
 
-    /// Temporary bytes that it needs in device memory.
+    /// Bytes of workspace that it needs in device memory.
     pub fn device_workspace_bytes(&self) -> u64 {
         if self.on_host { 0 } else { self.workspace_bytes }
     }
@@ -151,7 +151,8 @@ impl ProgramLaunch {
         self.operand(operand).map(|operand| &operand.desc)
     }
 
-    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices.
+    /// The position, among the operands read, of the one that holds indices, and the number of entries that they choose from; `None` for
+    /// kernels without indices.
     pub fn index_limit(&self) -> Option<(usize, u64)> {
         self.kernel.index_limit(|operand| self.desc(operand))
     }
@@ -162,9 +163,9 @@ impl ProgramLaunch {
 pub struct NamedOperand {
     /// The value's name in the graph.
     pub name: String,
-    /// Its sizes in the graph: a scalar has none, where the operand has \[1].
+    /// Its sizes in the graph. A scalar has none, but its operand has \[1].
     pub shape: Vec<u64>,
-    /// Where it lies.
+    /// The operand that holds it.
     pub operand: Operand,
 }
 
@@ -175,13 +176,13 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// All launches, in order.
     pub launches: Vec<ProgramLaunch>,
-    /// Launches from here on belong to the update phase: the only ones that write parameters and state.
+    /// Index of the first launch of the update phase. Only launches from there on write parameters and state.
     pub update_start: usize,
-    /// What the caller feeds.
+    /// Inputs that the caller feeds.
     pub inputs: Vec<NamedOperand>,
-    /// What the caller gets, the loss included.
+    /// Outputs that the caller receives, including the loss.
     pub outputs: Vec<NamedOperand>,
-    /// Initial contents of constants, parameters and state. A persistent buffer without an entry starts as zeros.
+    /// Initial contents of constants, parameters and state. A persistent buffer without an entry is initially zero.
     pub contents: BTreeMap<BufferId, Contents>,
     /// Names of parameters and state (as in the graph) with their operands.
     pub persistent: Vec<NamedOperand>,
@@ -193,17 +194,17 @@ impl Program {
         &self.buffers[id.0 as usize]
     }
 
-    /// Bytes of all buffers with a role, each counted once; saturating.
+    /// Total size in bytes of all buffers with a role, each counted once; saturating.
     pub fn size_bytes(&self, role: Role) -> u64 {
         let sizes = self.buffers.iter().filter(|buffer| buffer.role == role).map(|buffer| buffer.size_bytes);
         sizes.fold(0, u64::saturating_add)
     }
 
-    /// Sets each launch's workspace, and whether it runs on the host, to what `ask` (a device) says for it, given the descriptors of
-    /// its inputs and outputs. Operands are in host memory only where it does. After fusion, and before anything is known about budgets.
+    /// Sets each launch's workspace, and whether it runs on the host, to what `ask` (a device) returns for the descriptors of its inputs
+    /// and outputs. Operands can be in host memory only for launches that run on the host. Called after fusion, before budgets are known.
     ///
     /// # Errors
-    /// The first that `ask` gives.
+    /// Returns the first error from `ask`.
     pub fn set_workspace<E, W: Into<Workspace>>(
         &mut self,
         ask: impl Fn(&ProgramLaunch, &[TensorDesc], &[TensorDesc]) -> Result<W, E>,
@@ -217,11 +218,11 @@ impl Program {
         Ok(())
     }
 
-    /// Checks what every program must hold: operands lie in their buffers and are aligned; nothing is read before it is
-    /// written or given; only the update phase writes parameters and state, and nothing writes inputs and constants.
+    /// Checks the invariants of every program: operands lie within their buffers and are aligned; nothing is read before it is written or
+    /// provided; only the update phase writes parameters and state, and nothing writes inputs or constants.
     ///
     /// # Errors
-    /// The first launch or named operand that breaks a rule.
+    /// Returns an error for the first launch or named operand that violates an invariant.
     pub fn validate(&self) -> Result<(), ModelError> {
         let mut written: Vec<bool> = self.buffers.iter().map(|buffer| !buffer.role.is_temporary()).collect();
         for (i, launch) in self.launches.iter().enumerate() {
@@ -288,7 +289,7 @@ impl fmt::Display for Operand {
     }
 }
 
-/// One line per buffer and per launch, for people and for snapshot tests.
+/// Writes one line per buffer and per launch, for readers and for snapshot tests.
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, buffer) in self.buffers.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Several operators that are one: attention that exporters wrote as products and a softmax, so that one kernel does it, batch
-//! normalization that only scales what is computed before it, group normalization, and activations.
+//! Recognizes groups of operators that can be replaced: attention that exporters wrote as products and a softmax, so that one kernel
+//! computes it, batch normalization that only scales the preceding result, group normalization, and activations.
 
 mod activation;
 mod groups;
@@ -18,7 +18,7 @@ pub use activation::activations;
 pub use groups::group_normalizations;
 pub use normalization::normalizations;
 
-/// What was found in front of a softmax, from its end back to the product of queries and keys.
+/// The pattern found before a softmax, back to the product of queries and keys.
 struct Pattern {
     queries: ValueId,
     keys: Keys,
@@ -28,9 +28,9 @@ struct Pattern {
 
 /// Keys and values.
 enum Keys {
-    /// One of each for every head; the keys with their last two dimensions exchanged.
+    /// Keys and values for every head, the keys with their last two dimensions exchanged.
     Turned { keys: ValueId, values: ValueId },
-    /// For groups of heads, before they were repeated: [batch, groups, 1, length, size].
+    /// Keys and values for groups of heads, before they are repeated: [batch, groups, 1, length, size].
     Shared { keys: ValueId, values: ValueId },
 }
 
@@ -38,24 +38,24 @@ enum Keys {
 enum Mask {
     /// A value is added.
     Added(ValueId),
-    /// Scores are replaced by a number where a condition holds, or where it does not.
+    /// Scores are replaced by a number where a condition holds, or where it does not hold.
     Replaced { condition: ValueId, holds: bool, by: f32 },
 }
 
-/// The graph with what is known of its values' uses.
+/// A graph with information about the uses of its values.
 struct Uses<'a> {
     graph: &'a Graph,
-    /// By value: the node that computes it.
+    /// For each value, the node that computes it.
     producers: BTreeMap<ValueId, usize>,
-    /// By value: how many inputs of nodes, outputs and updates it is.
+    /// For each value, how often it is used as an input of nodes, an output, or an update.
     counts: Vec<usize>,
 }
 
-/// Replaces softmax(queries keys^T scale + mask) values by the operator `Attention`. Every value must have its type. What is left
-/// out in inference, `Dropout`, stands in the way unless `is_inference`.
+/// Replaces softmax(queries keys^T scale + mask) values by the operator `Attention`. Every value must have a type. `Dropout`, which is
+/// skipped in inference, prevents the replacement unless `is_inference`.
 ///
 /// # Errors
-/// Constants that cannot be read.
+/// Fails if constants cannot be read.
 pub fn attention(graph: &mut Graph, is_inference: bool) -> Result<(), ModelError> {
     let mut found = Vec::new();
     {
@@ -73,7 +73,7 @@ pub fn attention(graph: &mut Graph, is_inference: bool) -> Result<(), ModelError
     Ok(())
 }
 
-/// The type of an operator of the default domain.
+/// The operator type of a node in the default domain; empty for other nodes.
 fn op_type(node: &Node) -> &str {
     match &node.operation {
         Operation::Onnx { domain, op_type, .. } if domain.is_empty() || domain == "ai.onnx" => op_type,
@@ -92,7 +92,7 @@ impl Uses<'_> {
         Uses { graph, producers, counts }
     }
 
-    /// The node that computes a value that only one other reads.
+    /// The node that computes a value, if the value is used only once.
     fn own(&self, value: ValueId) -> Option<&Node> {
         let node = &self.graph.nodes[*self.producers.get(&value)?];
         (self.counts[value.0 as usize] == 1 && !self.graph.is_folded(node)).then_some(node)
@@ -107,7 +107,7 @@ impl Uses<'_> {
         ty.shape.as_slice().try_into().ok()
     }
 
-    /// The numbers that a small constant holds.
+    /// The numbers in a small constant.
     fn numbers(&self, value: ValueId) -> Option<Vec<f32>> {
         if !self.graph.is_constant(value) {
             return None;
@@ -115,7 +115,7 @@ impl Uses<'_> {
         self.graph.initializers.get(&value)?.small().ok()??.to_f32()
     }
 
-    /// The number that a constant holds.
+    /// The number in a constant of one element.
     fn number(&self, value: ValueId) -> Option<f32> {
         match self.numbers(value)?.as_slice() {
             &[number] => Some(number),
@@ -159,7 +159,7 @@ impl Uses<'_> {
         fits.then_some(Pattern { queries, keys, scale, mask })
     }
 
-    /// Keys and values that are repeated for the heads of each group.
+    /// Keys and values, if they are repeated for the heads of each group.
     fn shared(&self, turned_keys: ValueId, values: ValueId) -> Option<Keys> {
         let turn = self.own(turned_keys).filter(|node| op_type(node) == "Transpose")?;
         let view = NodeView { graph: self.graph, node: turn };
@@ -171,7 +171,7 @@ impl Uses<'_> {
         (key_groups == value_groups).then_some(Keys::Shared { keys, values })
     }
 
-    /// What a value [batch, heads, length, size] repeats, [batch, groups, 1, length, size], and the number of groups.
+    /// The value [batch, groups, 1, length, size] that a value [batch, heads, length, size] repeats, and the number of groups.
     fn repeated(&self, value: ValueId) -> Option<(ValueId, u64)> {
         let reshaped = self.own(value).filter(|node| op_type(node) == "Reshape")?;
         let expanded = self.input(reshaped, 0)?;
@@ -187,10 +187,10 @@ impl Uses<'_> {
         fits.then_some((own, groups))
     }
 
-    /// Scores without what masks them, and that.
+    /// Splits masked scores into the unmasked scores and the mask.
     fn mask(&self, value: ValueId, scores: &[u64; 4]) -> Option<(ValueId, Mask)> {
         let node = self.own(value)?;
-        // The operator repeats a mask along all dimensions but the last one.
+        // The operator broadcasts a mask along all dimensions but the last one.
         let fits = |mask: ValueId| {
             let shape = &self.graph.ty(mask)?.shape;
             let own = shape.iter().rev().zip(scores.iter().rev()).all(|(own, all)| own == all || *own == 1);
@@ -213,7 +213,7 @@ impl Uses<'_> {
                     (None, Some(by)) => (a, by, false),
                     _ => return None,
                 };
-                // Added to scores, a number of this size is the number.
+                // Adding a number of this magnitude to scores gives the number itself.
                 const NEVER_SEEN: f32 = -1e30;
                 (is_scores(inner) && by <= NEVER_SEEN).then_some((inner, Mask::Replaced { condition, holds, by }))
             }
@@ -229,7 +229,7 @@ impl Uses<'_> {
         self.own(value).is_some_and(|node| op_type(node) == "MatMul")
     }
 
-    /// What a value is a constant multiple of, and the factor.
+    /// The value of which this one is a constant multiple, and the factor.
     fn scaled(&self, value: ValueId) -> Option<(ValueId, f32)> {
         let node = self.own(value)?;
         let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
@@ -242,7 +242,7 @@ impl Uses<'_> {
     }
 }
 
-/// The operator takes the place of the last product; what it needs besides stands in front of it.
+/// Replaces the last product by the operator, preceded by the other nodes that it needs.
 fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelError> {
     let name = graph.nodes[i].label(graph);
     let mut added = Vec::new();
@@ -301,7 +301,7 @@ fn replace(graph: &mut Graph, i: usize, pattern: Pattern) -> Result<(), ModelErr
     node.inputs.extend(mask.map(Some));
     let end = i + added.len();
     graph.nodes.splice(i..i, added);
-    // What is constant among them folds.
+    // Constant nodes among them are folded.
     (i..=end).try_for_each(|node| infer_node(graph, node))
 }
 

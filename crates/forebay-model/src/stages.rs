@@ -1,9 +1,9 @@
-//! Graphs whose sizes or branches depend on values that are known late.
+//! Graphs whose sizes or branches depend on values that are known only at run time.
 //!
-//! Such a graph runs in *stages*. [`next`] says what comes next, given the types of the inputs: the rest of the graph as a whole; values of
-//! inputs that it has to be made for ([`Next::Pin`]); a first part that can be planned, whose outputs are inputs of the rest
-//! ([`Next::Compute`]); or a node that is computed at the border of two stages ([`Next::Evaluate`], [`Next::Repeat`]). Every answer but
-//! the first comes with the graph that is left, which is asked again.
+//! Such a graph runs in *stages*. Given the types of the inputs, [`next`] determines what comes next: the rest of the graph as a whole;
+//! values of inputs for which it must be specialized ([`Next::Pin`]); a first part that can be planned, whose outputs are inputs of the
+//! rest ([`Next::Compute`]); or a node that is computed between two stages ([`Next::Evaluate`], [`Next::Repeat`]). Unless it was the whole
+//! graph, [`next`] is then called again for the graph that is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,60 +16,61 @@ use crate::infer::{self, Sizes, Waiting, expand};
 use crate::operators::row;
 use crate::tensor::Contents;
 
-/// Operators whose outputs' sizes depend on the elements of their inputs: they are computed at the border of two stages.
+/// Operators whose output sizes depend on the elements of their inputs. They are computed between two stages.
 const SIZED_BY_ELEMENTS: [&str; 5] = ["NonZero", "Compress", "Unique", "NonMaxSuppression", "ImageDecoder"];
-/// A list of at most this many integers may be what a graph is made for, where sizes are computed from it; more are data.
+/// Largest number of integers in an input for whose values a graph can be specialized, if sizes are computed from it. Longer inputs are
+/// data.
 const PINNED_INTEGERS_MAX: u64 = 64;
-/// The same for floating-point numbers.
+/// The same limit for floating-point numbers.
 const PINNED_FLOATS_MAX: u64 = 1;
 
 pub use crate::infer::expand::{is_true, trip_count, truth};
 
-/// What comes next.
+/// The next step of running a graph in stages.
 #[derive(Debug)]
 pub enum Next {
     /// Everything is known: one plan computes all outputs.
     Whole {
-        /// The graph. The elements of outputs that are sequences take their places.
+        /// The graph. Outputs that are sequences are replaced by their elements.
         graph: Graph,
-        /// Outputs that are no tensors, by name.
+        /// Outputs that are not tensors, by name.
         structured: Vec<(String, Structured)>,
     },
-    /// The graph depends on the elements of these inputs: [`pin`] puts them in.
+    /// The graph depends on the elements of these inputs: [`pin`] makes them constants.
     Pin(Vec<ValueId>),
     /// One plan computes the outputs of the first graph, which are inputs of the second.
     Compute {
-        /// What can be planned.
+        /// The part that can be planned.
         first: Box<Graph>,
-        /// What is left.
+        /// The rest of the graph.
         rest: Graph,
     },
     /// A node is computed on the host from inputs of the graph; its outputs are inputs of the rest.
     Evaluate {
         /// The node.
         node: Box<Evaluation>,
-        /// What is left.
+        /// The rest of the graph.
         rest: Graph,
     },
-    /// A loop runs its body again and again, from inputs of the graph; its outputs are inputs of the rest.
+    /// A loop runs its body repeatedly, starting from inputs of the graph; its outputs are inputs of the rest.
     Repeat {
         /// The loop.
         repetition: Box<Repetition>,
-        /// What is left.
+        /// The rest of the graph.
         rest: Graph,
     },
 }
 
-/// An output that is no tensor.
+/// An output that is not a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Structured {
-    /// A sequence: the names of its elements, which a run was given or has computed.
+    /// A sequence, as the names of its elements, which were given to the run or computed by it.
     Sequence(Vec<String>),
     /// An optional value that is absent.
     Absent,
 }
 
-/// What a run is given for an input that is declared to be no tensor.
+/// The form of what a run is given for an input that is not declared to be a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// A tensor.
@@ -80,8 +81,8 @@ pub enum Form {
     Absent,
 }
 
-/// The graph for what is given for an input that is declared to be no tensor. Gives the names of the inputs that take its place: one for
-/// each tensor.
+/// Adapts the graph to what is given for an input that is not declared to be a tensor. Returns the names of the inputs that replace it, one
+/// for each tensor.
 pub fn bind(graph: &mut Graph, input: ValueId, form: Form) -> Vec<String> {
     let name = graph.value(input).name.clone();
     match form {
@@ -102,7 +103,7 @@ pub fn bind(graph: &mut Graph, input: ValueId, form: Form) -> Vec<String> {
     }
 }
 
-/// Takes outputs that are known to be no tensors out of a graph, and puts the elements of sequences in.
+/// Removes outputs that are known not to be tensors from a graph, and adds the elements of sequences in their place.
 fn take_structured(graph: &mut Graph) -> Vec<(String, Structured)> {
     let (mut structured, mut seen, mut outputs) = (Vec::new(), BTreeSet::new(), Vec::new());
     for output in std::mem::take(&mut graph.outputs) {
@@ -124,44 +125,44 @@ fn take_structured(graph: &mut Graph) -> Vec<(String, Structured)> {
 /// A node that is computed on the host, between stages.
 #[derive(Debug)]
 pub struct Evaluation {
-    /// The node alone, with its constants.
+    /// The node on its own, with its constants.
     graph: Graph,
-    /// Names of the values that it takes.
+    /// Names of its input values.
     pub inputs: Vec<String>,
-    /// Names of the values that it gives.
+    /// Names of its output values.
     pub outputs: Vec<String>,
 }
 
-/// A loop whose end depends on what it computes, or that is too long to be written out.
+/// A loop whose end depends on what it computes, or that is too long to be unrolled.
 #[derive(Debug)]
 pub struct Repetition {
-    /// Its body: takes the number of the iteration, the condition, what goes from one iteration to the next, and what it uses of the
-    /// graph around it; gives the condition, what goes on, and what is collected.
+    /// Its body. The inputs are the number of the iteration, the condition, the values carried from one iteration to the next, and the
+    /// values captured from the enclosing graph; the outputs are the condition, the carried values, and the values to collect.
     pub body: Graph,
-    /// Name of the number of iterations, and its value where it is a constant.
+    /// The number of iterations, as the name of an input or as a constant.
     pub count: Option<Source>,
-    /// The same of the first condition.
+    /// The initial condition, in the same form.
     pub condition: Option<Source>,
-    /// First values of what goes from one iteration to the next.
+    /// Initial values of what is carried from one iteration to the next.
     pub carried: Vec<Source>,
-    /// Values of the graph around that the body uses, with their names in the body.
+    /// Values of the enclosing graph that the body uses, with their names in the body.
     pub captured: Vec<(String, Source)>,
-    /// Names of the loop's outputs, none where one is not wanted: what went through all iterations, then what was collected.
+    /// Names of the loop's outputs, `None` for one that is not wanted: first the carried values, then the collected ones.
     pub outputs: Vec<Option<String>>,
-    /// By output of the body that is collected: the result where there are no iterations.
+    /// For each collected output of the body, the result if there are no iterations.
     pub nothing: Vec<Option<Tensor>>,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// From an input of the graph, by its name.
+    /// An input of the graph, by name.
     Input(String),
-    /// It is a constant.
+    /// A constant.
     Constant(Contents),
 }
 
-/// What comes next for inputs of these types, by name.
+/// Determines what comes next for inputs of these types, given by name.
 ///
 /// # Errors
 /// As [`infer::infer`].
@@ -197,7 +198,7 @@ pub fn next(graph: &Graph, inputs: &BTreeMap<String, TensorType>) -> Result<Next
         } else if known.producer.contains_key(&value) {
             computed.insert(value);
         } else {
-            // A constant that is too large to plan by, or a loop that nothing can be known of.
+            // A constant that is too large to base a plan on, or a loop about which nothing can be known.
             return Err(reason.clone());
         }
     }
@@ -215,7 +216,7 @@ pub fn next(graph: &Graph, inputs: &BTreeMap<String, TensorType>) -> Result<Next
     }
 }
 
-/// The graph for one value of an input, which is a constant of it from then on.
+/// Specializes the graph for one value of an input, which becomes a constant.
 pub fn pin(graph: &mut Graph, input: ValueId, tensor: Tensor) {
     graph.inputs.retain(|&id| id != input);
     graph.value_mut(input).ty = Some(tensor.ty());
@@ -223,7 +224,7 @@ pub fn pin(graph: &mut Graph, input: ValueId, tensor: Tensor) {
     graph.constants.insert(input);
 }
 
-/// Inputs without elements are constants: there is nothing to bring to a device.
+/// Turns inputs without elements into constants, since there is nothing to copy to a device.
 fn put_in_empty_inputs(graph: &mut Graph, inputs: &BTreeMap<String, TensorType>) -> Result<(), ModelError> {
     for id in graph.inputs.clone() {
         let Some(ty) = inputs.get(&graph.value(id).name).filter(|ty| ty.count() == 0) else { continue };
@@ -235,7 +236,7 @@ fn put_in_empty_inputs(graph: &mut Graph, inputs: &BTreeMap<String, TensorType>)
     Ok(())
 }
 
-/// Whether a node that waits is computed between stages, once its inputs are there.
+/// Whether a waiting node is computed between stages once its inputs are known.
 fn is_at_border(graph: &Graph, node: &Node) -> bool {
     let Operation::Onnx { domain, op_type, .. } = &node.operation else { return false };
     if !domain.is_empty() {
@@ -244,10 +245,10 @@ fn is_at_border(graph: &Graph, node: &Node) -> bool {
     SIZED_BY_ELEMENTS.contains(&op_type.as_str()) || (op_type == "Loop" && expand::runs_again(graph, node))
 }
 
-/// What computes the values of a graph that are known so far.
+/// The nodes that compute those values of a graph that are known so far.
 struct Known<'a> {
     graph: &'a Graph,
-    /// By value: its node.
+    /// For each value, the index of the node that computes it.
     producer: BTreeMap<ValueId, usize>,
 }
 
@@ -258,7 +259,7 @@ impl<'a> Known<'a> {
         Known { graph, producer }
     }
 
-    /// The inputs that a value is computed from, where all of them are small and every node on the way can be folded.
+    /// The inputs from which a value is computed, if all of them are small and every node on the way can be folded.
     fn sources(&self, value: ValueId) -> Option<BTreeSet<ValueId>> {
         let (mut sources, mut seen, mut open) = (BTreeSet::new(), BTreeSet::new(), vec![value]);
         while let Some(value) = open.pop() {
@@ -279,7 +280,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The values that waiting nodes use, elements of sequences included, and the elements of outputs that are sequences.
+/// The values that waiting nodes use, including elements of sequences, and the elements of outputs that are sequences.
 fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
     let mut used = BTreeSet::new();
     let mut open: Vec<ValueId> =
@@ -296,7 +297,7 @@ fn used(graph: &Graph, waiting: &[Waiting]) -> BTreeSet<ValueId> {
     used
 }
 
-/// The graph of the nodes that wait, in which those of `new_inputs` that they use are inputs.
+/// The graph of the waiting nodes, with those of `new_inputs` that they use as inputs.
 fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) -> Graph {
     let mut rest = graph.clone();
     let used = used(graph, &waiting);
@@ -311,7 +312,7 @@ fn rest(graph: &Graph, waiting: Vec<Waiting>, new_inputs: &BTreeSet<ValueId>) ->
     rest
 }
 
-/// One plan for what is known, and the rest.
+/// Splits the graph into the part that is known, for one plan, and the rest.
 fn split(graph: Graph, waiting: Vec<Waiting>, computed: &BTreeSet<ValueId>) -> Next {
     let used = used(&graph, &waiting);
     let produced = graph.nodes.iter().flat_map(|node| node.outputs.iter().flatten().copied());
@@ -325,7 +326,8 @@ fn split(graph: Graph, waiting: Vec<Waiting>, computed: &BTreeSet<ValueId>) -> N
     Next::Compute { first: Box::new(first), rest }
 }
 
-/// A node that is computed before the next stage, and the rest. What could be planned now is planned with the rest.
+/// Splits the graph into a node that is computed before the next stage, and the rest. Nodes that could already be planned are planned with
+/// the rest.
 fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, ModelError> {
     let node = waiting.remove(i).node;
     if let Some(input) = node.inputs.iter().position(|input| input.is_some_and(|id| graph.sequences.contains_key(&id)))
@@ -341,7 +343,7 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
         None => Source::Input(graph.value(value).name.clone()),
     };
     let name = |value: &ValueId| graph.value(*value).name.clone();
-    // Nodes that were known stay for the next stage.
+    // Nodes that are already known are kept for the next stage.
     let known = graph.nodes.iter().map(|node| Waiting { node: node.clone(), reason: None });
     let waiting: Vec<Waiting> = known.chain(waiting).collect();
     if matches!(&node.operation, Operation::Onnx { op_type, .. } if op_type == "Loop") {
@@ -394,10 +396,10 @@ fn border(graph: Graph, mut waiting: Vec<Waiting>, i: usize) -> Result<Next, Mod
 }
 
 impl Evaluation {
-    /// Computes the node's outputs from its inputs, in the order of their names' lists.
+    /// Computes the node's outputs from its inputs, in the order of the lists of names.
     ///
     /// # Errors
-    /// What the operator refuses.
+    /// Fails if the operator rejects the inputs.
     pub fn compute(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ModelError> {
         let mut graph = self.graph.clone();
         for (name, tensor) in self.inputs.iter().zip(inputs) {

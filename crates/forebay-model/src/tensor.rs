@@ -1,4 +1,4 @@
-//! Tensors of a model: what they hold, and where the elements are.
+//! Tensors of a model: their contents, and where the elements are stored.
 
 mod contents;
 mod direct;

@@ -1,7 +1,7 @@
-//! A forward graph becomes a training step.
+//! Turns a forward graph into a training step.
 //!
-//! `eval graph -> training mode -> loss -> gradients -> optimizer`: one graph whose only output is the loss, and whose
-//! updates change the parameters, the optimizer's state and the running statistics at the end of the step.
+//! `eval graph -> training mode -> loss -> gradients -> optimizer` gives one graph whose only output is the loss and whose updates change
+//! the parameters, the optimizer's state and the running statistics at the end of the step.
 
 mod accumulation;
 mod averages;
@@ -52,10 +52,10 @@ pub(crate) use pattern::matches;
 use terms::LabelSource;
 pub use terms::LossTerm;
 
-/// Names of inputs that take labels, where none is given.
+/// Names of inputs that are taken as labels if no name is given.
 const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 
-/// Which parameters decay.
+/// Which parameters are subject to weight decay.
 ///
 /// ```
 /// use forebay_model::training::{DecayRule, TrainingOptions};
@@ -66,13 +66,13 @@ const LABEL_NAMES: [&str; 5] = ["labels", "label", "targets", "target", "y"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecayRule {
-    /// All of them.
+    /// All parameters.
     All,
-    /// Those of two and more dimensions: not biases, not the scales of normalisations.
+    /// Parameters with two or more dimensions, which excludes biases and the scales of normalisations.
     MatricesOnly,
 }
 
-/// How to train.
+/// Options for training.
 ///
 /// ```
 /// use forebay_model::training::{Loss, Optimizer, TrainingOptions};
@@ -84,48 +84,48 @@ pub enum DecayRule {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TrainingOptions {
-    /// What is minimised.
+    /// The loss to minimise.
     pub loss: Loss,
-    /// Name of the graph output that the loss takes, or of a value inside the graph. `None`: the only output.
+    /// Name of the graph output, or of the value inside the graph, that the loss is computed from. `None`: the only output.
     pub loss_output: Option<String>,
-    /// The factor of that loss, where there are more. `None`: 1.
+    /// The weight of that loss if there are further losses. `None`: 1.
     pub loss_weight: Option<f32>,
-    /// Losses of other outputs, which are added to it.
+    /// Losses on other outputs, which are added to it.
     pub terms: Vec<LossTerm>,
-    /// How parameters follow their gradients.
+    /// The optimizer that updates the parameters.
     pub optimizer: Optimizer,
-    /// Which parameters decay. `None`: matrices only for decoupled decay (AdamW), else all.
+    /// Which parameters are subject to weight decay. `None`: only matrices for decoupled decay (AdamW), otherwise all.
     pub decay: Option<DecayRule>,
-    /// Patterns (`*`, `?`) over the names of initializers that do not train.
+    /// Patterns (`*`, `?`) that match the names of initializers that are not trained.
     pub freeze: Vec<String>,
-    /// Seed of dropout.
+    /// Seed for dropout.
     pub seed: u64,
     /// Whether every parameter's gradient is a graph output named `gradient:NAME`.
     pub gradient_outputs: bool,
-    /// How gradients are limited before the optimizer takes them.
+    /// How gradients are clipped before the optimizer uses them.
     pub clipping: Option<Clipping>,
-    /// Whether the norm of all gradients is a graph output, also where nothing needs it.
+    /// Whether the norm of all gradients is a graph output even if nothing needs it.
     pub gradient_norm: bool,
-    /// Parameters that train with numbers of their own.
+    /// Groups of parameters with their own hyperparameters.
     pub groups: Vec<ParameterGroup>,
-    /// In which type products compute. `None`: as the model says.
+    /// The type in which products are computed. `None`: as the model specifies.
     pub precision: Option<Precision>,
-    /// The decay of an exponential moving average of every parameter that trains, which is kept next to it: from 0 to below 1.
+    /// The decay of an exponential moving average that is kept for every trained parameter: at least 0 and less than 1.
     pub average: Option<f32>,
-    /// In how many parts a step goes through its batch, one after the other: their gradients add up. [`training_graph`] takes the graph of one
-    /// part then, and repeats it: parts are batches of their own. 0 and 1: none.
+    /// The number of parts in which a step processes its batch, one after the other, accumulating their gradients. [`training_graph`] then
+    /// takes the graph of one part and repeats it, so that each part is a batch in its own right. 0 and 1: no accumulation.
     pub accumulate: u64,
 }
 
 impl TrainingOptions {
-    /// Training of everything that can be trained.
+    /// Creates options that train everything that can be trained.
     pub fn new(loss: Loss, optimizer: Optimizer) -> TrainingOptions {
         TrainingOptions { loss, optimizer, ..TrainingOptions::default() }
     }
 
-    /// What a step at this learning rate is fed for each of [`TrainingGraph::hyperparameters`]; `update` is the number of its update,
-    /// from 1. Groups may have rates of their own, which take the place of the learning rate, before their factors. `loss_scale` is the power of
-    /// two that float16 gradients are scaled by.
+    /// Returns the values to feed for each of [`TrainingGraph::hyperparameters`] in a step at this learning rate; `update` is the number of
+    /// its update, from 1. `group_rates` can give groups their own rates, which replace the learning rate and are still multiplied by the
+    /// groups' factors. `loss_scale` is the power of two by which float16 gradients are scaled.
     pub fn hyperparameters(
         &self,
         learning_rate: f32,
@@ -158,32 +158,32 @@ impl TrainingOptions {
 /// A training step as a graph.
 #[derive(Clone, Debug)]
 pub struct TrainingGraph {
-    /// The graph. Its outputs are the loss and, where asked for, the gradients.
+    /// The graph. Its outputs are the loss and, if requested, the gradients.
     pub graph: Graph,
     /// The loss, a scalar.
     pub loss: ValueId,
-    /// What the loss compares with the labels.
+    /// The value that the loss compares with the labels.
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
-    /// By further loss: what it compares, and with which labels; none for what is a loss already.
+    /// For each further loss, the prediction and the labels that it compares; `None` for an output that is already a loss.
     pub terms: Vec<Option<(ValueId, ValueId)>>,
-    /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Only where Adam or dropout need it.
+    /// Graph input, int64 \[2]: the number of the step, from 1, and the seed. Present only if Adam or dropout needs it.
     pub step: Option<ValueId>,
-    /// Graph inputs, float32: [`TrainingOptions::hyperparameters`]. Those of the optimizer, then those of each group that trains, then the
-    /// limit of gradients.
+    /// Graph inputs, float32: [`TrainingOptions::hyperparameters`]. The optimizer's come first, then those of each trained group, then the
+    /// clipping limit.
     pub hyperparameters: Vec<ValueId>,
-    /// Graph output: the norm of all gradients before they are limited, where it is asked for or needed.
+    /// Graph output: the norm of all gradients before clipping, if it is requested or needed.
     pub gradient_norm: Option<ValueId>,
-    /// What trains, in the order of the initializers.
+    /// The trained parameters, in the order of the initializers.
     pub parameters: Vec<ValueId>,
-    /// The optimizer's state, each with the parameter that it belongs to.
+    /// The optimizer's state tensors, each with the parameter that it belongs to.
     pub optimizer_state: Vec<(ValueId, ValueId)>,
     /// Moving averages of parameters, each with the parameter that it belongs to.
     pub averages: Vec<(ValueId, ValueId)>,
-    /// Running statistics of batch normalisations, which each step updates.
+    /// Running statistics of batch normalisations, which every step updates.
     pub running_statistics: Vec<ValueId>,
-    /// Whether samples are normalised with statistics of their batch, so that a batch is more than its samples.
+    /// Whether samples are normalised with statistics of their batch, so that the results depend on which samples are in a batch.
     pub has_batch_statistics: bool,
 }
 
@@ -194,22 +194,22 @@ pub struct LossGraph {
     pub graph: Graph,
     /// The loss, a scalar.
     pub loss: ValueId,
-    /// What the loss compares with the labels.
+    /// The value that the loss compares with the labels.
     pub prediction: ValueId,
     /// Graph input: the labels or targets.
     pub labels: ValueId,
-    /// By further loss: what it compares, and with which labels; none for what is a loss already.
+    /// For each further loss, the prediction and the labels that it compares; `None` for an output that is already a loss.
     pub terms: Vec<Option<(ValueId, ValueId)>>,
 }
 
-/// Makes the training step of a graph in evaluation form whose values all have types.
+/// Builds the training step of a graph in evaluation form whose values all have types.
 ///
-/// Trained are the floating initializers that the loss depends on differentiably, except constants of the computation,
-/// running statistics, and what `freeze` names.
+/// It trains the floating-point initializers on which the loss depends differentiably, except constants of the computation, running
+/// statistics, and initializers named by `freeze`.
 ///
 /// # Errors
-/// A loss that does not fit the graph's outputs, an operator without a gradient on the way, a pattern that matches
-/// nothing, or nothing that trains.
+/// Fails if the loss does not fit the graph's outputs, an operator on the way has no gradient, a pattern matches nothing, or nothing is
+/// trained.
 pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<TrainingGraph, ModelError> {
     let mut graph = graph.clone();
     let prediction = outputs::choose(&mut graph, options)?;
@@ -263,10 +263,10 @@ pub fn training_graph(graph: &Graph, options: &TrainingOptions) -> Result<Traini
     })
 }
 
-/// Adds the losses that the options name to a graph in evaluation form, for validation.
+/// Adds the losses named in the options to a graph in evaluation form, for validation.
 ///
 /// # Errors
-/// A loss that does not fit the graph's outputs.
+/// Fails if a loss does not fit the graph's outputs.
 pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph, ModelError> {
     let mut graph = graph.clone();
     let prediction = outputs::choose(&mut graph, options)?;
@@ -277,14 +277,14 @@ pub fn loss_graph(graph: &Graph, options: &TrainingOptions) -> Result<LossGraph,
     Ok(LossGraph { graph, loss, prediction, labels, terms })
 }
 
-/// What is minimised, the labels of the first loss, and those of the others.
+/// The total loss, the labels of the first loss, and the predictions and labels of the others.
 struct Losses {
     loss: ValueId,
     labels: ValueId,
     terms: Vec<Option<(ValueId, ValueId)>>,
 }
 
-/// Adds the loss and the further ones, and the inputs of their labels.
+/// Adds the main loss and the further ones, with inputs for their labels.
 fn append_losses(graph: &mut Graph, prediction: ValueId, options: &TrainingOptions) -> Result<Losses, ModelError> {
     let (loss, labels) = append_loss(graph, prediction, &options.loss, LabelSource::New)?;
     if options.terms.is_empty() && options.loss_weight.is_none() {
@@ -307,7 +307,7 @@ fn append_losses(graph: &mut Graph, prediction: ValueId, options: &TrainingOptio
     Ok(Losses { loss: terms::sum(graph, &parts)?, labels, terms })
 }
 
-/// Adds the labels' input and the loss; both.
+/// Adds the input for the labels and the loss. Returns the loss and the input.
 fn append_loss(
     graph: &mut Graph,
     prediction: ValueId,
@@ -343,7 +343,7 @@ fn append_loss(
     Ok((output, input))
 }
 
-/// The loss that a model computes itself, and the input that takes the labels.
+/// Returns the loss that the model computes itself, and its input for the labels.
 fn own_loss(graph: &mut Graph, output: ValueId, labels: Option<&str>) -> Result<(ValueId, ValueId), ModelError> {
     let request = |reason: String| ModelError::Request { reason };
     let input = |name: &str| graph.inputs.iter().copied().find(|&id| graph.value(id).name == name);
@@ -362,7 +362,7 @@ fn own_loss(graph: &mut Graph, output: ValueId, labels: Option<&str>) -> Result<
     Ok((own_scalar(graph, output)?, labels))
 }
 
-/// An output of one float32 element, as a scalar.
+/// Returns an output of one float32 element as a scalar.
 fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError> {
     let (name, ty) = (graph.value(output).name.clone(), graph.ty(output).cloned());
     let Some(ty) = ty.filter(|ty| ty.count() == 1 && ty.data_type == DataType::Float32) else {
@@ -384,7 +384,7 @@ fn own_scalar(graph: &mut Graph, output: ValueId) -> Result<ValueId, ModelError>
     Ok(loss)
 }
 
-/// The initializers that may train.
+/// The initializers that can be trained.
 fn candidates(
     graph: &Graph,
     statistics: &BTreeSet<ValueId>,
@@ -397,7 +397,7 @@ fn candidates(
     let frozen = options.freeze.iter().map(|pattern| (pattern, "freezes nothing"));
     groups::check(&options.groups)?;
     for (pattern, what) in frozen.chain(groups) {
-        // What does not train anyway may be named, too.
+        // Patterns can also match initializers that are not trained anyway.
         if !graph.initializers.keys().any(|&id| pattern::matches(pattern, &graph.value(id).name)) {
             let examples: Vec<&str> = weights.iter().take(3).map(|&id| graph.value(id).name.as_str()).collect();
             let reason = format!("'{pattern}' {what}; initializers are such as {}", examples.join(", "));
@@ -417,7 +417,7 @@ fn candidates(
     Ok(weights.into_iter().filter(trains).collect())
 }
 
-/// Gives every gradient a name by which it can be asked for. A view, so that two parameters may have the same gradient.
+/// Adds an output with a known name for every gradient. Each is a view, because two parameters can have the same gradient.
 fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
     for &(parameter, d) in trained {
         let ty = graph.ty(d).cloned();
@@ -436,7 +436,7 @@ fn append_gradient_outputs(graph: &mut Graph, trained: &[(ValueId, ValueId)]) {
 /// Name of the graph input that holds the optimizer's hyperparameters.
 const HYPERPARAMETERS_NAME: &str = "forebay.hyperparameters";
 
-/// Adds the inputs of hyperparameters: of the optimizer, and of each group that trains.
+/// Adds the inputs for the hyperparameters of the optimizer and of each trained group.
 fn append_hyperparameters(graph: &mut Graph, options: &TrainingOptions) -> Vec<ValueId> {
     let count = options.optimizer.hyperparameters().len() as u64;
     let groups = options.groups.iter().filter(|group| !group.is_frozen);
@@ -450,7 +450,7 @@ fn append_hyperparameters(graph: &mut Graph, options: &TrainingOptions) -> Vec<V
     (0..=groups.count()).map(&mut append).collect()
 }
 
-/// Adds the optimizer's nodes, state and updates. The state with its parameters, and the inputs of the hyperparameters.
+/// Adds the optimizer's nodes, state and updates. Returns the state with its parameters, and the inputs for the hyperparameters.
 fn append_optimizer(
     graph: &mut Graph,
     mode: &mut mode::TrainingMode,
@@ -507,7 +507,7 @@ fn append_optimizer(
     (states, hyperparameters)
 }
 
-/// Names of the state that optimizers keep per parameter.
+/// Names of the state tensors that optimizers keep per parameter.
 const STATES: [&str; 13] = [
     "velocity",
     "first_moment",
@@ -524,13 +524,13 @@ const STATES: [&str; 13] = [
     "second_moment_scales",
 ];
 
-/// The parameter of which a tensor with this name is an optimizer's state, or the moving average; none for names of another kind.
+/// The name of the parameter whose optimizer state or moving average has this name; `None` for any other name.
 pub fn state_of(name: &str) -> Option<&str> {
     let (parameter, suffix) = name.rsplit_once('.')?;
     (STATES.contains(&suffix) || suffix == AVERAGE).then_some(parameter)
 }
 
-/// The kernel of an optimizer, and the state that it keeps for a parameter of this type: names and types.
+/// The kernel of an optimizer, and the names and types of the state that it keeps for a parameter of this type.
 fn optimizer_kernel(optimizer: &Optimizer, decays: bool, ty: &TensorType) -> (Kernel, Vec<(&'static str, TensorType)>) {
     let alike = |names: &[&'static str]| names.iter().map(|&name| (name, ty.clone())).collect();
     match *optimizer {

@@ -1,13 +1,13 @@
-//! Accumulate: a step that goes through its batch in parts, one after the other.
+//! Accumulate: a step processes its batch in parts, one after the other.
 //!
-//! Parts of a batch are one more way to cut a program ([`mod@crate::partition`]): each launch runs once for every part, on the part's images,
-//! and all launches of a part run before those of the next, as far as what they need is there. So what a part keeps for its backward pass is
-//! given up before the next part begins. Sums over images are made of nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]);
-//! what cannot be cut between two parts runs as soon as the images that it needs are complete. So every result has the bits of the batch as
-//! a whole.
+//! This is another way to cut a program ([`mod@crate::partition`]): each launch runs once for every part, on the part's images, and all
+//! launches of a part run before those of the next, as far as their operands are available. What a part keeps for its backward pass is
+//! therefore freed before the next part begins. Sums over images are built from nodes of the sum tree of the whole batch
+//! ([`forebay_base::sum_tree`]); a launch that cannot be cut between two parts runs as soon as the images that it needs are complete. Every
+//! result is therefore bit-identical to that of the whole batch.
 //!
-//! The mean of a loss counts all positions of a batch. [`count_positions`] counts them before the first part, so that the backward pass of a
-//! part need not wait for the losses of the others.
+//! The mean of a loss is taken over all positions of a batch. [`count_positions`] counts them before the first part, so that the backward
+//! pass of one part does not have to wait for the losses of the others.
 
 mod images;
 mod order;
@@ -29,17 +29,19 @@ use images::{Images, Sharing};
 
 pub use positions::count_positions;
 
-/// A launch in its place.
+/// A launch, with its source and its part.
 struct Placed {
     launch: ProgramLaunch,
-    /// The launch of the program that it is a part of.
+    /// The launch of the original program that it is a part of.
     source: usize,
-    /// The part of the batch that it belongs to. What needs several parts, or none, belongs to the first: it runs as soon as it can.
+    /// The part of the batch that it belongs to. A launch that needs several parts, or none, belongs to the first: it runs as soon as it
+    /// can.
     part: u64,
 }
 
-/// The program of a step that goes through its batch in this many parts, or as many as there are images. Images lie along the first axis of
-/// the inputs in `batch`. The gradients of losses have their positions counted ([`count_positions`]). None where nothing can be cut.
+/// Returns the program of a step that processes its batch in `parts` parts, or in as many as there are images if there are fewer. Images
+/// lie along the first axis of the inputs in `batch`. The gradients of losses are expected to have their positions counted
+/// ([`count_positions`]). Returns `None` if nothing can be cut.
 pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Option<Partition> {
     let of_batch = || program.inputs.iter().filter(|input| batch.contains(&input.name));
     let images = of_batch().find_map(|input| input.operand.desc.sizes().first().copied())?;
@@ -75,10 +77,10 @@ pub fn accumulate(program: &Program, batch: &BTreeSet<String>, parts: u64) -> Op
     Some(Partition { program, sources, earlier: None })
 }
 
-/// The program that grows.
+/// The program under construction.
 struct Building<'a> {
     images: Images<'a>,
-    /// The first image of each part, and the end of the last one.
+    /// The first image of each part, and the end of the last part.
     lines: Vec<u64>,
     buffers: Vec<Buffer>,
     launches: Vec<Placed>,
@@ -87,7 +89,7 @@ struct Building<'a> {
 }
 
 impl Building<'_> {
-    /// Appends a launch: in parts where that can be.
+    /// Appends a launch, in parts if it can be cut.
     fn add(&mut self, launch: &ProgramLaunch) {
         if self.add_parts(launch).is_none() {
             self.images.note_whole(launch);
@@ -99,7 +101,7 @@ impl Building<'_> {
         self.launches.push(Placed { launch, source: self.source, part });
     }
 
-    /// Appends the parts of a launch. None where it cannot be cut; nothing has changed then.
+    /// Appends the parts of a launch. Returns `None` if it cannot be cut; nothing has changed in that case.
     fn add_parts(&mut self, launch: &ProgramLaunch) -> Option<()> {
         let sharing = self.images.sharing(launch)?;
         let rows = self.rows(&sharing);
@@ -110,7 +112,7 @@ impl Building<'_> {
         if sharing.role == AxisRole::Reduced {
             return self.add_sum(launch, &sharing, &rows);
         }
-        // What the whole counts for itself, parts have to be told.
+        // The whole launch counts positions itself, but parts have to be told the count.
         if uncounted_loss(launch).is_some() {
             return None;
         }
@@ -127,7 +129,8 @@ impl Building<'_> {
         format!("{} part {} of {}", launch.name, part + 1, self.lines.len() - 1)
     }
 
-    /// The rows that each part completes, by part: up to the last line before its end at which a part may begin.
+    /// Returns the rows that each part completes, with the number of the part. They reach to the last line before its end at which a part
+    /// may begin.
     fn rows(&self, sharing: &Sharing) -> Vec<(u64, Rows)> {
         let Sharing { cut, first, count, unit, .. } = *sharing;
         let mut start = 0;
@@ -143,8 +146,8 @@ impl Building<'_> {
         rows
     }
 
-    /// Appends a sum over images: nodes of its tree, as many as each part completes, and what adds them. Sums that wait for what is to the
-    /// right of them are in few buffers. None where it cannot be; nothing has changed then.
+    /// Appends a sum over images: the nodes of its sum tree that each part completes, and the launches that add them. Sums that wait for
+    /// the nodes to their right need only a few buffers. Returns `None` if the sum cannot be cut; nothing has changed in that case.
     fn add_sum(&mut self, launch: &ProgramLaunch, sharing: &Sharing, rows: &[(u64, Rows)]) -> Option<()> {
         let cut = &sharing.cut;
         let cutting = Cutting::new(launch, cut)?;
@@ -203,7 +206,7 @@ impl Building<'_> {
         summed.map_or(Some(()), |summed| self.finish_sums(launch, summed, slots.result))
     }
 
-    /// Where the sum at a place of those that wait lies: the first where the result does.
+    /// Returns the operand of the waiting sum at a place; the first one is the operand of the result.
     fn slot(&mut self, slots: &mut Slots, place: usize) -> Option<Operand> {
         while slots.slots.len() <= place {
             let slot = match slots.slots.len() {
@@ -215,7 +218,7 @@ impl Building<'_> {
         Some(slots.slots[place].clone())
     }
 
-    /// Appends what becomes of sums, and what the launch computes besides.
+    /// Appends the launch that computes the result from the sums, and whatever else the launch computes.
     fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
         let (finishing, rest) = sums::finish(launch, summed, &sums);
         self.push(finishing, 0);
@@ -223,7 +226,7 @@ impl Building<'_> {
         Some(())
     }
 
-    /// A buffer of its own for an operand.
+    /// Adds a buffer for an operand and returns the operand.
     fn buffer(&mut self, name: &str, desc: &TensorDesc) -> Option<Operand> {
         let buffer = BufferId(u32::try_from(self.buffers.len()).ok()?);
         self.buffers.push(Buffer {
@@ -235,7 +238,7 @@ impl Building<'_> {
     }
 }
 
-/// Where the sums of a launch wait for what is to the right of them.
+/// The operands in which the sums of a launch wait for the nodes to their right.
 struct Slots<'a> {
     launch: &'a ProgramLaunch,
     slots: Vec<Operand>,
@@ -243,7 +246,8 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// What adds two sums, the later one to the earlier one. The last addition applies what the launch applies to its result.
+    /// Returns the launch that adds the later of two sums to the earlier one. The last addition applies the activation that the launch
+    /// applies to its result.
     fn addition(&self, part: &Kernel, is_last: bool, earlier: usize, later: usize) -> ProgramLaunch {
         let activation = if is_last { sums::activation(self.launch) } else { Activation::None };
         let kernel = sums::addition(part, activation);

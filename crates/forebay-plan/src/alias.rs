@@ -1,22 +1,22 @@
-//! Alias: an output takes over the bytes of an input that dies with the same launch, where the kernel allows it.
+//! Alias: an output takes over the bytes of an input whose last use is the same launch, if the kernel allows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
-/// The program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer named stay listed,
-/// so that identifiers keep their meaning.
+/// Returns the program with outputs renamed to the inputs whose bytes they take over. Buffers that are no longer referenced stay in the
+/// list, so that identifiers keep their meaning.
 ///
-/// `groups` has the number of each launch's group, ascending: an input that another launch of the group touches is not
-/// taken over, since both would then have to wait for each other.
+/// `groups` holds the group number of each launch, in ascending order. An input that another launch of the group touches is not taken over,
+/// since the two launches would then have to wait for each other.
 pub fn alias(program: Program, groups: &[u32]) -> Program {
     take_over(program, &|life, launch| {
         life.last == launch && life.previous.is_none_or(|previous| groups[previous] < groups[launch])
     })
 }
 
-/// The same for outputs that may take over their input in any order of the launches: those whose launch is the only one to
-/// read it. No launch has to wait for another that it did not have to wait for before.
+/// The same, but only for outputs that can take over their input in any order of the launches: those whose launch is the only one that
+/// reads the input. No launch has to wait for another that it did not have to wait for before.
 pub fn alias_in_any_order(program: Program) -> Program {
     take_over(program, &|life, launch| life.last == launch && life.readers == 1)
 }
@@ -52,18 +52,18 @@ fn rename(operand: &mut Operand, renamed: &BTreeMap<BufferId, BufferId>) {
     }
 }
 
-/// Who touches a buffer.
+/// The launches that touch a buffer.
 #[derive(Clone, Copy)]
 struct Life {
     /// The first launch.
     first: usize,
     /// The last launch; an output lasts beyond every launch.
     last: usize,
-    /// The last launch before that one.
+    /// The last launch before `last`.
     previous: Option<usize>,
-    /// How many launches read what it holds at the end.
+    /// How many launches read its final contents.
     readers: usize,
-    /// Whether launches touch it on the device, and whether they do in host memory.
+    /// Whether launches touch it on the device, and whether launches touch it in host memory.
     sides: [bool; 2],
 }
 
@@ -93,7 +93,7 @@ fn lives(program: &Program) -> BTreeMap<BufferId, Life> {
     lives
 }
 
-/// Whether the launch's output `write` may take over its input `read`: then the pair (buffer that goes, buffer that stays).
+/// Returns the pair (buffer that goes, buffer that stays) if the launch's output `write` can take over its input `read`.
 fn takes_over(
     program: &Program,
     life: &BTreeMap<BufferId, Life>,
@@ -109,14 +109,14 @@ fn takes_over(
     let taken = launch.writes.iter().any(|operand| renamed.get(&operand.buffer) == Some(&input));
     let fits = !renamed.contains_key(&output) && !taken;
     let (output_life, input_life) = (life.get(&output)?, life.get(&input)?);
-    // What is on the device only, or on the host only, stays so.
+    // A buffer that is only on the device, or only on the host, stays that way.
     let on_one_side = input_life.sides != [true; 2] && output_life.sides == input_life.sides;
     let free = output_life.first == index && dies(input_life, index) && on_one_side;
     (fits && free).then_some((output, input))
 }
 
-/// Whether the launch's output `write` may take over its input `read`, as far as the launch alone decides: the pair (buffer that goes,
-/// buffer that stays).
+/// Returns the pair (buffer that goes, buffer that stays) if the launch's output `write` can take over its input `read`, judging by the
+/// launch alone.
 pub(crate) fn may_take_over(
     program: &Program,
     launch: &ProgramLaunch,
@@ -146,7 +146,7 @@ mod tests {
     use forebay_base::Kernel;
     use forebay_base::kernel::UnaryOp;
 
-    /// With each launch a group of its own.
+    /// Aliases a program in which each launch is its own group.
     fn apart(program: Program) -> Program {
         let groups: Vec<u32> = (0..program.launches.len() as u32).collect();
         alias(program, &groups)

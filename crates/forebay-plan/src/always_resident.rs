@@ -1,11 +1,11 @@
-//! Chunks that are hardly worth a copy's latency, such as statistics and biases, are always resident, whatever else has to leave
-//! the device: all of them together take little of it.
+//! Always resident: chunks that are hardly worth the latency of a copy, such as statistics and biases, stay on the device whatever else has
+//! to leave it. All of them together take up little of its memory.
 
 use crate::cost::Costs;
 use crate::liveness::Liveness;
 use crate::tuning::{LATENCY_PARTS, SMALL_PARTS};
 
-/// By chunk, whether it is small: the smallest ones, as long as every launch has room next to them.
+/// Returns, for each chunk, whether it is always resident: the smallest chunks are, as long as every launch has room next to them.
 pub fn always_resident(live: &Liveness, costs: &Costs, capacity_bytes: u64) -> Vec<bool> {
     let needed_bytes = live.needed_bytes().into_iter().max().unwrap_or(0);
     let mut room_bytes = (capacity_bytes / SMALL_PARTS).min(capacity_bytes.saturating_sub(needed_bytes));

@@ -1,8 +1,8 @@
 //! Arena: offsets on the device for every interval of every chunk.
 //!
-//! Chunks of one buffer that a launch touches together must lie as the tensor says, so their intervals share a base; intervals that
-//! no launch connects are free to lie anywhere. Each such *component* is one item of static placement, with a piece per
-//! interval.
+//! Chunks of one buffer that a launch touches together must be laid out as the tensor requires, so their intervals share a base; intervals
+//! that no launch connects can lie anywhere. Each set of connected intervals, a *component*, is one item of static placement, with a piece
+//! per interval.
 
 use std::collections::BTreeMap;
 
@@ -13,34 +13,34 @@ use forebay_base::ByteRange;
 use forebay_memory::{Effort, FIRST_ORDERS, Item, Piece, Placement, PlacementError, place};
 use forebay_model::program::BufferId;
 
-/// Byte ranges of an item by the time (first launch, one past the last) during which they are taken.
+/// The byte ranges of an item by the time (first launch, one past the last) during which they are in use.
 pub(crate) type PiecesByTime = BTreeMap<(u32, u32), Vec<ByteRange>>;
 
-/// Where everything lies.
+/// Where every interval lies on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arena {
-    /// By interval: offset of its chunk's first byte in device memory.
+    /// For each interval, the offset of its chunk's first byte in device memory.
     pub device_offsets: Vec<u64>,
-    /// Device bytes used.
+    /// The number of device bytes used.
     pub device_bytes: u64,
 }
 
-/// Where buffers lie in blocks of device memory that other plans use, too.
+/// Where buffers lie in blocks of device memory that are shared with other plans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedLayout {
-    /// Bytes of each block, whole tiles.
+    /// The size of each block in bytes, a whole number of tiles.
     pub blocks: Vec<u64>,
-    /// By buffer: its first byte, counted over the blocks one behind the other.
+    /// For each buffer, the offset of its first byte, with the blocks counted one after the other.
     pub offsets: BTreeMap<BufferId, u64>,
 }
 
 impl SharedLayout {
-    /// Bytes of all blocks.
+    /// Returns the total size of all blocks in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.blocks.iter().sum()
     }
 
-    /// The block that holds a byte, and where it begins.
+    /// Returns the block that holds a byte, and the offset at which the block begins.
     pub(crate) fn block(&self, offset_bytes: u64) -> (usize, u64) {
         let mut start = 0;
         for (number, &size_bytes) in self.blocks.iter().enumerate() {
@@ -53,10 +53,11 @@ impl SharedLayout {
     }
 }
 
-/// Places every interval within `capacity_bytes` of the device; `None` where no placement was found, which takes longer to find out `at_length`.
+/// Places every interval within `capacity_bytes` of the device. Returns `None` if no placement was found; with `at_length`, the search
+/// takes longer.
 ///
-/// With `groups`, the number of each launch's group in ascending order, bytes are taken for whole groups: then launches of
-/// one group share none that one of them writes.
+/// `groups` holds the group number of each launch, in ascending order. With it, bytes are reserved for whole groups, so that launches of
+/// one group share no bytes that one of them writes.
 pub fn arena(
     live: &Liveness,
     residency: &Residency,
@@ -73,7 +74,7 @@ pub fn arena(
     Some(components.arena(live, residency, &place(&components.items, Some(capacity_bytes), effort).ok()?))
 }
 
-/// The same where some of what stays on the device lies at the beginning of it, at given places, and nothing else lies there.
+/// The same, with some of what stays on the device at given places at its beginning, where nothing else is placed.
 pub fn arena_behind(
     live: &Liveness,
     residency: &Residency,
@@ -100,17 +101,18 @@ pub fn arena_behind(
     Some(components.arena(live, residency, &placement))
 }
 
-/// How long placements are looked for.
+/// The effort spent on searching for placements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Looks {
-    /// How many more times what nearly fits may be looked at for longer.
+    /// How many more times the search may continue when something nearly fits.
     pub long: u32,
-    /// Addresses that were given in all passes so far, at most.
+    /// An upper bound on the number of addresses assigned in all passes so far.
     pub placed: u64,
 }
 
-/// Places every interval within `capacity_bytes` of the device; or says, by launch, how many bytes it lacks to hold what is there
-/// together with what found no place. A quick look says so; what nearly fits is looked at for longer, as long as `looks` allow it.
+/// Places every interval within `capacity_bytes` of the device, or returns, for each launch, how many bytes the device lacks to hold what
+/// is there together with what found no place. The first search is quick; if something nearly fits, a longer search follows, as long as
+/// `looks` allows it.
 pub fn arena_or_lack(
     live: &Liveness,
     residency: &Residency,
@@ -138,7 +140,8 @@ pub fn arena_or_lack(
     }
 }
 
-/// Every interval in a place of its own, as if the device had no end: for what a plan would take if placement were no matter.
+/// Gives every interval its own place, as if the device's memory were unlimited, to find out what a plan would take if placement did not
+/// matter.
 pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
     let components = Components::new(live, residency, None);
     let mut offsets = Vec::with_capacity(components.items.len());
@@ -150,13 +153,13 @@ pub fn boundless(live: &Liveness, residency: &Residency) -> Arena {
     components.arena(live, residency, &Placement { offsets, height_bytes })
 }
 
-/// Intervals with one base each.
+/// Sets of intervals that share a base.
 struct Components {
-    /// By interval: its component.
+    /// The component of each interval.
     numbers: Vec<usize>,
-    /// By component: where its lowest byte lies in its buffer.
+    /// For each component, the offset of its lowest byte in its buffer.
     origins: Vec<u64>,
-    /// By component: what is placed.
+    /// For each component, the item that is placed.
     items: Vec<Item>,
 }
 
@@ -185,7 +188,7 @@ impl Components {
         Arena { device_offsets, device_bytes: placement.height_bytes }
     }
 
-    /// By launch: how far the highest component that takes bytes during it reaches beyond the capacity, then or ever.
+    /// Returns, for each launch, how far the highest component in use during it reaches beyond the capacity, then or at any other time.
     fn lack(&self, placement: &Placement, launch_count: usize, capacity_bytes: u64) -> Vec<u64> {
         let mut lack = vec![0; launch_count];
         for (item, base) in self.items.iter().zip(&placement.offsets) {
@@ -198,14 +201,14 @@ impl Components {
     }
 }
 
-/// A pass takes time with the square of the number of items: many items get fewer passes.
+/// The time of a pass grows with the square of the number of items, so many items get fewer passes.
 fn effort(item_count: usize) -> Effort {
     let usual = Effort::default();
     let affordable = MANY_ITEMS * MANY_ITEMS / item_count.pow(2).max(1);
     Effort { passes: affordable.clamp(PASSES_MIN, usual.passes as usize) as u32, ..usual }
 }
 
-/// When an interval's bytes are taken: half-open, in launches or in groups.
+/// The half-open range of launches, or of groups, during which an interval's bytes are in use.
 fn taken_during(segment: &Segment, groups: Option<&[u32]>) -> (u32, u32) {
     match groups {
         Some(groups) => (groups[segment.start], groups[segment.end] + 1),
@@ -213,7 +216,7 @@ fn taken_during(segment: &Segment, groups: Option<&[u32]>) -> (u32, u32) {
     }
 }
 
-/// An item from pieces by time; pieces of the same time that touch become one.
+/// Makes an item from pieces by time, joining pieces of the same time that touch.
 pub(crate) fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
     let mut merged = Vec::new();
     for ((start, end), mut ranges) in pieces {
@@ -230,7 +233,7 @@ pub(crate) fn item(pieces: PiecesByTime, alignment_bytes: u64) -> Item {
     Item::new(alignment_bytes, merged)
 }
 
-/// By interval: its component; and how many components there are.
+/// Returns the component of each interval, and the number of components.
 fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
     let mut parent: Vec<usize> = (0..residency.segments.len()).collect();
     let mut join = |one: usize, other: usize| {
@@ -244,7 +247,7 @@ fn components(live: &Liveness, residency: &Residency) -> (Vec<usize>, usize) {
         for access in &chunk.accesses[segment.accesses.clone()] {
             join(*first.entry((chunk.owner, access.launch)).or_insert(index), index);
         }
-        // What is resident across steps lies there where it lies at the end of this one.
+        // What is resident across steps begins the next step where it ends this one.
         let goes_round = residency.across_steps[segment.chunk] && segment.end + 1 == live.launch_count;
         let start = *first_interval.entry(segment.chunk).or_insert(index);
         if goes_round {

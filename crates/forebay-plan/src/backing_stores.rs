@@ -1,14 +1,15 @@
-//! Stores: where the bytes of a chunk are while they are not on the device, in the host block, in a spill file or in the model's own files.
+//! Stores: where the bytes of a chunk are while they are not on the device: in the host block, in a spill file or in the model's own files.
 //!
-//! Inputs and outputs are always on the host: the caller writes and reads them there. Of the rest, what saves most time on
-//! the disk per byte and nanosecond held stays on the host, as far as the budget goes, as the device's room is given away by
-//! [`crate::residency`]. Weights that no step changes need no spill file: they are in the model's files, and are read there.
+//! Inputs and outputs are always on the host, where the caller writes and reads them. Of the rest, the chunks that save the most disk time
+//! per byte and nanosecond held stay on the host as far as the budget allows, in the way in which [`crate::residency`] assigns room on the
+//! device. Weights that no step changes need no spill file: they are in the model's files and are read from there.
 //!
-//! A disk can fail, and a step that fails must leave what it would have changed as it was. So either nothing that steps change
-//! is on disk, and the update phase neither reads nor writes there; or all that steps change is, in two places that take
-//! turns: a step reads the one and writes the other, and only a step that succeeds makes the other the one.
+//! A disk can fail, and a step that fails must leave everything that it would have changed as it was. So either nothing that steps change
+//! is on disk, and the update phase neither reads nor writes there; or everything that steps change is on disk, in two places that take
+//! turns: a step reads one and writes the other, and only a step that succeeds swaps them.
 //!
-//! Updates on the host work on what they touch where it is in the host block. What is on disk between steps has a place there while they do.
+//! Updates on the host work in place in the host block. Chunks that are on disk between steps have a place there while updates work on
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,9 +28,9 @@ use crate::tuning::HELD_PERCENT;
 
 /// Alignment in bytes of buffers on the host; a plan's host block is never smaller.
 pub(crate) const HOST_ALIGNMENT_BYTES: u64 = 64;
-/// Alignment in bytes of chunks on disk: what disks read and write at once.
+/// Alignment in bytes of chunks on disk: the unit in which disks read and write.
 pub const DISK_ALIGNMENT_BYTES: u64 = 4096;
-/// A host budget, where what exceeds it may be on a disk.
+/// A host budget, and what may be on a disk when the budget is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimit {
     /// The budget.
@@ -41,9 +42,9 @@ pub struct HostLimit {
 /// What may be on a disk while it is not on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDisk {
-    /// Weights that the model's files have, and no step changes: there is no spill file.
+    /// Weights that are in the model's files and that no step changes; there is no spill file.
     ModelFiles,
-    /// What does not change from step to step, too.
+    /// Also what does not change from step to step.
     Unchanging,
     /// Everything that steps change is on disk between steps.
     Changing,
@@ -56,7 +57,7 @@ pub enum Store {
     Host,
     /// The spill file.
     Disk,
-    /// Two spill files of one layout, which take turns: one for reading, one for what is written.
+    /// Two spill files with the same layout that take turns: one is read, the other is written.
     Turns,
     /// The model's files, which are only read.
     ModelFiles,
@@ -71,12 +72,13 @@ pub struct StorePlace {
     pub offset_bytes: u64,
 }
 
-/// Places next to the device.
+/// The places of chunks outside the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackingStores {
-    /// By chunk: its place, where it is ever away from the device.
+    /// For each chunk, its place, if it is ever away from the device.
     pub places: Vec<Option<StorePlace>>,
-    /// By chunk that is on disk, and that launches touch in host memory: its offset in the host block from the first of them to the last.
+    /// For each chunk that is on disk and that launches touch in host memory, its offset in the host block from the first of these launches
+    /// to the last.
     pub staged: Vec<Option<u64>>,
     /// Bytes of the host block; the last of them are for launches on the host ([`host_launch_bytes`]).
     pub host_bytes: u64,
@@ -84,7 +86,7 @@ pub struct BackingStores {
     pub disk_bytes: u64,
     /// Bytes of each of the two files that take turns.
     pub turns_bytes: u64,
-    /// Bytes of what is read from the model's files.
+    /// Bytes of chunks that are read from the model's files.
     pub model_files_bytes: u64,
 }
 
@@ -92,9 +94,9 @@ pub struct BackingStores {
 pub(crate) const HOST: MemoryId = MemoryId(1);
 
 impl BackingStores {
-    /// The memory of a store; of those that take turns, of which a step reads the first, the one that holds what this step `changed`, or
-    /// the other. The model's files, where a plan has them, follow the host block; then come the spill file of what stays as it is or does
-    /// not last, and those that take turns.
+    /// Returns the memory of a store. Of the two that take turns, a step reads the first, and the second holds what this step `changed`.
+    /// The model's files, if a plan has them, follow the host block; then come the spill file for what does not change or does not last,
+    /// and the files that take turns.
     pub(crate) fn memory(&self, store: Store, changed: bool) -> MemoryId {
         let spill = HOST.0 + 1 + u32::from(self.model_files_bytes > 0);
         match store {
@@ -120,15 +122,15 @@ impl BackingStores {
         self.places[chunk].is_some_and(|place| place.store != Store::Host)
     }
 
-    /// Where launches find a chunk in the host block.
+    /// Returns the offset at which launches find a chunk in the host block.
     pub fn in_host_block(&self, chunk: usize) -> Option<u64> {
         let place = self.places[chunk].filter(|place| place.store == Store::Host);
         place.map(|place| place.offset_bytes).or(self.staged[chunk])
     }
 }
 
-/// Gives every chunk that is ever away from the device a place. Without `host_limit`, all of them are on the host. With it, the
-/// host bytes may still be more than the budget, where not enough may go to disk.
+/// Gives every chunk that is ever away from the device a place. Without `host_limit`, all places are on the host. With it, the host bytes
+/// can still exceed the budget if not enough chunks may go to disk.
 pub fn backing_stores(
     program: &Program,
     live: &Liveness,
@@ -142,7 +144,7 @@ pub fn backing_stores(
         let host = pack(live, &times, whole, |_| true);
         return collect(program, live.chunks.len(), [(Store::Host, host.unwrap_or_default())].into());
     };
-    // What launches on the host need there is taken first.
+    // The bytes that launches on the host need there are reserved first.
     let launch_bytes = host_launch_bytes(program);
     let room_bytes = match launch_bytes {
         0 => host_limit.budget_bytes,
@@ -178,7 +180,7 @@ pub fn backing_stores(
     collect(program, live.chunks.len(), packed.chain([(Store::Host, host)]).collect())
 }
 
-/// Bytes of weights that the model's files have, and no launch changes.
+/// Returns the number of bytes of weights that are in the model's files and that no launch changes.
 pub fn bytes_in_model_files(program: &Program) -> u64 {
     let weights = program.contents.keys().filter(|&&buffer| is_weight_in_files(program, buffer));
     weights.map(|&buffer| program.buffer(buffer).size_bytes).fold(0, u64::saturating_add)
@@ -189,15 +191,15 @@ fn is_weight_in_files(program: &Program, buffer: BufferId) -> bool {
     is_in_file && program.buffer(buffer).role == Role::Constant
 }
 
-/// Whether the model's files have a chunk's bytes, and no launch changes them.
+/// Whether a chunk's bytes are in the model's files and no launch changes them.
 pub fn is_in_model_files(program: &Program, live: &Liveness, chunk: usize) -> bool {
     let Owner::Buffer(buffer) = live.chunks[chunk].owner else { return false };
     is_weight_in_files(program, buffer) && !live.chunks[chunk].is_changed()
 }
 
-/// By chunk: when its bytes are taken next to the device, half-open, in launches. Inputs, outputs and whatever lasts from
-/// step to step there keep their bytes for the whole step; temporaries from their save to their last fetch, or to the last launch that touches
-/// them in host memory. What launches touch there is there as a whole.
+/// Returns, for each chunk, the half-open range of launches during which it takes bytes outside the device. Inputs, outputs and whatever
+/// lasts there from step to step keep their bytes for the whole step; temporaries keep them from their swap-out to their last swap-in, or
+/// to the last launch that touches them in host memory. A buffer that launches touch in host memory is there as a whole.
 fn times(program: &Program, live: &Liveness, residency: &Residency) -> Vec<Option<Range<u32>>> {
     let whole = 0..live.launch_count.max(1) as u32;
     let mut times: Vec<Option<Range<u32>>> = vec![None; live.chunks.len()];
@@ -238,7 +240,7 @@ fn owners(live: &Liveness) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// By owner that launches touch in host memory: when they do, from the first to behind the last.
+/// For each owner that launches touch in host memory, the range from the first of these launches to one past the last.
 fn in_host_memory(live: &Liveness) -> BTreeMap<Owner, Range<u32>> {
     let mut found: BTreeMap<Owner, Range<u32>> = BTreeMap::new();
     for chunk in &live.chunks {
@@ -267,15 +269,15 @@ enum Stand {
     ModelFiles,
 }
 
-/// What there is to choose from.
+/// The choice of which chunks stay on the host.
 struct Choice {
-    /// By chunk.
+    /// Where each chunk may be.
     stands: Vec<Stand>,
-    /// By chunk that takes turns on disk, and that launches touch in host memory: when.
+    /// For each chunk that takes turns on disk and that launches touch in host memory, the range of these launches.
     staged: Vec<Option<Range<u32>>>,
-    /// Bytes that the host holds in any case, by launch.
+    /// For each launch, the bytes that the host holds in any case.
     taken: Vec<u64>,
-    /// Chunks that may be in either, those first that save most time on the disk per byte and nanosecond held.
+    /// The chunks that may be in either place. Those that save the most disk time per byte and nanosecond held come first.
     order: Vec<(usize, Range<usize>)>,
 }
 
@@ -297,7 +299,7 @@ impl Choice {
             let saved = segment.swap_out.then_some(segment.swap_out_after);
             disk_ns[segment.chunk] += swapped_in.map_or(0, |_| costs.disk_read_ns(bytes));
             disk_ns[segment.chunk] += saved.map_or(0, |_| costs.disk_write_ns(bytes));
-            // The update phase keeps away from the disk while it changes anything in its place.
+            // The update phase does not use the disk while it changes anything in place.
             let updates = swapped_in.into_iter().chain(saved).any(|launch| launch >= program.update_start);
             if updates && on_disk != OnDisk::Changing {
                 stands[segment.chunk] = Stand::Host;
@@ -331,7 +333,7 @@ impl Choice {
         Choice { stands, staged, taken, order: order.into_iter().map(|(_, index, time)| (index, time)).collect() }
     }
 
-    /// By chunk: whether it stays on the host though it need not, within this many bytes.
+    /// Returns, for each chunk, whether it stays on the host although it does not have to, within `room_bytes`.
     fn keep(&self, live: &Liveness, room_bytes: u64) -> Vec<bool> {
         let mut kept = vec![false; self.stands.len()];
         let mut taken = self.taken.clone();
@@ -350,7 +352,7 @@ fn host_bytes(live: &Liveness, chunk: usize) -> u64 {
     live.chunks[chunk].range.len().next_multiple_of(HOST_ALIGNMENT_BYTES)
 }
 
-/// Where each chunk may be, whatever moves when.
+/// Where each chunk may be, regardless of what moves when.
 fn stands(program: &Program, live: &Liveness, on_disk: OnDisk) -> Vec<Stand> {
     let (fed_or_read, in_host_memory) = (fed_or_read(program), in_host_memory(live));
     let stand = |chunks: Range<usize>, index: usize| {
@@ -375,7 +377,7 @@ fn stands(program: &Program, live: &Liveness, on_disk: OnDisk) -> Vec<Stand> {
         .collect()
 }
 
-/// The first launch of a time, and one past its last.
+/// The first launch of a span of time, and one past its last.
 type Time = (u32, u32);
 
 /// Offsets of some chunks in one store.
@@ -388,16 +390,16 @@ struct Packed {
 /// How chunks are packed.
 #[derive(Clone, Copy)]
 struct Packing {
-    /// Each chunk is rounded up to whole grains of this many bytes.
+    /// The size of each chunk is rounded up to a multiple of this many bytes.
     grain_bytes: u64,
     alignment_bytes: u64,
     capacity_bytes: Option<u64>,
-    /// Whether chunks of one buffer lie next to each other only where they are there at the same time. Else they all do,
-    /// which needs fewer copies, and more room where parts of a buffer come and go.
+    /// Whether chunks of one buffer lie next to each other only if they are there at the same time. Otherwise they all do, which needs
+    /// fewer copies, but more room if parts of a buffer come and go.
     apart: bool,
 }
 
-/// Packs the chosen chunks that have times; `None` where they do not fit the capacity.
+/// Packs the chosen chunks that have times. Returns `None` if they do not fit the capacity.
 fn pack(
     live: &Liveness,
     times: &[Option<Range<u32>>],
@@ -430,7 +432,7 @@ fn pack(
     Some(Packed { offsets, bytes: placement.height_bytes })
 }
 
-/// The stores' places together. What is on a disk and in the host block is staged there.
+/// Combines the places of all stores. A chunk that is both on a disk and in the host block is staged in the host block.
 fn collect(program: &Program, count: usize, packed: BTreeMap<Store, Packed>) -> BackingStores {
     let bytes = |store| packed.get(&store).map_or(0, |packed| packed.bytes);
     let host_bytes = match host_launch_bytes(program) {
@@ -567,7 +569,7 @@ mod tests {
         assert!(seen.contains(&3) && seen.contains(&4), "{seen:?}");
     }
 
-    /// Where constants of a plan are between steps.
+    /// The kinds of memory that hold a plan's constants between steps.
     fn kinds_of_constants(program: &Program, plan: &Plan) -> BTreeSet<MemoryKind> {
         let constants = plan.persistent.iter().zip(&program.persistent);
         let constants = constants.filter(|(_, named)| program.buffer(named.operand.buffer).role == Role::Constant);

@@ -1,28 +1,28 @@
-//! Bound: a time that no other residency of a plan's launches can beat, with these barriers and this budget.
+//! Bound: a time that no other residency of a plan's launches can beat with the same barriers and budget.
 //!
-//! Launches between two barriers run in any order, so they are one position of [`forebay_offload::bound`]'s proof, or several where
-//! launches need the results of others: what needs all that stands before it begins a position, as after a barrier. A position
-//! takes at least as long as the longest chain of its launches that need each other, and as long as they keep all the machine's
-//! workers busy; while the largest of them runs, all that is idle during the whole position and does not fit next to it must be
-//! elsewhere. Where a wait stands for a barrier, launches after it may start before others end, so that only barriers are lines.
-//! A plan of parts is bound by its parts: they are the launches that run, and it is their order that stays as it is.
+//! Launches between two barriers can run in any order, so they form one position of the proof in [`forebay_offload::bound`], or several if
+//! launches need the results of others: a launch that needs everything before it begins a position, as it would after a barrier. A position
+//! takes at least as long as the longest chain of its launches that need each other, and at least as long as its launches keep all of the
+//! machine's workers busy. While the largest launch runs, everything that is idle during the whole position and does not fit next to it
+//! must be elsewhere. If a wait replaces a barrier, launches after it can start before others end, so only barriers are lines between
+//! positions. The bound of a plan of parts is that of its parts: they are the launches that run, and their order is the one that is kept.
 //!
-//! *Workers.* The simulator gives launches what copies leave of the workers ([`workers_for_launches`]). A launch that can use `l` of
-//! `n` workers goes on at `f / l` of its speed while copies leave it `f < l`, so that it loses `r = 1 - f / l`, and more if it has
-//! company. A position that keeps all workers busy has `l = n`, one that takes as long as a chain has each of its launches in
-//! turn. On a duplex link, copies both ways at once move at the part `s` of their speed, less than 1 where they want more workers
-//! than there are: so `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one way
-//! alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the less of both. On a shared link, either
-//! moves at half of its speed and takes half of its workers, so that a nanosecond of both is no cheaper than one of the cheaper way.
-//! Copies while no launch runs cost the time that they take, as any wait does. Copies of a disk take no workers, so where there
-//! is one, none count.
+//! *Workers.* The simulator gives launches the workers that copies leave ([`workers_for_launches`]). A launch that can use `l` of `n`
+//! workers runs at `f / l` of its speed while copies leave it `f < l`, so it loses `r = 1 - f / l`, and more if other launches run next to
+//! it. A position that keeps all workers busy has `l = n`; one that takes as long as a chain has the `l` of each launch of the chain in
+//! turn. On a duplex link, simultaneous copies in both directions move at a fraction `s` of their speed, which is less than 1 if they want
+//! more workers than there are. So `2 * s` nanoseconds of copies count as one, which is the least time that they take together, and one
+//! direction alone takes a nanosecond for `1 / (2 * s)`; the price of what counts as one is the lower of the two. On a shared link, each
+//! direction moves at half its speed and takes half its workers, so a nanosecond of both is no cheaper than a nanosecond of the cheaper
+//! direction. Copies during which no launch runs cost the time that they take, as any wait does. Copies to and from a disk take no workers,
+//! so if there is a disk, no copies count.
 //!
-//! *Rounding.* The simulator gives copies whole nanoseconds, so that each may be one faster than its bytes; where ways have no
-//! latency that pays for it, a nanosecond is taken off for each copy of the plan.
+//! *Rounding.* The simulator gives copies whole nanoseconds, so each can be one nanosecond faster than its bytes allow; if a direction has
+//! no latency that makes up for it, a nanosecond is subtracted for each copy of the plan.
 //!
-//! Everything next to that is favourable: steps follow each other without a join, copies may pass from one to the next, and
-//! launches may run again, next to others wherever workers are free. Only those that change what lasts from step to step run once:
-//! to run again they would need what they changed.
+//! Everything else is assumed to be favourable: steps follow each other without a join, copies can continue from one step into the next,
+//! and launches can run again next to others wherever workers are free. Only launches that change what lasts from step to step run once,
+//! because to run again they would need what they have changed.
 
 use std::collections::BTreeMap;
 
@@ -37,17 +37,17 @@ use crate::residency::{Kind, kinds};
 use crate::ways::LinkDirection;
 use forebay_offload::bound::{Block, Origin, Passage, Passages, Position, Prices, Problem, Touch, Workers, Written};
 
-/// What an end of a command may come early in the simulator, in nanoseconds.
+/// How much too early a command can end in the simulator, in nanoseconds.
 const EARLY_NS: f64 = 1e-3;
 
-/// No execution of the launches of `plan` in its order, with its barriers, within `capacity_bytes` of the device and the
-/// budget for the host, has a step shorter than this, in nanoseconds. `ordered` is what the plan runs, in that order, without
-/// what it runs again, `live` its liveness with buffers in one piece, and `costs` its costs.
+/// Returns a step time, in nanoseconds, that no execution of the launches of `plan` can beat in the plan's order, with its barriers, within
+/// `capacity_bytes` of the device and within the host budget. `ordered` is what the plan runs, in that order and without what it runs
+/// again, `live` is its liveness with buffers in one piece, and `costs` its costs.
 pub fn lower_bound_ns(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capacity_bytes: u64) -> u64 {
     bound_of(plan, problem(plan, ordered, live, costs, capacity_bytes), costs)
 }
 
-/// The bound of a plan's step, from the bound of what the proof sees of it.
+/// The bound of a plan's step, computed from the bound of the problem that the proof sees.
 fn bound_of(plan: &Plan, problem: Problem, costs: &Costs) -> u64 {
     let early_ns = (plan.commands.len() as f64 * EARLY_NS).ceil() as u64;
     problem.lower_bound_ns().saturating_sub(early_ns) + costs.step_ns
@@ -78,7 +78,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
         let counted = live.chunks.iter().zip(&kinds).filter(|(chunk, kind)| is_counted(chunk, **kind));
         counted.map(|(chunk, _)| chunk.range.len()).sum()
     };
-    // What is lent crosses no link.
+    // Lent memory crosses no link.
     let lends = plan.statistics.lent_bytes > 0;
     Problem {
         blocks: live.chunks.iter().zip(&kinds).map(|(chunk, &kind)| block(kind, chunk, &places, &spans)).collect(),
@@ -97,7 +97,7 @@ fn problem(plan: &Plan, ordered: &Ordered, live: &Liveness, costs: &Costs, capac
     }
 }
 
-/// By label: how many barriers stand before its first launch, those between the same two launches counted once.
+/// For each label, the number of barriers before its first launch; those between the same two launches count once.
 fn positions(plan: &Plan) -> BTreeMap<u32, usize> {
     let (mut positions, mut position, mut barrier) = (BTreeMap::new(), 0, false);
     for command in &plan.commands {
@@ -114,16 +114,16 @@ fn positions(plan: &Plan) -> BTreeMap<u32, usize> {
     positions
 }
 
-/// How a launch lies in its position, where launches run side by side but for those that need each other's results.
+/// When a launch runs in its position, in which launches run side by side unless they need each other's results.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// From the position's start to the launch's end, at least.
+    /// The least time from the position's start to the launch's end.
     done_ns: f64,
-    /// From the launch's start to the position's end, at least, if that comes as early as it can.
+    /// The least time from the launch's start to the position's end, if the position ends as early as it can.
     due_ns: f64,
 }
 
-/// By launch, the launches whose results it needs, ascending: those that wrote last what it reads.
+/// For each launch, the launches whose results it needs, in ascending order: the last ones to write what it reads.
 fn needs(live: &Liveness) -> Vec<Vec<usize>> {
     let mut needs: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
     for chunk in &live.chunks {
@@ -140,14 +140,15 @@ fn needs(live: &Liveness) -> Vec<Vec<usize>> {
     needs
 }
 
-/// Positions, divided where needs alone are a line: where everything behind needs, itself or through others, everything before.
+/// Divides positions where dependences alone draw a line: where everything after it needs, directly or through other launches, everything
+/// before it.
 fn divided(places: &[usize], needs: &[Vec<usize>]) -> Vec<usize> {
     let mut members: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     places.iter().enumerate().for_each(|(launch, &place)| members.entry(place).or_default().push(launch));
     let mut divided = vec![0; places.len()];
     let mut position = 0;
     for launches in members.values() {
-        // What no one before the line needs, and what needs no one behind it.
+        // The launches that none before the line needs; `is_first` tells which need none after it.
         let mut last: Vec<usize> = Vec::new();
         for (index, &launch) in launches.iter().enumerate() {
             let needs_all = |launch: usize| last.iter().all(|before| needs[launch].binary_search(before).is_ok());
@@ -165,7 +166,7 @@ fn divided(places: &[usize], needs: &[Vec<usize>]) -> Vec<usize> {
     divided
 }
 
-/// By launch, how it lies in its position.
+/// For each launch, its span in its position.
 fn spans(needs: &[Vec<usize>], places: &[usize], costs: &Costs) -> Vec<Span> {
     let mut spans: Vec<Span> =
         costs.launch_ns.iter().map(|&ns| Span { done_ns: ns as f64, due_ns: ns as f64 }).collect();
@@ -184,7 +185,7 @@ fn spans(needs: &[Vec<usize>], places: &[usize], costs: &Costs) -> Vec<Span> {
     spans
 }
 
-/// The launches of a position that take longest one after the other, because each needs the one before: the last one first.
+/// The longest chain of launches in a position, in time, in which each launch needs the one before it. The last launch comes first.
 fn chain(launches: &[usize], needs: &[Vec<usize>], spans: &[Span]) -> Vec<usize> {
     let latest = |launches: &mut dyn Iterator<Item = usize>| {
         launches.reduce(|a, b| if spans[b].done_ns > spans[a].done_ns { b } else { a })
@@ -198,7 +199,7 @@ fn chain(launches: &[usize], needs: &[Vec<usize>], spans: &[Span]) -> Vec<usize>
     chain
 }
 
-/// A chunk as the proof sees it: what launches at one position do with it counts as one touch.
+/// A chunk as the proof sees it. All accesses by launches of one position count as one touch.
 fn block(kind: Kind, chunk: &Chunk, places: &[usize], spans: &[Span]) -> Block {
     let mut touches: Vec<Touch> = Vec::new();
     for access in &chunk.accesses {
@@ -217,33 +218,33 @@ fn block(kind: Kind, chunk: &Chunk, places: &[usize], spans: &[Span]) -> Block {
     Block { size_bytes: chunk.range.len(), origin, touches }
 }
 
-/// Whether a chunk comes from the host in every step: the host writes it before each, and a launch needs it.
+/// Whether a chunk comes from the host in every step, because the host writes it before each step and a launch needs it.
 fn is_given(chunk: &Chunk, kind: Kind) -> bool {
     kind.input && !kind.persistent && chunk.accesses.first().is_some_and(|access| access.reads)
 }
 
-/// Whether a chunk goes to the host in every step, and did not have to leave the device earlier: the host reads it after each.
+/// Whether a chunk goes to the host in every step, because the host reads it after each step, and did not have to leave the device earlier.
 fn is_taken(outputs: &BTreeMap<Owner, Vec<ByteRange>>, chunk: &Chunk, kind: Kind) -> bool {
     let is_read = |range: &ByteRange| range.intersection(chunk.range) == Some(chunk.range);
     let is_output = outputs.get(&chunk.owner).is_some_and(|ranges| ranges.iter().any(is_read));
     is_output && !kind.persistent && chunk.accesses.last().is_some_and(|access| access.writes)
 }
 
-/// What costs say to the proof.
+/// The costs of copies as the proof sees them.
 struct CopyPrices<'a> {
     costs: &'a Costs,
     all: Passages,
     disk: Passages,
     both: Passages,
     shares: bool,
-    /// Whether all copies are those that workers may have to do.
+    /// Whether workers may have to do all copies.
     by_workers: bool,
 }
 
 impl CopyPrices<'_> {
     fn new(costs: &Costs, spills: bool) -> CopyPrices<'_> {
         let (link, disk) = (&costs.link, &costs.disk);
-        // A nanosecond less is what rounding may take from each copy; of a window's copies, the first pays for itself.
+        // Rounding can take a nanosecond off each copy; of a window's copies, the first pays for itself.
         let passage = |rate: f64, latency_ns: u64| Passage {
             ns_per_byte: 1.0 / rate,
             latency_ns: latency_ns.saturating_sub(1) as f64,
@@ -254,7 +255,7 @@ impl CopyPrices<'_> {
             (true, true) => passage(way.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
             (true, false) => passage(way.bytes_per_ns() + disk.bytes_per_ns(), way.latency_ns.min(disk.latency_ns)),
         };
-        // On a link that both ways share, bytes over its rate add up, but for those that the disk takes meanwhile.
+        // On a link that both directions share, the times of all bytes add up, except for those that the disk takes meanwhile.
         let aside = |way: LinkDirection, disk: LinkDirection| match spills && !link.carries_disk {
             true => disk.bytes_per_ns() / way.bytes_per_ns(),
             false => 0.0,
@@ -284,7 +285,7 @@ impl CopyPrices<'_> {
         }
     }
 
-    /// The positions: launches between two lines.
+    /// Returns the positions, each with the launches between two lines.
     fn positions(&self, live: &Liveness, needs: &[Vec<usize>], places: &[usize], spans: &[Span]) -> Vec<Position> {
         let mut sets_bytes = vec![0; live.launch_count];
         for chunk in &live.chunks {
@@ -318,7 +319,7 @@ impl CopyPrices<'_> {
         }
     }
 
-    /// By how much launches that can use this many workers take longer while copies move.
+    /// How much longer launches that can use this many workers take while copies run.
     fn prices(&self, used: f64) -> Prices {
         if !self.by_workers {
             return Prices::default();
@@ -335,14 +336,14 @@ impl CopyPrices<'_> {
         Prices { out: price(out), back: price(back), both }
     }
 
-    /// The part of all workers that copies take, if workers do that.
+    /// The fraction of all workers that copies take, if workers do the copying.
     fn workers(&self) -> Option<Workers> {
         let part = |way: LinkDirection| self.costs.copy_workers(way) / self.costs.workers;
         let link = &self.costs.link;
         self.by_workers.then(|| Workers { out: part(link.from_device), back: part(link.to_device) })
     }
 
-    /// What rounding to whole nanoseconds may take from the copies of a plan: a copy's latency pays for it where it has one.
+    /// How much rounding to whole nanoseconds can take off the copies of a plan. If a copy has a latency, that makes up for it.
     fn rounding_ns(&self, plan: &Plan) -> f64 {
         let Costs { link, disk, .. } = self.costs;
         let ways = [link.to_device, link.from_device, disk.read, disk.write];
@@ -354,7 +355,7 @@ impl CopyPrices<'_> {
     }
 }
 
-/// At what part of their speed copies move both ways at once over a duplex link.
+/// The fraction of their speed at which copies in both directions at once move over a duplex link.
 fn speed_of_both(costs: &Costs) -> f64 {
     costs.copy_speed(costs.copy_workers(costs.link.from_device) + costs.copy_workers(costs.link.to_device))
 }

@@ -1,11 +1,10 @@
-//! Check: the whole plan, checked without a line of the passes' code.
+//! Check: the whole plan is checked without using a line of the passes' code.
 //!
-//! Follows the contents of every byte through one step: which write of which launch it holds. A launch must find in each
-//! operand's region exactly what it finds in its buffer when the program runs launch by launch, in its own order and with
-//! all the memory in the world; at the end, and at the beginning of the update phase, every backing location must hold its tensor. With
-//! that, one step leaves everything as the next expects it. A step that a disk fails must leave what it found: what commands
-//! of the update phase may do is checked by itself. The order of commands is [`forebay_sync::race`]'s, over two
-//! steps.
+//! The check tracks the contents of every byte through one step: which write of which launch it holds. A launch must find in each operand's
+//! region exactly what it would find in the buffer if the program ran launch by launch, in its own order and with unlimited memory. At the
+//! end, and at the beginning of the update phase, every backing location must hold its tensor, so one step leaves everything as the next
+//! expects it. A step that fails because of a disk must leave what it found; what commands of the update phase may do is checked
+//! separately. The order of commands is checked by [`forebay_sync::race`], over two steps.
 
 mod extent;
 mod lines;
@@ -25,8 +24,8 @@ use crate::divided::Partition;
 use crate::error::PlanError;
 use crate::plan::{BackingLocation, MemoryKind, Plan};
 
-/// Checks a plan of `program` (as it was given to the planner). Where launches were cut, what runs are the parts that
-/// [`Partition`] says; they are judged as well.
+/// Checks a plan of `program` (as it was given to the planner). If launches were cut, the parts in the [`Partition`] run instead; they are
+/// checked as well.
 ///
 /// # Errors
 /// [`PlanError::Check`] names the first broken invariant.
@@ -47,26 +46,27 @@ pub fn check(program: &Program, partition: Option<&Partition>, plan: &Plan) -> R
     order(plan)
 }
 
-/// Whether a program with launches in parts computes what the program does, with the same bits: the parts of each launch compute
-/// every element of its results once, or, where results are sums, add each term once in the order of the whole's tree; and each reads what
-/// that needs.
+/// Checks that a program with launches in parts computes the same bits as the original program: the parts of each launch compute every
+/// element of its results once or, if the results are sums, add each term once in the order of the whole launch's sum tree, and each part
+/// reads what it needs for that.
 ///
 /// # Errors
-/// [`PlanError::Check`] names the first launch whose parts are not what it is.
+/// [`PlanError::Check`] names the first launch whose parts are not equivalent to it.
 pub fn check_parts(program: &Program, partition: &Partition) -> Result<(), PlanError> {
     parts::judge(program, partition).map_err(broken)
 }
 
-/// Checks the plans of all processes of a run against each other, those of processes 0, 1, 2 and so on: each exchange pairs up what processes
-/// send and receive, and no order of exchanges has processes wait for each other. Each plan is checked by itself with [`check`].
+/// Checks the plans of all processes of a run, those of processes 0, 1, 2 and so on, against each other: each exchange must pair up what
+/// processes send and receive, and no order of exchanges may leave processes waiting for each other. Each plan on its own is checked with
+/// [`check`].
 ///
 /// # Errors
-/// [`PlanError::Check`] names the first exchange that does not pair up, or where processes stop.
+/// [`PlanError::Check`] names the first exchange that does not pair up, or at which processes stop.
 pub fn check_ranks(plans: &[&Plan]) -> Result<(), PlanError> {
     ranks::judge(plans).map_err(broken)
 }
 
-/// Whether every hazard is ordered, before the first step and in two steps in a row.
+/// Checks that every hazard is ordered, before the first step and in two consecutive steps.
 fn order(plan: &Plan) -> Result<(), PlanError> {
     let races = |commands: &[Command], steps| {
         let boundary = forebay_sync::barriers::StepBoundary::HostJoin;
@@ -78,7 +78,7 @@ fn order(plan: &Plan) -> Result<(), PlanError> {
     })
 }
 
-/// What a plan's command is for: the launch's node, or the buffer that is copied.
+/// Returns what a command of a plan is for: the launch's node, or the buffer that is copied.
 fn name(plan: &Plan, index: usize) -> Option<String> {
     match plan.commands.get(index)? {
         Command::Launch { launch, .. } => plan.labels.get(launch.label as usize).cloned(),
@@ -111,8 +111,9 @@ fn budget(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether a step that ends in the middle, because a disk failed, leaves every backing location as it was. Nothing writes what a step
-/// reads of memories that take turns; and if the update phase uses a disk at all, then everything that it changes is there.
+/// Checks that a step that ends in the middle because a disk failed leaves every backing location as it was. Of the memories that take
+/// turns, nothing writes the one that a step reads; and if the update phase uses a disk at all, everything that it changes is in these
+/// memories.
 fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -> Result<(), PlanError> {
     let current = plan.turns.map(|(current, _)| current);
     let uses_disk = |region: &Region| plan.memory(region.memory).space == Space::Disk;
@@ -138,8 +139,8 @@ fn failure_leaves_backing(program: &Program, plan: &Plan, expected: &Expected) -
     Ok(())
 }
 
-/// Whether every launch of the program runs, and none twice but what may: that which finds and leaves the same each time, so
-/// what reads nothing that it writes, and writes nothing that lasts.
+/// Checks that every launch of the program runs, and that none runs twice unless it may: it must find and leave the same contents each
+/// time, so it reads nothing that it writes, and writes nothing that lasts.
 fn each_runs(program: &Program, plan: &Plan) -> Result<(), PlanError> {
     let mut runs = vec![0; program.launches.len()];
     for command in &plan.commands {
@@ -215,20 +216,20 @@ fn bounds(plan: &Plan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether a memory is lent by the plan's user; not if there is none of the number.
+/// Whether a memory is lent by the plan's user; `false` if there is no memory with this number.
 fn is_lent(plan: &Plan, memory: MemoryId) -> bool {
     plan.memories.get(memory.0 as usize).is_some_and(|memory| memory.kind == MemoryKind::Lent)
 }
 
-/// What a byte holds: byte `address - shift` of the write with this number. Numbers of launches' writes come from
-/// [`Expected`], those of named operands are the highest: `u64::MAX` less the place in the list.
+/// What a byte holds: byte `address - shift` of the write with this number. The numbers of launches' writes come from [`Expected`]; named
+/// operands have the highest ones: `u64::MAX` minus the position in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag {
     write: u64,
     shift: i128,
 }
 
-/// Tags by byte range; ranges without one hold nothing.
+/// Tags by byte range; a range without a tag holds nothing.
 #[derive(Clone, Debug, Default)]
 struct ByteMap {
     pieces: BTreeMap<u64, (u64, Tag)>,
@@ -259,7 +260,7 @@ impl ByteMap {
         }
     }
 
-    /// The pieces inside a range, cut to it.
+    /// Returns the pieces inside a range, cut to it.
     fn get(&self, range: ByteRange) -> Vec<(ByteRange, Tag)> {
         let first = self.pieces.range(..=range.start).next_back().map_or(range.start, |(&start, _)| start);
         self.pieces
@@ -269,14 +270,14 @@ impl ByteMap {
     }
 }
 
-/// The contents of buffers: pieces of what was written to them.
+/// The contents of buffers, as pieces of what was written to them.
 type Buffers = BTreeMap<BufferId, ByteMap>;
 
 /// What launches find when the program runs in its own order.
 struct Expected {
-    /// By launch: what each of its reads, then what each of its writes finds in its buffer.
+    /// For each launch, what each of its reads and then each of its writes finds in its buffer.
     found: Vec<Vec<Vec<(ByteRange, Tag)>>>,
-    /// By launch: the number of its first write.
+    /// For each launch, the number of its first write.
     first_write: Vec<u64>,
     /// All buffers when the update phase begins.
     before_update: Buffers,
@@ -328,7 +329,7 @@ struct Contents<'a> {
     memories: BTreeMap<MemoryId, ByteMap>,
 }
 
-/// Each backing location with its operand, and the place of that in the list.
+/// Returns each backing location with its operand and the operand's position in the list.
 fn backing<'a>(
     backing: &'a [BackingLocation],
     named: &'a [NamedOperand],
@@ -345,7 +346,7 @@ fn backing<'a>(
 }
 
 impl<'a> Contents<'a> {
-    /// The state between two steps: every backing location holds its tensor, inputs are fed.
+    /// The state between two steps: every backing location holds its tensor, and inputs are fed.
     fn start(program: &'a Program, plan: &'a Plan, expected: &'a Expected) -> Result<Contents<'a>, PlanError> {
         let mut contents = Contents { program, plan, expected, memories: BTreeMap::new() };
         for (number, named, backing) in backing(&plan.persistent, &program.persistent)? {
@@ -393,8 +394,8 @@ impl<'a> Contents<'a> {
         self.is_led_in()
     }
 
-    /// Whether a step leaves on the device, next to the backing locations, what the next one finds there: whether what is copied before the
-    /// first step would change nothing.
+    /// Checks that a step leaves on the device, in addition to the backing locations, what the next one expects there, so that the warm-up
+    /// copies would change nothing.
     fn is_led_in(&self) -> Result<(), PlanError> {
         let held = |region: &Region| {
             let pieces = self.memories.get(&region.memory).map(|map| map.get(region.range)).unwrap_or_default();
@@ -419,7 +420,7 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Where the next step's backing location is now, before the memories that take turns are exchanged.
+    /// Returns where the next step's backing location is now, before the memories that take turns are exchanged.
     fn after_exchange(&self, backing: &BackingLocation) -> BackingLocation {
         let mut backing = backing.clone();
         if let Some((current, next)) = self.plan.turns {
@@ -471,7 +472,7 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    /// Whether a region holds the expected contents of a buffer's range.
+    /// Checks that a region holds the expected contents of a buffer's range.
     fn holds(&self, expected: &[(ByteRange, Tag)], range: ByteRange, region: Region) -> Result<(), String> {
         let shift = i128::from(region.range.start) - i128::from(range.start);
         for &(part, tag) in expected {
@@ -545,10 +546,10 @@ mod tests {
     use crate::planner::{PlanOptions, plan};
     use crate::testing::{Random, limits, random_training_program};
 
-    /// Plans that would lose parameters when a disk fails are found out.
+    /// Plans that would lose parameters when a disk fails are detected.
     #[test]
     fn what_a_failed_step_must_leave_is_not_written() {
-        // The first program that, as memory on the host says, takes turns between two places or keeps one.
+        // The first program that, depending on the memory on the host, takes turns between two places or keeps one.
         let plans_of = |seed: u64| {
             let program = random_training_program(&mut Random::new(seed), 4);
             let (limits, costs) = (limits(), estimate(&program, &limits()));

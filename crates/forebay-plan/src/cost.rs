@@ -1,5 +1,5 @@
-//! Cost: how long launches and copies take. Either estimated from operation and byte counts and what a machine can do
-//! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps that in a file).
+//! Cost: how long launches and copies take. Costs are either estimated from operation and byte counts and what a machine can do
+//! ([`crate::machine`]), or measured ([`crate::saved_costs`] keeps them in a file).
 
 use forebay_base::{ByteRange, DataType, Kernel, Limits};
 use forebay_model::program::{Program, ProgramLaunch};
@@ -7,25 +7,24 @@ use forebay_model::program::{Program, ProgramLaunch};
 use crate::machine::{HOST_LAUNCH_NS, HostProcessor, MachineDescription};
 use crate::ways::{Disk, Link, LinkDirection};
 
-/// Durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
+/// The durations that planning works with. Plans are a function of them, so they are plain data that can be saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// Nanoseconds of each launch of the program, in order.
+    /// The duration of each launch of the program in nanoseconds, in order.
     pub launch_ns: Vec<u64>,
-    /// Workers of the machine that each launch can use: what it leaves is for launches that run next to it.
+    /// How many of the machine's workers each launch can use; the rest are for launches that run next to it.
     pub launch_workers: Vec<f64>,
-    /// Workers of the machine.
+    /// The number of workers of the machine.
     pub workers: f64,
-    /// Workers of the host's processor, for updates on the host; 0 where the device's workers are the host's.
+    /// The number of workers of the host's processor, for updates on the host; 0 if the device's workers are the host's.
     pub host_workers: f64,
-    /// Nanoseconds for which a worker is missing to launches, for each byte that is copied between host and device: 0 where
-    /// copies have engines of their own.
+    /// For each byte copied between host and device, the nanoseconds for which launches lose a worker; 0 if copies have their own engines.
     pub copy_worker_ns_per_byte: f64,
-    /// Nanoseconds that a step takes next to its commands: to hand them out, and to join with the host.
+    /// Nanoseconds that a step takes in addition to its commands, to dispatch them and to join with the host.
     pub step_ns: u64,
-    /// Between host and device.
+    /// The link between host and device.
     pub link: Link,
-    /// From and to a disk.
+    /// The disk.
     pub disk: Disk,
 }
 
@@ -40,12 +39,12 @@ impl Costs {
         self.link.from_device.ns(bytes)
     }
 
-    /// Workers that a copy which way takes while nothing slows it down.
+    /// The number of workers that a copy in this direction takes while nothing slows it down.
     pub fn copy_workers(&self, way: LinkDirection) -> f64 {
         (way.bytes_per_ns() * self.copy_worker_ns_per_byte).min(self.workers)
     }
 
-    /// At what part of their speed copies move that want `copying` workers together.
+    /// The fraction of their speed at which copies run that together want `copying` workers.
     pub fn copy_speed(&self, copying: f64) -> f64 {
         if copying > self.workers { self.workers / copying } else { 1.0 }
     }
@@ -61,21 +60,21 @@ impl Costs {
     }
 }
 
-/// What copies that want `copying` of a machine's workers leave to launches: where workers copy, they do that first.
+/// Returns the number of workers that copies wanting `copying` of a machine's workers leave to launches. Workers that copy do so first.
 pub fn workers_for_launches(workers: f64, copying: f64) -> f64 {
     (workers - copying).max(0.0)
 }
 
-/// Costs on a device of which only its limits are known.
+/// Estimates costs on a device of which only the limits are known.
 pub fn estimate(program: &Program, limits: &Limits) -> Costs {
     estimate_on(program, &MachineDescription::of_limits(limits))
 }
 
-/// Costs from operation and byte counts alone: a launch takes as long as its operations or its bytes, whichever take longer.
-/// The time to start a launch is what launches side by side can save.
+/// Estimates costs from operation and byte counts alone: a launch takes as long as its operations or its bytes, whichever take longer. The
+/// time to start a launch is what running launches side by side can save.
 pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     let workers = f64::from(machine.workers.max(1));
-    // Whose workers update on the host: its own, or those of a device that is the host.
+    // The processor that updates on the host: the host's own, or the workers of a device that is the host.
     let updating = machine.updating_host();
     let host_workers = updating.map_or(0.0, |host| f64::from(host.workers));
     let workers_of = |launch: &ProgramLaunch| match launch.in_host_memory {
@@ -104,7 +103,7 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
         let traffic = bytes(launch) as f64 / bytes_per_second * 1e9;
         arithmetic.max(traffic)
     };
-    // One worker starts a launch, all workers work on it: the mean over both.
+    // One worker starts a launch, and all workers execute it; this is the mean over both.
     let mean_workers = |launch: &ProgramLaunch| {
         if launch.kernel.is_collective() {
             return 1.0;
@@ -124,19 +123,19 @@ pub fn estimate_on(program: &Program, machine: &MachineDescription) -> Costs {
     }
 }
 
-/// The type that a launch computes in: of products, that of the factors.
+/// The type that a launch computes in; for products, the type of the factors.
 fn data_type(launch: &ProgramLaunch) -> DataType {
     let (read, write) = (launch.reads.first(), launch.writes.first());
     let operand = if launch.kernel.facts().types.are_of_products() { read.or(write) } else { write.or(read) };
     operand.map_or(DataType::Float32, |operand| operand.desc.data_type())
 }
 
-/// Bytes that a launch reads and writes.
+/// Returns the number of bytes that a launch reads and writes.
 pub fn bytes(launch: &ProgramLaunch) -> u64 {
     launch.reads.iter().chain(&launch.writes).map(|operand| operand.desc.total_size_bytes()).sum()
 }
 
-/// Floating-point operations of a launch, a multiply-add counting as two.
+/// Returns the number of floating-point operations of a launch. A multiply-add counts as two.
 pub fn operations(launch: &ProgramLaunch) -> f64 {
     launch.kernel.facts().operations(|operand| launch.desc(operand))
 }

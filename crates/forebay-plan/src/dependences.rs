@@ -1,4 +1,4 @@
-//! Dependences: which launches must come after which, from what they read and write; and the chains that they form.
+//! Dependences: which launches must come after which others, judging by what they read and write, and the chains that they form.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,23 +7,23 @@ use forebay_model::program::Program;
 
 use crate::liveness::{Access, Liveness, liveness};
 
-/// Which launches must come before which. Edges lead from lower to higher places of the program's own order.
+/// Which launches must come before which others. Edges lead from lower to higher positions in the program's own order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependences {
-    /// By launch: those that it needs, in ascending order, each once.
+    /// For each launch, the launches that it needs, in ascending order and without duplicates.
     pub predecessors: Vec<Vec<usize>>,
-    /// By launch: those that need it, in ascending order, each once.
+    /// For each launch, the launches that need it, in ascending order and without duplicates.
     pub successors: Vec<Vec<usize>>,
 }
 
 impl Dependences {
-    /// Everything that an order must respect: a read stays behind the write that it reads, a write behind the accesses
-    /// of what it overwrites.
+    /// Everything that an order must respect: a read stays after the write whose result it reads, and a write stays after the accesses to
+    /// what it overwrites.
     pub fn all(live: &Liveness) -> Dependences {
         Dependences::of(live, true)
     }
 
-    /// True dependences alone: a launch comes after those whose results it reads.
+    /// Only true dependences: a launch comes after those whose results it reads.
     pub fn of_reads(live: &Liveness) -> Dependences {
         Dependences::of(live, false)
     }
@@ -64,7 +64,7 @@ impl Dependences {
         Dependences { predecessors, successors }
     }
 
-    /// By launch: how many launches the longest chain has that starts with it, itself included.
+    /// For each launch, the number of launches in the longest chain that starts with it, including itself.
     pub fn chains(&self) -> Vec<usize> {
         let mut chains = vec![1; self.successors.len()];
         for launch in (0..chains.len()).rev() {
@@ -75,8 +75,8 @@ impl Dependences {
     }
 }
 
-/// An order of launches of which `before` says how many each waits for, and `after` which wait for it: of those that wait for none, the one with the
-/// lowest key comes first.
+/// Returns an order of launches in which, of those that no longer wait for others, the one with the lowest key comes first. `before` holds
+/// how many launches each launch waits for, and `after` the launches that wait for it.
 pub(crate) fn ordered_by<K: Ord>(mut before: Vec<usize>, after: &[Vec<usize>], key: impl Fn(usize) -> K) -> Vec<usize> {
     let key = |launch: usize| Reverse((key(launch), launch));
     let mut ready: BinaryHeap<_> = (0..before.len()).filter(|&launch| before[launch] == 0).map(key).collect();
@@ -93,8 +93,8 @@ pub(crate) fn ordered_by<K: Ord>(mut before: Vec<usize>, after: &[Vec<usize>], k
     order
 }
 
-/// The fewest barriers that any order of a program's launches in one stream can do with: one between each two launches of
-/// the longest chain in which each reads what the one before it wrote.
+/// Returns the fewest barriers that any order of a program's launches in one stream needs: one between each two consecutive launches of the
+/// longest chain in which each reads what the one before it wrote.
 pub fn fewest_barriers(program: &Program) -> usize {
     let chains = Dependences::of_reads(&liveness(program, false)).chains();
     chains.into_iter().max().unwrap_or(1) - 1

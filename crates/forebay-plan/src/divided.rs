@@ -1,4 +1,4 @@
-//! Divided: a program with launches in parts, as the pass that cuts hands it on and the checker judges it.
+//! Divided: a program with launches in parts, as the pass that cuts them hands it on and as the checker sees it.
 
 use forebay_model::program::Program;
 
@@ -7,14 +7,14 @@ use forebay_model::program::Program;
 pub struct Partition {
     /// The program.
     pub program: Program,
-    /// By launch: the launch that it is a part of, of the program as it was given, or of the earlier one.
+    /// For each launch, the launch that it is a part of, in the given program or in the earlier one.
     pub sources: Vec<usize>,
-    /// The program with fewer launches in parts, of which some are in parts again here; none where that is the given one.
+    /// The program with fewer launches in parts, some of which are cut again here; `None` if that is the given program.
     pub earlier: Option<Box<Partition>>,
 }
 
 impl Partition {
-    /// By launch: the launch of the program as it was given that it is a part of.
+    /// For each launch, the launch of the given program that it is a part of.
     pub fn origins(&self) -> Vec<usize> {
         match &self.earlier {
             None => self.sources.clone(),
@@ -25,7 +25,7 @@ impl Partition {
         }
     }
 
-    /// The steps from the program as it was given to this one, each as the program that is cut and its parts.
+    /// Returns the steps from the given program to this one, each as the program that is cut and its parts.
     pub fn steps<'a>(&'a self, given: &'a Program) -> Vec<(&'a Program, &'a Partition)> {
         match &self.earlier {
             None => vec![(given, self)],

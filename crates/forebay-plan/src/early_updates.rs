@@ -1,12 +1,11 @@
-//! Early: updates run as soon as they may.
+//! Early optimizer updates: updates run as early as possible.
 //!
-//! A program's updates come last. Every gradient then waits for the end of the step, on the device or away from it, and every
-//! parameter comes to the device once more for its update. Where memory is short, an update rather stands behind the first
-//! barrier at which everything that it needs is done: its gradient is there, and no one reads the parameter any more. That
-//! takes no barrier more, and neither does the gradient leave nor the parameter come back; moments come and go next to the
-//! rest of the step.
+//! A program's updates come last. Every gradient then waits for the end of the step, on the device or away from it, and every parameter
+//! comes to the device once more for its update. If memory is short, an update is instead placed after the first barrier at which
+//! everything that it needs is done: its gradient has been computed, and no launch reads the parameter any more. This takes no additional
+//! barrier, the gradient does not leave, and the parameter does not come back; moments come and go while the rest of the step runs.
 //!
-//! No update comes before the step's outputs: a caller that looks at them and stops finds all parameters as they were.
+//! No update comes before the step's outputs: a caller that looks at the outputs and stops finds all parameters as they were.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +15,7 @@ use crate::dependences::Dependences;
 use crate::liveness::liveness;
 use crate::order::Ordered;
 
-/// The program with its updates as early as they may run; none where no update may run earlier.
+/// Returns the program with its updates as early as they can run, or `None` if no update can run earlier.
 pub fn updates_early(program: &Program) -> Option<Ordered> {
     let (count, update_start) = (program.launches.len(), program.update_start);
     let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
@@ -45,12 +44,12 @@ pub fn updates_early(program: &Program) -> Option<Ordered> {
 struct Walk {
     dependences: Dependences,
     update_start: usize,
-    /// By launch: how many of those that it needs have no place.
+    /// For each launch, how many of the launches that it needs are not placed yet.
     missing: Vec<usize>,
-    /// By launch: behind how many barriers it stands.
+    /// For each launch that is placed, the number of barriers before it.
     barriers_before: Vec<Option<usize>>,
     barriers: usize,
-    /// Updates without a place that need nothing without a place.
+    /// Updates that are not placed yet and need nothing that is not placed yet.
     ready: BTreeSet<usize>,
     order: Vec<usize>,
 }
@@ -72,7 +71,7 @@ impl Walk {
         }
     }
 
-    /// Whether a launch needs another that stands behind the last barrier.
+    /// Whether a launch needs another that was placed after the last barrier.
     fn needs_barrier(&self, launch: usize) -> bool {
         let needed = &self.dependences.predecessors[launch];
         needed.iter().any(|&before| self.barriers_before[before] == Some(self.barriers))
@@ -93,14 +92,14 @@ impl Walk {
         }
     }
 
-    /// Places updates whose needs stand before the last barrier.
+    /// Places the updates that need only launches before the last barrier.
     fn place_ready(&mut self) {
         for launch in std::mem::take(&mut self.ready) {
             self.place(launch);
         }
     }
 
-    /// Places the updates that are left, as they come.
+    /// Places the remaining updates in the order in which they come.
     fn place_rest(&mut self) {
         for launch in self.update_start..self.barriers_before.len() {
             if self.barriers_before[launch].is_none() {
@@ -135,7 +134,7 @@ mod tests {
                 let gives = launch.writes.iter().any(|write| outputs.contains(&write.buffer));
                 assert!(!gives || place < first_update, "seed {seed}: an output behind an update");
             }
-            // Whatever does not update comes in its old order.
+            // Launches that are not updates keep their order.
             let others: Vec<usize> =
                 early.sources.iter().copied().filter(|&launch| launch < program.update_start).collect();
             assert!(others.iter().copied().eq(0..program.update_start), "seed {seed}");

@@ -1,4 +1,4 @@
-//! Emit: work becomes commands with regions and streams; barriers and waits are added; backing locations are written down.
+//! Emit: turns work into commands with regions and streams, adds barriers and waits, and records backing locations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,46 +21,47 @@ use crate::schedule::Work;
 
 /// The device's arena among a plan's memories.
 pub(crate) const DEVICE: MemoryId = MemoryId(0);
-/// Kernels run here, and copies for those that run on the host.
+/// The stream of kernels, and of copies for kernels that run on the host.
 pub const COMPUTE: StreamId = StreamId(0);
 /// Copies from the host to the device.
 const COPY_IN: StreamId = StreamId(1);
 /// Copies from the device to the host.
 const COPY_OUT: StreamId = StreamId(2);
-/// Copies from a disk to the device: a slow disk holds up no copy from the host.
+/// Copies from a disk to the device, separate so that a slow disk does not hold up copies from the host.
 const DISK_IN: StreamId = StreamId(3);
 /// Copies from the device to a disk.
 const DISK_OUT: StreamId = StreamId(4);
 
-/// Updates on the host: behind the streams that a plan has in any case.
+/// The stream of updates on the host, after the streams that a plan has in any case.
 fn host_stream(backing_stores: &BackingStores) -> StreamId {
     StreamId(if backing_stores.uses_disk() { 5 } else { 3 })
 }
 
-/// Where work becomes commands: everything that the earlier passes decided.
+/// Everything that the earlier passes decided.
 pub struct Decisions<'a> {
     /// The program, fused, ordered and aliased.
     pub program: &'a Program,
-    /// By launch: its place in the order in which launches came, twice where it runs again. Commands name launches by it.
+    /// For each launch, its position in the order in which launches came; a launch that runs again appears twice. Commands identify
+    /// launches by this position.
     pub sources: &'a [usize],
-    /// Its chunks.
+    /// The chunks of the program.
     pub live: &'a Liveness,
-    /// Their intervals.
+    /// The intervals of the chunks.
     pub residency: &'a Residency,
-    /// Where they are while they are not on the device.
+    /// Where chunks are while they are not on the device.
     pub backing_stores: &'a BackingStores,
-    /// Their offsets on it.
+    /// The offsets of the intervals on the device.
     pub arena: &'a Arena,
-    /// What the caller lends instead.
+    /// What the caller lends.
     pub loans: &'a Loans,
-    /// The device.
+    /// The limits of the device.
     pub limits: &'a Limits,
 }
 
-/// The plan of a list of work. Its statistics hold counts and bytes; budgets and predictions are the planner's.
+/// Returns the plan for a list of work. Its statistics hold counts and bytes; the planner adds budgets and predictions.
 ///
 /// # Errors
-/// [`PlanError::Check`] where a launch finds no place for an operand.
+/// [`PlanError::Check`] if an operand of a launch has no place.
 pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     let mut plan = memories(decisions);
     let places = Places::new(decisions);
@@ -85,7 +86,7 @@ pub fn emit(decisions: &Decisions, work: &[Work]) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// What lies where and when, with parts of one buffer that lie side by side for the same time as one.
+/// What lies where, and when. Parts of one buffer that lie side by side for the same time are joined into one interval.
 fn intervals(decisions: &Decisions) -> Vec<ResidencyInterval> {
     let Decisions { program, live, residency, arena, .. } = decisions;
     let mut intervals: Vec<(Owner, ResidencyInterval)> = Vec::new();
@@ -148,7 +149,7 @@ fn memories(decisions: &Decisions) -> Plan {
     plan
 }
 
-/// Gives a plan without memories its device memory of at least these bytes, and the heaps for it.
+/// Gives a plan without memories a device memory of at least `size_bytes`, and the heaps for it.
 pub(crate) fn device_memory(plan: &mut Plan, size_bytes: u64, limits: &Limits) {
     let size_bytes = size_bytes.max(1).next_multiple_of(limits.tile_size_bytes);
     let kind = if limits.tiled { MemoryKind::Reservation } else { MemoryKind::Placed };
@@ -169,14 +170,14 @@ pub(crate) fn device_memory(plan: &mut Plan, size_bytes: u64, limits: &Limits) {
     }
 }
 
-/// Finds chunks by their owner, and intervals by their chunk: where bytes are during a launch, and between steps.
+/// Looks up chunks by owner and intervals by chunk, to find where bytes are during a launch and between steps.
 struct Places<'a> {
     decisions: &'a Decisions<'a>,
-    /// By buffer: its chunks.
+    /// The chunks of each owner.
     chunks: BTreeMap<Owner, Vec<usize>>,
-    /// By chunk: its intervals.
+    /// The intervals of each chunk.
     intervals: Vec<Vec<usize>>,
-    /// By chunk and access: the interval that it falls into.
+    /// For each access of each chunk, the interval that it falls into.
     holding: Vec<Vec<Option<usize>>>,
 }
 
@@ -199,7 +200,7 @@ impl<'a> Places<'a> {
     /// The device offset of byte `offset_bytes` of an owner during a launch.
     fn device_offset(&self, owner: Owner, offset_bytes: u64, launch: usize) -> Option<u64> {
         let live = self.decisions.live;
-        // The chunks of an owner are in the order of their bytes, their accesses in the order of launches.
+        // The chunks of an owner are in the order of their bytes, and their accesses are in the order of launches.
         let chunks = self.chunks.get(&owner)?;
         let chunk = chunks[..chunks.partition_point(|&chunk| live.chunks[chunk].range.start <= offset_bytes)].last()?;
         let chunk = Some(*chunk).filter(|&chunk| offset_bytes < live.chunks[chunk].range.end)?;
@@ -262,15 +263,15 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The backing location of an input or output: in the host block, or on the device where the caller writes or reads it there; none
-    /// for an input that no launch reads.
+    /// The backing location of an input or output: in the host block, or on the device if the caller writes or reads it there. Returns
+    /// `None` for an input that no launch reads.
     fn host_backing(&self, named: &NamedOperand) -> Option<BackingLocation> {
         let backing = self.backing(named);
         (!backing.pieces.is_empty()).then_some(backing)
     }
 }
 
-/// A copied buffer's name and why it is copied, by copy in list order.
+/// For each copy, in list order, the name of the copied buffer and why it is copied.
 type Reasons = Vec<Movement>;
 
 fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Vec<Command>, Reasons), PlanError> {
@@ -330,7 +331,7 @@ fn commands(decisions: &Decisions, places: &Places, work: &[Work]) -> Result<(Ve
     Ok((commands, reasons))
 }
 
-/// The copies that put what is carried from step to step where steps find it.
+/// The copies that put what is resident across steps where steps expect it.
 fn warm_up(decisions: &Decisions, places: &Places) -> Vec<Command> {
     let mut commands: Vec<Command> = Vec::new();
     let across_steps =
@@ -366,7 +367,7 @@ fn copy(decisions: &Decisions, interval: usize, swap_in: bool) -> Command {
     Command::Copy { stream, from, to }
 }
 
-/// Lengthens a copy by one that goes on where it ends, on both sides.
+/// Extends a copy by the next one, if that continues where the copy ends on both sides.
 fn extend(last: &mut Command, next: &Command) -> bool {
     match (last, next) {
         (Command::Copy { stream, from, to }, Command::Copy { stream: next_stream, from: next_from, to: next_to })
@@ -425,7 +426,7 @@ fn movement(decisions: &Decisions, interval: usize, swap_in: bool) -> Movement {
     Movement { command: 0, name: buffer.name.clone(), role: buffer.role, reason }
 }
 
-/// The first command of the update phase: where its first launch stands, or the end.
+/// The first command of the update phase: the position of its first launch, or the end.
 fn update_start(commands: &[Command], program: &Program) -> usize {
     let launches = commands.iter().enumerate().filter(|(_, command)| matches!(command, Command::Launch { .. }));
     launches.map(|(index, _)| index).nth(program.update_start).unwrap_or(commands.len())

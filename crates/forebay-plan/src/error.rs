@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! The reasons why there is no plan.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub enum PlanError {
         budget_bytes: u64,
         /// The smallest budget that has a plan, in bytes.
         minimum_bytes: u64,
-        /// Which launch sets the minimum.
+        /// The launch that sets the minimum.
         launch: String,
     },
     /// The host budget is too small for what must be swapped out, inputs and outputs included.
@@ -30,14 +30,14 @@ pub enum PlanError {
         /// What is wrong.
         reason: String,
     },
-    /// A description of a machine or of costs has no meaning.
+    /// A description of a machine or of costs is invalid.
     Document {
         /// What it describes.
         what: &'static str,
         /// What is wrong with it, and where.
         reason: String,
     },
-    /// The plan breaks an invariant: a defect of this crate, found before anything ran.
+    /// The plan breaks an invariant: a defect in this crate, found before anything ran.
     Check {
         /// Which invariant, and where.
         reason: String,

@@ -1,12 +1,12 @@
-//! Fuse: neighbouring kernels become one, from the program alone (never from a budget), so that results do not depend on
+//! Fuse: combines neighbouring kernels into one. Decisions depend on the program alone, never on a budget, so that results do not depend on
 //! what is swapped.
 //!
 //! Four patterns:
-//! - a conversion to or from a type of 16 bits next to kernels that can read or write this type themselves;
+//! - a conversion to or from a 16-bit type next to kernels that can read or write this type themselves;
 //! - a matrix product, followed by the addition of a bias as its only reader;
 //! - a kernel that can apply an activation, followed by that activation as its only reader;
-//! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's
-//!   gradient computes the ReLU's mask again from its own input, so the rectified output is not needed for it.
+//! - the gradient of a ReLU followed by the gradient of the batch normalisation before it: the normalisation's gradient computes the ReLU's
+//!   mask again from its own input, so it does not need the rectified output.
 
 mod biases;
 mod conversions;
@@ -17,7 +17,7 @@ use forebay_base::kernel::{Activation, UnaryOp};
 use forebay_base::{Kernel, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
-/// The program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
+/// Returns the program with fused kernels. Launches keep their order; the first of a fused pair stays or takes the pair's place.
 pub fn fuse(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
     conversions::fuse_conversions(&mut program, &mut removed);
@@ -30,15 +30,15 @@ pub fn fuse(mut program: Program) -> Program {
     without(program, &removed)
 }
 
-/// The program in which products and convolutions apply the functions that follow them, for devices whose kernels can
-/// ([`forebay_base::Limits::applies_functions`]). No bit changes: functions are applied to the same numbers.
+/// Returns the program with products and convolutions that apply the functions that follow them, for devices whose kernels can do so
+/// ([`forebay_base::Limits::applies_functions`]). No bit changes, because functions are applied to the same numbers.
 pub fn fuse_functions(mut program: Program) -> Program {
     let mut removed = vec![false; program.launches.len()];
     fuse_activations(&mut program, &mut removed, |op| Some(Activation::of(op)));
     without(program, &removed)
 }
 
-/// The program without the launches that were removed.
+/// Returns the program without the launches that were removed.
 fn without(mut program: Program, removed: &[bool]) -> Program {
     let before_update = removed[..program.update_start].iter().filter(|&&gone| gone).count();
     program.update_start -= before_update;
@@ -47,7 +47,7 @@ fn without(mut program: Program, removed: &[bool]) -> Program {
     program
 }
 
-/// Who touches each buffer: launches that read it and launches that write it, each as often as it does.
+/// The launches that touch each buffer: those that read it and those that write it, each listed as often as it does.
 struct Uses {
     /// Buffers that the caller gets.
     outputs: BTreeSet<BufferId>,
@@ -73,8 +73,8 @@ fn uses(program: &Program, removed: &[bool]) -> Uses {
 }
 
 impl Uses {
-    /// The only launch that reads the operand's buffer, where one launch alone writes it and it is a whole temporary
-    /// that the caller does not get.
+    /// Returns the only launch that reads the operand's buffer, if a single launch writes it and the operand is a whole temporary that the
+    /// caller does not get.
     fn only_reader(&self, program: &Program, operand: &Operand) -> Option<usize> {
         match (self.readers(operand.buffer), self.writers(operand.buffer)) {
             (&[reader], [_]) if self.is_private(program, operand) => Some(reader),
@@ -99,12 +99,12 @@ impl Uses {
     }
 }
 
-/// Whether one of some operands has bytes in common with another operand.
+/// Whether any of `operands` has bytes in common with `other`.
 fn touch(operands: &[Operand], other: &Operand) -> bool {
     operands.iter().any(|operand| operand.buffer == other.buffer && operand.range().overlaps(other.range()))
 }
 
-/// Has kernels apply the functions behind them for which there is an activation.
+/// Makes kernels apply the functions that follow them, if there is an activation for the function.
 fn fuse_activations(program: &mut Program, removed: &mut [bool], activation: impl Fn(UnaryOp) -> Option<Activation>) {
     let uses = uses(program, removed);
     for index in 0..program.launches.len() {
@@ -113,7 +113,7 @@ fn fuse_activations(program: &mut Program, removed: &mut [bool], activation: imp
         let follower = &program.launches[reader];
         let Kernel::Unary(op) = follower.kernel else { continue };
         let Some(applied) = activation(op) else { continue };
-        // In whatever sizes: a function of one variable takes elements as they come.
+        // Sizes do not matter: a function of one variable is applied to each element.
         let (input, output) = (&follower.reads[0], &follower.writes[0]);
         let is_whole = input.offset_bytes == 0 && input.desc.element_count() == first.desc.element_count();
         if !is_whole || ![&first, input, output].iter().all(|operand| operand.desc.is_packed()) {

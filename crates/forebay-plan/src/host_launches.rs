@@ -1,12 +1,12 @@
-//! Host launches: what the device cannot run, the host does, with operands in the host block.
+//! Host launches: the host runs what the device cannot, with operands in the host block.
 //!
-//! For the rest of planning such a launch touches device memory as any other does: its operands are there, and its results go
-//! there. When work becomes commands, it becomes copies of what it reads to a part of the host block, the launch with
-//! operands there, and copies of what it wrote back. All stand in the stream of kernels, so that barriers are what orders them.
+//! For the rest of planning, such a launch touches device memory like any other: its operands are there, and its results go there. When
+//! work is turned into commands, it becomes copies of what it reads to a part of the host block, the launch with operands there, and copies
+//! back of what it wrote. All of them are in the stream of kernels, so barriers order them.
 //!
-//! What launches on the host in a row hand to each other stays on the host, as far as their part of the block goes, which is
-//! as large as the most demanding of them needs: a copy back is made when a launch of the device, or a copy, may want the bytes, and never
-//! where no launch reads them any more.
+//! What consecutive launches on the host pass to each other stays on the host as long as it fits their part of the block, which is as large
+//! as the most demanding of them needs. Bytes are copied back when a launch on the device, or a copy, may need them, and never if no launch
+//! reads them any more.
 
 use std::collections::BTreeMap;
 
@@ -16,25 +16,25 @@ use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch, Role};
 use crate::liveness::{Chunk, Liveness, Owner};
 use crate::plan::Movement;
 
-/// Alignment in bytes of what lies in the host block: that which kernels ask for their workspace.
+/// Alignment in bytes of what lies in the host block: the alignment that kernels require for their workspace.
 pub const HOST_LAUNCH_ALIGNMENT_BYTES: u64 = 256;
 
 fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(HOST_LAUNCH_ALIGNMENT_BYTES)
 }
 
-/// Bytes of a buffer that a launch uses together: operands that overlap are one area.
+/// Bytes of a buffer that a launch uses together; operands that overlap form one area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Area {
     buffer: BufferId,
     range: ByteRange,
-    /// Whether the launch needs what is there before.
+    /// Whether the launch needs the bytes that were there before.
     is_read: bool,
     /// Whether it writes there.
     is_written: bool,
 }
 
-/// The areas of a launch, by buffer and place.
+/// Returns the areas of a launch, sorted by buffer and position.
 fn areas(launch: &ProgramLaunch) -> Vec<Area> {
     let read =
         |operand: &Operand| Area { buffer: operand.buffer, range: operand.range(), is_read: true, is_written: false };
@@ -45,7 +45,7 @@ fn areas(launch: &ProgramLaunch) -> Vec<Area> {
     areas.dedup_by(|next, last| {
         let is_same = next.buffer == last.buffer && (next.range == last.range || next.range.overlaps(last.range));
         if is_same {
-            // Of an area of several operands, none writes every byte.
+            // If an area has several operands, none of them writes every byte.
             last.is_read |= next.is_read || next.range != last.range;
             last.is_written |= next.is_written;
             last.range.end = last.range.end.max(next.range.end);
@@ -55,13 +55,14 @@ fn areas(launch: &ProgramLaunch) -> Vec<Area> {
     areas
 }
 
-/// Bytes that a launch takes in the host block.
+/// Returns the number of bytes that a launch takes in the host block.
 fn needed_bytes(launch: &ProgramLaunch) -> u64 {
     let operands: u64 = areas(launch).iter().map(|area| aligned(area.range.len())).sum();
     operands + aligned(launch.workspace_bytes)
 }
 
-/// Bytes of the host block that launches on the host take: as many as the most demanding needs; 0 where there are none.
+/// Returns the number of bytes of the host block that launches on the host take: as many as the most demanding one needs, or 0 if there are
+/// none.
 pub fn host_launch_bytes(program: &Program) -> u64 {
     program
         .launches
@@ -78,9 +79,9 @@ struct Held {
     area: Area,
     /// Where it is on the device.
     device: Region,
-    /// Its first byte in the part of the block.
+    /// The offset of its first byte in the part of the block.
     offset_bytes: u64,
-    /// The launch that changed it, where the device does not have that yet.
+    /// The launch that changed it, if the device does not have the change yet.
     changed_by: Option<usize>,
 }
 
@@ -90,19 +91,19 @@ impl Held {
     }
 }
 
-/// Makes commands of launches on the host.
+/// Turns launches on the host into commands.
 pub struct HostLaunches<'a> {
     program: &'a Program,
-    /// By buffer: its chunks, with the launches that touch them.
+    /// The chunks of each buffer, with the launches that touch them.
     uses: BTreeMap<BufferId, Vec<&'a Chunk>>,
     stream: StreamId,
-    /// The part of the host block.
+    /// The part of the host block that launches on the host have.
     part: Region,
     held: Vec<Held>,
 }
 
 impl<'a> HostLaunches<'a> {
-    /// For launches of a program in a stream; `part` is the part of the host block that they have.
+    /// For the launches of a program in a stream; `part` is the part of the host block that they have.
     pub fn new(program: &'a Program, live: &'a Liveness, stream: StreamId, part: Region) -> HostLaunches<'a> {
         let mut uses: BTreeMap<BufferId, Vec<&Chunk>> = BTreeMap::new();
         for chunk in &live.chunks {
@@ -113,13 +114,13 @@ impl<'a> HostLaunches<'a> {
         HostLaunches { program, uses, stream, part, held: Vec::new() }
     }
 
-    /// The commands of a launch on the host, which is bound to device memory. Copies come with the reasons for them.
+    /// Adds the commands of a launch on the host whose operands are bound to device memory, with the reasons for its copies.
     pub fn launch(&mut self, index: usize, bound: Launch, commands: &mut Vec<Command>, reasons: &mut Vec<Movement>) {
         let program = self.program;
         let source = &program.launches[index];
         let areas: Vec<(Area, Region)> =
             areas(source).into_iter().map(|area| (area, on_device(source, &bound, area))).collect();
-        // What overlaps an area without being it cannot be told apart later.
+        // Bytes that overlap an area without matching it exactly could not be told apart later.
         let is_in_the_way =
             |held: &Held| areas.iter().any(|(_, region)| *region != held.device && region.overlaps(held.device));
         self.put_back(index, is_in_the_way, commands, reasons);
@@ -128,7 +129,7 @@ impl<'a> HostLaunches<'a> {
             let missing = areas.iter().filter(|(_, region)| held.iter().all(|held| held.device != *region));
             missing.map(|(area, _)| area.range.len()).chain([source.workspace_bytes]).map(aligned).collect()
         };
-        // First all that fits stays, then what the device does not have, then what this launch wants, then nothing.
+        // Keeps everything if it fits, else what the device does not have, else what this launch uses, else nothing.
         let (mut offsets, mut round) = (self.room(&needed_bytes(&self.held)), 0);
         while offsets.is_none() && round < 3 {
             match round {
@@ -158,20 +159,20 @@ impl<'a> HostLaunches<'a> {
         commands.push(Command::Launch { stream: self.stream, launch: Box::new(launch) });
         for held in &mut self.held {
             if let Some((area, _)) = areas.iter().find(|(_, region)| *region == held.device) {
-                // Another buffer may have taken the place of one that died there.
+                // Another buffer may have taken the place of one that is no longer needed.
                 held.area = *area;
                 held.changed_by = if area.is_written { Some(index) } else { held.changed_by };
             }
         }
     }
 
-    /// Copies everything back that the device wants: before anything but another launch on the host. `next` is the launch that
+    /// Copies back everything that the device needs. Comes before anything other than another launch on the host. `next` is the launch that
     /// comes next.
     pub fn finish(&mut self, next: usize, commands: &mut Vec<Command>, reasons: &mut Vec<Movement>) {
         self.put_back(next, |_| true, commands, reasons);
     }
 
-    /// Gives up what is chosen of what the host block holds; what launches from `next` on may want goes to the device.
+    /// Gives up the chosen areas of the host block. What launches from `next` on may need is copied to the device.
     fn put_back(
         &mut self,
         next: usize,
@@ -190,8 +191,8 @@ impl<'a> HostLaunches<'a> {
         }
     }
 
-    /// Whether anyone wants what an area holds when the launch `next` begins: the launch that touches it next reads it, or none does
-    /// and it lasts or is an output.
+    /// Whether the contents of an area are still needed when the launch `next` begins: the next launch that touches it reads it, or no
+    /// launch touches it and it lasts or is an output.
     fn is_wanted(&self, area: &Area, next: usize) -> bool {
         let outputs = self.program.outputs.iter().map(|named| &named.operand);
         let mut outputs = outputs.filter(|operand| operand.buffer == area.buffer);
@@ -205,7 +206,7 @@ impl<'a> HostLaunches<'a> {
         })
     }
 
-    /// Offsets for pieces of these sizes next to what the block holds; none where they do not fit.
+    /// Returns offsets for pieces of these sizes next to what the block holds, or `None` if they do not fit.
     fn room(&self, sizes: &[u64]) -> Option<Vec<u64>> {
         let mut taken: Vec<(u64, u64)> = self.held.iter().map(|held| (held.offset_bytes, held.end_bytes())).collect();
         let mut offsets = Vec::with_capacity(sizes.len());
@@ -232,7 +233,7 @@ impl<'a> HostLaunches<'a> {
         self.part.part(held.offset_bytes, held.device.range.len())
     }
 
-    /// A binding in device memory, where the host block holds it.
+    /// Moves a binding in device memory to where the host block holds its bytes.
     fn bind(&self, binding: Binding) -> Binding {
         let inside = |held: &&Held| {
             held.device.memory == binding.region.memory && held.device.range.contains(binding.region.range)
@@ -249,7 +250,7 @@ impl<'a> HostLaunches<'a> {
     }
 }
 
-/// Where an area of a launch is on the device: as far from its first operand there as in its buffer.
+/// Where an area of a launch is on the device: as far from its first operand as it is in its buffer.
 fn on_device(source: &ProgramLaunch, bound: &Launch, area: Area) -> Region {
     let operands = source.reads.iter().chain(&source.writes).zip(bound.reads.iter().chain(&bound.writes));
     let mut inside = operands.filter(|(operand, _)| {

@@ -1,11 +1,12 @@
-//! Host updates: the update phase on the host's processor, next to the optimizer's state, as ZeRO-Offload does (Ren et al., 2021).
+//! Host updates: the update phase runs on the host's processor, next to the optimizer's state, as ZeRO-Offload does (Ren et al., 2021).
 //!
-//! Launches of the update phase work on host memory where it is: their operands lie in the host block, at the backing locations of
-//! parameters and state, and where gradients are swapped out to. So state never crosses the link; a gradient crosses once, as soon as it is
-//! there, and a parameter once, when a later step needs it. They have a stream of their own, so that the device goes on meanwhile.
+//! Launches of the update phase work in place in host memory: their operands are in the host block, at the backing locations of parameters
+//! and state and where gradients are swapped out to. So state never crosses the link; a gradient crosses it once, as soon as it is
+//! computed, and a parameter crosses it once, when a later step needs it. These launches have their own stream, so that the device
+//! continues meanwhile.
 //!
-//! Which launches these are is decided before anything is known about budgets, and for all budgets alike. For the rest of planning, what they
-//! touch are accesses of host memory ([`crate::liveness::Chunk::host_accesses`]), which take nothing on the device.
+//! Which launches these are is decided before budgets are known, and in the same way for all budgets. For the rest of planning, what they
+//! touch counts as accesses of host memory ([`crate::liveness::Chunk::host_accesses`]), which take no memory on the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +18,8 @@ use crate::error::PlanError;
 use crate::liveness::{Access, Liveness, Owner};
 use crate::plan::Movement;
 
-/// Has the update phase run on the host: its launches, but for exchanges with other processes, and what is computed before it for these
-/// launches alone from inputs and from what lasts, such as numbers of the optimizer. Before workspace is set
+/// Makes the update phase run on the host: its launches, except for exchanges with other processes, and everything computed before it for
+/// these launches alone from inputs and from what lasts, such as numbers that the optimizer needs. Must be called before workspace is set
 /// ([`Program::set_workspace`]), which also says whether the host can run them.
 pub fn update_on_host(program: &mut Program) {
     let count = program.launches.len();
@@ -47,7 +48,7 @@ pub fn updates_on_host(program: &Program) -> bool {
     program.launches.iter().any(|launch| launch.in_host_memory)
 }
 
-/// Whether a launch is of the update phase, or might be there for it alone, as far as itself decides.
+/// Whether a launch belongs to the update phase, or might exist for it alone, judging by the launch itself.
 fn may_serve(program: &Program, index: usize) -> bool {
     let launch = &program.launches[index];
     let is_output = |buffer: BufferId| program.outputs.iter().any(|named| named.operand.buffer == buffer);
@@ -55,8 +56,8 @@ fn may_serve(program: &Program, index: usize) -> bool {
     !launch.kernel.is_collective() && (index >= program.update_start || launch.writes.iter().all(is_own))
 }
 
-/// Whether a launch is of the update phase, or reads nothing that the device computes and writes nothing that it reads: buffers that
-/// launches on the host alone touch are of the host.
+/// Whether a launch belongs to the update phase, or reads nothing that the device computes and writes nothing that the device reads.
+/// Buffers that only launches on the host touch belong to the host.
 fn stays(program: &Program, index: usize, is_of_host: impl Fn(BufferId) -> bool) -> bool {
     if index >= program.update_start {
         return true;
@@ -69,18 +70,18 @@ fn stays(program: &Program, index: usize, is_of_host: impl Fn(BufferId) -> bool)
     launch.reads.iter().all(is_there) && launch.writes.iter().all(|write| is_of_host(write.buffer))
 }
 
-/// Makes commands of updates on the host.
+/// Turns updates on the host into commands.
 pub(crate) struct HostUpdates<'a> {
     program: &'a Program,
     live: &'a Liveness,
     backing_stores: &'a BackingStores,
     /// The host block.
     host: MemoryId,
-    /// Those of copies from a disk and to it, and that of the launches.
+    /// The streams of copies from a disk and to it, and the stream of the launches.
     streams: [StreamId; 3],
-    /// By owner that they touch: its chunks.
+    /// The chunks of each owner that the updates touch.
     chunks: BTreeMap<Owner, Vec<usize>>,
-    /// By launch: the chunks that it touches and that are on disk between steps.
+    /// For each launch, the chunks that it touches and that are on disk between steps.
     staged: BTreeMap<usize, Vec<usize>>,
 }
 
@@ -105,10 +106,10 @@ impl<'a> HostUpdates<'a> {
         HostUpdates { program, live, backing_stores, host, streams, chunks, staged }
     }
 
-    /// The commands of a launch, with copies of what it touches from and to a disk. Copies come with the reasons for them.
+    /// Adds the commands of a launch, with copies from and to a disk of what it touches, and the reasons for these copies.
     ///
     /// # Errors
-    /// [`PlanError::Check`] where an operand has no place in the host block.
+    /// [`PlanError::Check`] if an operand has no place in the host block.
     pub fn launch(
         &self,
         index: usize,
@@ -158,7 +159,7 @@ impl<'a> HostUpdates<'a> {
         Ok(Binding { region, desc: operand.desc.clone() })
     }
 
-    /// Bytes of an owner in the host block.
+    /// Returns the region of an owner's bytes in the host block.
     fn region(&self, owner: Owner, offset_bytes: u64, bytes: u64) -> Option<Region> {
         let chunks = self.chunks.get(&owner)?;
         let chunk = *chunks.iter().rfind(|&&chunk| self.live.chunks[chunk].range.start <= offset_bytes)?;
@@ -166,7 +167,7 @@ impl<'a> HostUpdates<'a> {
         Some(Region::new(self.host, place + (offset_bytes - self.live.chunks[chunk].range.start), bytes))
     }
 
-    /// Whether a launch needs a chunk that is on disk, and not in the host block.
+    /// Whether a launch needs a chunk that is on disk and not in the host block.
     fn is_missing(&self, chunk: usize, launch: usize) -> bool {
         let all = self.live.chunks[chunk].all_accesses();
         let before = all.iter().take_while(|(access, _)| access.launch < launch);
@@ -175,7 +176,7 @@ impl<'a> HostUpdates<'a> {
         reads && last.is_none_or(|(_, on_host)| !on_host)
     }
 
-    /// Whether a launch is the last one to change a chunk in the host block before the device needs it, or the step ends.
+    /// Whether a launch is the last one to change a chunk in the host block before the device needs it or the step ends.
     fn is_done(&self, chunk: usize, launch: usize) -> bool {
         let all = self.live.chunks[chunk].all_accesses();
         let writes = |(access, on_host): &(Access, bool)| *on_host && access.writes;
@@ -184,7 +185,7 @@ impl<'a> HostUpdates<'a> {
         is_written && !behind.any(writes)
     }
 
-    /// Where a chunk is on disk, as it was before the step or as it has `changed`; and where in the host block.
+    /// Returns where a chunk is on disk, as it was before the step or as it has `changed`, and where it is in the host block.
     fn ends(&self, chunk: usize, changed: bool) -> Option<(Region, Region)> {
         let bytes = self.live.chunks[chunk].range.len();
         let place = self.backing_stores.places[chunk]?;

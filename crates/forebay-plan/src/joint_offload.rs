@@ -1,9 +1,9 @@
-//! Joint offload and recomputation: moving and computing again, decided together.
+//! Joint offload and recomputation: moving and recomputing, decided together.
 //!
-//! [`crate::residency`] gives memory away gap by gap, by what each one saves. That is good where links have time to spare. Where
-//! they have not, it matters what crosses them when, and what is rather computed again: then [`forebay_offload`] decides, on the
-//! program as a workload. Each launch is one of its slots, so that what it finds holds in launches, which is what plans are made
-//! of: bytes are taken for whole launches, and a copy stands between two.
+//! [`crate::residency`] assigns memory gap by gap, by what each gap saves. That works well if links have time to spare. If they do not, it
+//! matters what crosses them and when, and what is better recomputed. Then [`forebay_offload`] decides, with the program as a workload.
+//! Each launch is one of its slots, so its results are in units of launches, as in plans: bytes are taken for whole launches, and a copy
+//! goes between two launches.
 
 mod workload;
 
@@ -22,9 +22,9 @@ use forebay_offload::schedule::{Direction, MemorySpace, Piece, Schedule};
 use forebay_offload::workload::Workload;
 use workload::workload;
 
-/// The program with launches that run once more, before those that need what was dropped meanwhile: first with the few that are
-/// most worth it, then with more and more. Launches come one by one. `live` is the liveness of the program as it is given,
-/// outputs in places of their own.
+/// Returns variants of the program in which some launches run again, before the launches that need what was dropped meanwhile: first with
+/// the few that are most worth it, then with more and more. Each launch is its own group. `live` is the liveness of the given program, with
+/// outputs in their own places.
 pub fn with_recomputation(
     ordered: &Ordered,
     live: &Liveness,
@@ -39,21 +39,21 @@ pub fn with_recomputation(
     recomputations(&workload).into_iter().map(|launches| ordered.with_launches(&launches)).collect()
 }
 
-/// Bytes of a chunk that are not on the device in one of its gaps.
+/// Bytes of a chunk that are not on the device during one of its gaps.
 struct Absence {
     /// Bytes of the chunk.
     bytes: ByteRange,
     /// The access before the gap.
     after: usize,
-    /// The launch after which they are copied; none where a copy is there.
+    /// The launch after which they are copied; `None` if a copy already exists.
     swapped_out_after: Option<usize>,
-    /// The last launch during which they are still there.
+    /// The last launch during which they are still on the device.
     last: usize,
-    /// The launch during which they come back, or before which they do.
+    /// The launch during or before which they come back.
     back: usize,
 }
 
-/// What may be taken.
+/// The memory that may be used.
 #[derive(Clone, Copy, Debug)]
 pub struct JointLimits {
     /// Bytes on the device.
@@ -64,8 +64,8 @@ pub struct JointLimits {
     pub changing_away: bool,
 }
 
-/// Which chunk is on the device when, and the chunks themselves, cut where parts of them leave at different times. `None`
-/// where nothing was found that fits. Some bytes are lost to each launch.
+/// Returns which chunk is on the device when, and the chunks themselves, cut if parts of them leave at different times. Returns `None` if
+/// nothing was found that fits. `lost_bytes` holds, for each launch, bytes that it cannot use.
 pub fn joint_residency(
     program: &Program,
     live: &Liveness,
@@ -99,7 +99,7 @@ pub fn joint_residency(
     Some((cut, residency))
 }
 
-/// By chunk: when parts of it are not on the device although they are needed later.
+/// For each chunk, when parts of it are not on the device although they are needed later.
 fn absences(live: &Liveness, workload: &Workload, schedule: &Schedule) -> Vec<Vec<Absence>> {
     let clock = Clock::new(workload, schedule);
     let mut events: BTreeMap<Piece, Events> = BTreeMap::new();
@@ -141,14 +141,14 @@ struct Events {
     back_ns: Vec<u64>,
 }
 
-/// The latest time that is not after another one; if there is none, the latest of the step before.
+/// Returns the latest of the times that is not after `at_ns`; if there is none, the latest of the previous step.
 fn latest_before(times_ns: &[u64], at_ns: u64) -> Option<u64> {
     times_ns.iter().copied().filter(|&time_ns| time_ns <= at_ns).max().or_else(|| times_ns.iter().copied().max())
 }
 
-/// Times as launches.
+/// Converts times to launches.
 struct Clock {
-    /// By launch, when it starts and ends.
+    /// For each launch, when it starts and ends.
     runs_ns: Vec<(u64, u64)>,
 }
 
@@ -180,7 +180,7 @@ fn parts(chunk: &Chunk, absences: &[Absence]) -> Vec<ByteRange> {
     cuts.windows(2).map(|pair| ByteRange::new(pair[0], pair[1])).collect()
 }
 
-/// Adds a chunk that is wholly there or wholly absent. Between steps it is `away`, or may be there.
+/// Adds a chunk that is either wholly on the device or wholly absent. Between steps it is absent if `away`; otherwise it may be there.
 fn add_part(
     residency: &mut Residency,
     chunk: &Chunk,
@@ -210,7 +210,7 @@ fn add_part(
     for place in 1..segments.len() {
         let before = segments[place - 1].end;
         let first = accesses[segments[place].accesses.start].launch;
-        // Within one launch, what leaves cannot come back.
+        // What leaves cannot come back within the same launch.
         segments[place - 1].end = before.min(first - 1);
         segments[place].start = segments[place].start.max(segments[place - 1].end + 1);
     }
@@ -230,7 +230,7 @@ fn add_part(
     residency.segments.extend(segments);
 }
 
-/// Lets an interval begin and end when its copies need it to.
+/// Makes an interval begin and end when its copies need it to.
 fn give_time(segment: &mut Segment, chunk: &Chunk, kind: Kind, absences: &[&Absence]) {
     let Range { start, end } = segment.accesses;
     let count = chunk.accesses.len();

@@ -1,4 +1,4 @@
-//! When and where, ahead of time: the passes that turn a program into a plan of commands. Pure: no device, no clock.
+//! The planner: passes that turn a program into a plan of commands, ahead of time. They are pure: they use no device and no clock.
 //!
 //! ```text
 //! Program -> fuse -> order -> alias -> liveness -> residency -> stores -> stretch -> schedule -> arena -> emit (barriers) -> split -> Plan -> check, simulate
@@ -6,40 +6,40 @@
 //!
 //! | module | pass |
 //! |---|---|
-//! | [`fuse`] | neighbouring kernels become one |
-//! | [`mod@accumulate`] | a step goes through its batch in parts, one after the other |
-//! | [`mod@distribute`] | one program for several processes, each with its share of a batch |
-//! | [`dependences`] | which launches need which |
-//! | [`order`] | launches that do not need each other run side by side |
-//! | [`early_updates`] | updates run as soon as they may |
-//! | [`alias`] | outputs take over inputs that die |
+//! | [`fuse`] | combines neighbouring kernels |
+//! | [`mod@accumulate`] | makes a step process its batch in parts, one after the other |
+//! | [`mod@distribute`] | divides a program among several processes, each with its share of a batch |
+//! | [`dependences`] | which launches must come after which others |
+//! | [`order`] | groups launches that do not need each other, so that they run side by side |
+//! | [`early_updates`] | runs updates as early as possible |
+//! | [`alias`] | outputs take over inputs that are no longer needed |
 //! | [`liveness`] | when each buffer is used |
 //! | [`cost`] | how long launches and copies take |
-//! | [`machine`] | what a machine can do: described in a file, or taken from a device's limits |
-//! | [`network`] | what lies between processes |
-//! | [`saved_costs`] | costs in a file |
+//! | [`machine`] | what a machine can do, described in a file or taken from a device's limits |
+//! | [`network`] | the network between processes |
+//! | [`saved_costs`] | costs saved in a file |
 //! | [`ways`] | links and disks |
-//! | [`residency`] | which bytes are on the device when: keep or swap |
-//! | [`joint_offload`] | the same, and what is computed again, where links are short of time |
-//! | [`rematerialize`] | what is recomputed where bytes have nowhere to go |
-//! | [`mod@always_resident`] | chunks that stay, because copies of them would be mostly latency |
-//! | [`mod@widen`] | time for transfers: stays begin earlier and end later |
+//! | [`residency`] | which bytes are on the device, and when: keep or swap |
+//! | [`joint_offload`] | residency and recomputation, decided together when links are short of time |
+//! | [`rematerialize`] | what is recomputed when bytes have nowhere to go |
+//! | [`mod@always_resident`] | chunks that never move, because copies of them would be mostly latency |
+//! | [`mod@widen`] | gives transfers time: residency intervals begin earlier and end later |
 //! | [`backing_stores`] | which bytes are on the host and which on disk while they are not on the device |
-//! | [`schedule`] | launches and copies in one list, with streams |
-//! | [`host_updates`] | the update phase on the host, next to the optimizer's state |
-//! | [`host_launches`] | what the device cannot run, on the host between copies |
+//! | [`schedule`] | merges launches and copies into one list, with streams |
+//! | [`host_updates`] | runs the update phase on the host, next to the optimizer's state |
+//! | [`host_launches`] | runs on the host, between copies, what the device cannot run |
 //! | [`arena`] | offsets on the device |
-//! | [`shared`] | memory that several plans use |
+//! | [`shared`] | memory that several plans share |
 //! | [`bound`] | a time that no plan of the same launches can beat |
-//! | [`split`] | barriers that become a record and a wait |
-//! | [`mod@partition`] | launches that touch much become several that touch less |
-//! | [`divided`] | such a program, as data |
-//! | [`mod@plan`] | the result |
+//! | [`split`] | turns barriers into a record and a wait |
+//! | [`mod@partition`] | cuts launches that touch a lot of memory into several that touch less |
+//! | [`divided`] | a program with launches in parts, as data |
+//! | [`mod@plan`] | the resulting plan |
 //! | [`paging`] | the same step over managed memory, in units |
 //! | [`planner`] | runs the passes and picks the best candidate |
-//! | [`mod@check`] | the whole plan, checked independently |
-//! | [`simulate`] | predicted times |
-//! | `tuning` | every number that was chosen by measuring |
+//! | [`mod@check`] | checks the whole plan independently |
+//! | [`simulate`] | predicts times |
+//! | `tuning` | all constants that were chosen by measurement |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

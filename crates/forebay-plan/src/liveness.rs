@@ -1,10 +1,10 @@
 //! Liveness: which launches touch which bytes.
 //!
-//! The unit is a *chunk*: a byte range of a buffer that every launch touches wholly or not at all. Buffers are cut where
-//! operands begin and end (so that the two halves of a concatenation live their own lives), and large ones into a few more
-//! chunks, so that a part of a buffer can be swapped.
+//! The unit is a *chunk*: a byte range of a buffer that every launch touches wholly or not at all. Buffers are cut where operands begin and
+//! end (so that the two halves of a concatenation are independent), and large buffers are cut into a few more chunks, so that a part of a
+//! buffer can be swapped.
 //!
-//! Updates on the host touch bytes in host memory: such accesses are listed apart, and take nothing on the device.
+//! Updates on the host touch bytes in host memory. These accesses are listed separately and take no memory on the device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use forebay_model::program::{BufferId, Operand, Program};
 pub const DEVICE_ALIGNMENT_BYTES: u64 = 256;
 /// The smallest chunk that a large buffer is cut into, in bytes.
 const CHUNK_MIN_BYTES: u64 = 1 << 20;
-/// Into how many chunks a large buffer is cut at most.
+/// The most chunks that a large buffer is cut into.
 const CHUNKS_PER_BUFFER: u64 = 8;
-/// Chunk lines inside a buffer are multiples of this many bytes.
+/// Chunk boundaries inside a buffer are multiples of this many bytes.
 const CHUNK_ALIGNMENT_BYTES: u64 = 4096;
 
 /// What a chunk belongs to.
@@ -47,14 +47,14 @@ pub struct Chunk {
     pub owner: Owner,
     /// Its bytes within the owner.
     pub range: ByteRange,
-    /// Launches with operands on the device that touch it, ascending.
+    /// Launches with operands on the device that touch it, in ascending order.
     pub accesses: Vec<Access>,
-    /// Launches with operands in host memory that touch it, ascending: updates on the host.
+    /// Launches with operands in host memory that touch it, in ascending order: updates on the host.
     pub host_accesses: Vec<Access>,
 }
 
 impl Chunk {
-    /// A chunk that only launches with operands on the device touch.
+    /// Returns a chunk that only launches with operands on the device touch.
     pub fn on_device(owner: Owner, range: ByteRange, accesses: Vec<Access>) -> Chunk {
         Chunk { owner, range, accesses, host_accesses: Vec::new() }
     }
@@ -70,7 +70,7 @@ impl Chunk {
         accesses.any(|access| access.writes && access.launch < launch)
     }
 
-    /// All accesses by ascending launch, each with whether it is one of host memory.
+    /// Returns all accesses in ascending order of launches, each with whether it is an access of host memory.
     pub fn all_accesses(&self) -> Vec<(Access, bool)> {
         let on_device = self.accesses.iter().map(|&access| (access, false));
         let mut all: Vec<(Access, bool)> =
@@ -79,25 +79,25 @@ impl Chunk {
         all
     }
 
-    /// The last launch before `launch` that changes it in host memory.
+    /// Returns the last launch before `launch` that changes it in host memory.
     pub fn last_host_write_before(&self, launch: usize) -> Option<usize> {
         let mut writes = self.host_accesses.iter().rev().filter(|access| access.writes);
         writes.find(|access| access.launch < launch).map(|access| access.launch)
     }
 
-    /// The launch behind the last one before `launch` that changes it in host memory; 0 where none does.
+    /// Returns the launch after the last one before `launch` that changes it in host memory, or 0 if none does.
     pub fn host_writes_end(&self, launch: usize) -> usize {
         self.last_host_write_before(launch).map_or(0, |last| last + 1)
     }
 
-    /// The first launch before which a swap-in for its access of number `access` may stand; of that for the next step, if there is no such
-    /// access.
+    /// Returns the first launch before which a swap-in for its access number `access` can be placed. If there is no such access, this is
+    /// the swap-in for the next step.
     pub fn earliest_swap_in(&self, access: usize) -> usize {
         self.host_writes_end(self.accesses.get(access).map_or(usize::MAX, |access| access.launch))
     }
 
-    /// Whether it cannot stay on the device from its access of number `after` to the next one, the first one of the next step behind the
-    /// last: because the host changes it meanwhile, or needs what the device has changed.
+    /// Whether it cannot stay on the device from its access number `after` to the next one, because the host changes it meanwhile or needs
+    /// what the device has changed. The last access is followed by the first one of the next step.
     pub fn is_wanted_by_host(&self, after: usize) -> bool {
         if self.host_accesses.is_empty() {
             return false;
@@ -111,13 +111,13 @@ impl Chunk {
         self.host_accesses.iter().filter(within).any(|access| access.writes || changed)
     }
 
-    /// Bytes that it takes on the device, alignment included.
+    /// Returns the number of bytes that it takes on the device, including alignment.
     pub fn device_bytes(&self) -> u64 {
         self.range.len().next_multiple_of(DEVICE_ALIGNMENT_BYTES)
     }
 }
 
-/// All chunks of a program, those of one buffer next to each other.
+/// All chunks of a program, with those of one buffer next to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Liveness {
     /// The chunks.
@@ -127,7 +127,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Bytes that each launch needs at once: its operands and its workspace.
+    /// Returns the number of bytes that each launch needs at once: its operands and its workspace.
     pub fn needed_bytes(&self) -> Vec<u64> {
         let mut needed_bytes = vec![0; self.launch_count];
         for chunk in &self.chunks {
@@ -138,7 +138,7 @@ impl Liveness {
         needed_bytes
     }
 
-    /// The same with accesses of host memory among the others, for what looks at the order of launches.
+    /// Merges accesses of host memory into the others, for code that considers the order of launches.
     #[must_use]
     pub fn with_all_accesses(mut self) -> Liveness {
         for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.host_accesses.is_empty()) {
@@ -197,7 +197,7 @@ fn note(accesses: &mut Vec<Access>, access: Access) {
     }
 }
 
-/// The bytes of its buffer that an operand spans, gaps between its elements included.
+/// The bytes of its buffer that an operand spans, including gaps between its elements.
 fn touched(program: &Program, operand: &Operand) -> ByteRange {
     let size_bytes = program.buffer(operand.buffer).size_bytes;
     let end = (operand.offset_bytes + operand.desc.total_size_bytes()).min(size_bytes);

@@ -1,7 +1,8 @@
-//! Loans: inputs and outputs of the caller's, which launches read and write where they are.
+//! Loans: inputs and outputs of the caller, which launches read and write in place.
 //!
-//! Where kernels can work on memory of the process, an input is not copied to the device, nor an output from it. Each is a memory of its own
-//! then, behind which its bytes are for one step. No launch writes an input: [`mod@crate::alias`] takes over temporary bytes alone.
+//! If kernels can work on the memory of the process, inputs are not copied to the device, and outputs are not copied from it. Each is then
+//! a separate memory that the caller's bytes back for one step. No launch writes an input: [`mod@crate::alias`] takes over only temporary
+//! bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +11,10 @@ use forebay_model::program::{BufferId, NamedOperand, Program, Role};
 
 use crate::plan::{MemoryKind, PlanMemory};
 
-/// The first memory of a plan that is a loan: next to the device's arena and the host block.
+/// The first memory of a plan that is a loan, after the device's arena and the host block.
 const FIRST: u32 = 2;
 
-/// Buffers that are not on the device, because the caller lends their bytes.
+/// Buffers that are not on the device because the caller lends their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loans {
     memories: BTreeMap<BufferId, MemoryId>,
@@ -21,8 +22,8 @@ pub struct Loans {
 }
 
 impl Loans {
-    /// Those that a program allows: inputs and outputs that have a buffer each, where everything runs on the device and nothing lasts
-    /// beyond a step.
+    /// Returns the loans that a program allows: inputs and outputs that each have their own buffer, if everything runs on the device and
+    /// nothing lasts beyond a step.
     pub fn of(program: &Program) -> Loans {
         let mut loans = Loans::default();
         if program.update_start < program.launches.len() || program.launches.iter().any(|launch| launch.on_host) {
@@ -58,12 +59,12 @@ impl Loans {
         loans
     }
 
-    /// The memory that a buffer is, where it is lent.
+    /// Returns the memory of a buffer, if it is lent.
     pub fn memory(&self, buffer: BufferId) -> Option<MemoryId> {
         self.memories.get(&buffer).copied()
     }
 
-    /// The memories, in the order of their numbers.
+    /// Returns the memories, in the order of their numbers.
     pub fn memories(&self) -> impl Iterator<Item = PlanMemory> + '_ {
         let memory = |&size_bytes: &u64| PlanMemory { kind: MemoryKind::Lent, space: Space::Device(0), size_bytes };
         self.sizes.iter().map(memory)

@@ -1,6 +1,6 @@
-//! Machines as numbers: what a device and its links can do, so that a model can be planned for a machine that is not there.
+//! Machines as numbers: what a device and its links can do, so that a model can be planned for a machine that is not available.
 //!
-//! A description is a file in TOML. Three come with the crate; their files say where the numbers are from.
+//! A description is a TOML file. Three come with the crate; their files say where the numbers come from.
 //!
 //! ```
 //! use forebay_plan::machine::MachineDescription;
@@ -20,32 +20,32 @@ use crate::error::PlanError;
 use crate::network::Network;
 use crate::ways::{Disk, Link, LinkDirection, check_ways, not_negative, positive};
 
-/// Machines that come with the crate: the name, and the description.
+/// The machines that come with the crate, each with its name and description.
 const BUILT_IN: [(&str, &str); 3] = [
     ("h200", include_str!("../machines/h200.toml")),
     ("laptop-8gb", include_str!("../machines/laptop-8gb.toml")),
     ("cpu-2core-nvme", include_str!("../machines/cpu-2core-nvme.toml")),
 ];
 
-/// Arithmetic operations per second and worker that are assumed of a device of which only limits are known.
+/// Arithmetic operations per second and worker that are assumed for a device of which only the limits are known.
 const OPERATIONS_PER_SECOND_AND_WORKER: f64 = 35e9;
-/// Bytes per second that are assumed of its kernels bound by memory, all workers together.
+/// Bytes per second that are assumed for its memory-bound kernels, for all workers together.
 const MEMORY_BYTES_PER_SECOND: f64 = 12e9;
-/// What is assumed of its copies between spaces, each way.
+/// What is assumed for its copies between spaces, in each direction.
 const COPY: LinkDirection = LinkDirection { bytes_per_second: 10e9, latency_ns: 5_000 };
-/// What is assumed of its disk, each way.
+/// What is assumed for its disk, in each direction.
 const DISK: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 100_000 };
-/// Nanoseconds that are assumed to start a launch on the host between those of a device.
+/// Nanoseconds that starting a launch on the host between launches of a device is assumed to take.
 pub(crate) const HOST_LAUNCH_NS: u64 = 20_000;
-/// Nanoseconds that are assumed to start a launch.
+/// Nanoseconds that starting a launch is assumed to take.
 const LAUNCH_NS: u64 = 5_000;
 
 /// Largest heap behind a reservation of a described device, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 1 << 30;
-/// The data type whose rate stands for those that are not named.
+/// The data type whose rate applies to types that are not named.
 const FALLBACK: &str = "float32";
 
-/// What the host's processor can do, which runs what the device cannot run, and updates next to the optimizer's state.
+/// What the host's processor can do. It runs what the device cannot run, and updates next to the optimizer's state.
 ///
 /// ```
 /// use forebay_plan::MachineDescription;
@@ -69,7 +69,7 @@ pub struct HostProcessor {
 }
 
 impl HostProcessor {
-    /// What is assumed where nothing is said: four current cores.
+    /// What is assumed if nothing is specified: four current cores.
     pub const ASSUMED: HostProcessor = HostProcessor {
         workers: 4,
         launch_ns: LAUNCH_NS,
@@ -89,7 +89,7 @@ impl HostProcessor {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineDescription {
-    /// What it is, for people.
+    /// What the machine is, for human readers.
     pub name: String,
     /// Memory of the device.
     #[serde(rename = "device_memory", deserialize_with = "size_bytes")]
@@ -100,28 +100,28 @@ pub struct MachineDescription {
     /// The unit in which device memory is mapped.
     #[serde(rename = "tile_size", deserialize_with = "size_bytes")]
     pub tile_size_bytes: u64,
-    /// Parts of the device that work side by side: threads, compute units.
+    /// Parts of the device that work in parallel: threads, compute units.
     #[serde(rename = "lanes")]
     pub workers: u32,
     /// Nanoseconds to start a launch.
     pub launch_ns: u64,
-    /// Arithmetic operations per second of all workers together, by data type; that of `float32` stands for those not named.
-    /// A multiply-add counts as two.
+    /// Arithmetic operations per second of all workers together, by data type; the rate of `float32` applies to types that are not named. A
+    /// multiply-add counts as two.
     operations_per_second: BTreeMap<String, f64>,
     /// Bytes per second between kernels and device memory.
     pub memory_bytes_per_second: f64,
-    /// Nanoseconds for which a copy keeps a worker busy, for each byte; 0 where copies have engines of their own.
+    /// Nanoseconds for which a copy keeps a worker busy, for each byte; 0 if copies have their own engines.
     #[serde(default)]
     #[serde(rename = "copy_lane_ns_per_byte")]
     pub copy_worker_ns_per_byte: f64,
-    /// The host's processor; where nothing is said, an assumed one, or the device's workers if they copy.
+    /// The host's processor; if not specified, an assumed one, or the device's workers if they copy.
     #[serde(default)]
     pub host: Option<HostProcessor>,
-    /// Between host and device.
+    /// The link between host and device.
     pub link: Link,
-    /// From and to the disk.
+    /// The disk.
     pub disk: Disk,
-    /// To other machines: as `infiniband-400g`, or `3GB/s,20us`.
+    /// The network to other machines, such as `infiniband-400g` or `3GB/s,20us`.
     #[serde(default)]
     pub network: Network,
 }
@@ -137,12 +137,12 @@ fn size_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Erro
 }
 
 impl MachineDescription {
-    /// Names of the machines that come with the crate.
+    /// Returns the names of the machines that come with the crate.
     pub fn built_in_names() -> impl Iterator<Item = &'static str> {
         BUILT_IN.iter().map(|(name, _)| *name)
     }
 
-    /// A machine that comes with the crate.
+    /// Returns a machine that comes with the crate.
     pub fn built_in(name: &str) -> Option<MachineDescription> {
         let (_, text) = BUILT_IN.iter().find(|(known, _)| *known == name)?;
         MachineDescription::parse(text).ok()
@@ -151,7 +151,7 @@ impl MachineDescription {
     /// Reads a description.
     ///
     /// # Errors
-    /// What is missing, unknown or has no meaning, and where.
+    /// Says what is missing, unknown or invalid, and where.
     pub fn parse(text: &str) -> Result<MachineDescription, PlanError> {
         let refuse = |reason: String| PlanError::Document { what: "machine", reason };
         let machine: MachineDescription = toml::from_str(text).map_err(|error| refuse(error.to_string()))?;
@@ -192,7 +192,7 @@ impl MachineDescription {
         Ok(())
     }
 
-    /// A device of which only its limits are known: a processor of our days with a disk.
+    /// Describes a device of which only the limits are known as a current processor with a disk.
     pub fn of_limits(limits: &Limits) -> MachineDescription {
         let rate = OPERATIONS_PER_SECOND_AND_WORKER * f64::from(limits.workers.max(1));
         let link_rate = limits.link_bytes_per_second.map_or(f64::INFINITY, |rate| rate.max(1) as f64);
@@ -214,18 +214,18 @@ impl MachineDescription {
         }
     }
 
-    /// The processor that updates on the host; none where the device's workers do, which are the host's if they copy.
+    /// Returns the processor that updates on the host, or `None` if the device's workers do; these are the host's if they copy.
     pub(crate) fn updating_host(&self) -> Option<HostProcessor> {
         self.host.or((self.copy_worker_ns_per_byte <= 0.0).then_some(HostProcessor::ASSUMED))
     }
 
-    /// Arithmetic operations per second on elements of this type.
+    /// Returns the arithmetic operations per second on elements of this type.
     pub fn operations_per_second(&self, data_type: DataType) -> f64 {
         let rates = &self.operations_per_second;
         rates.get(data_type.name()).or_else(|| rates.get(FALLBACK)).copied().unwrap_or(OPERATIONS_PER_SECOND_AND_WORKER)
     }
 
-    /// The limits of its device.
+    /// Returns the limits of its device.
     pub fn limits(&self) -> Limits {
         Limits {
             name: self.name.clone(),
@@ -240,7 +240,7 @@ impl MachineDescription {
             in_process: false,
             copies_use_workers: self.copy_worker_ns_per_byte > 0.0,
             link_bytes_per_second: None,
-            // Workers that copy are a processor's.
+            // Workers that copy belong to a processor.
             applies_functions: self.copy_worker_ns_per_byte > 0.0,
             workers: self.workers,
         }

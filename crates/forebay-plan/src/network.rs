@@ -1,4 +1,4 @@
-//! Networks between the machines of processes, as numbers.
+//! Bandwidth and latency of the networks between the machines that processes run on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::ways::LinkDirection;
 
-/// What a process may send, and receive at once, to and from all others together.
+/// How fast a process can send data to all others together and, at the same time, receive data from them.
 ///
 /// ```
 /// use forebay_plan::network::Network;
@@ -20,11 +20,11 @@ use crate::ways::LinkDirection;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Network {
-    /// Each way.
+    /// The speed in each direction.
     pub direction: LinkDirection,
 }
 
-/// Networks by name: nominal rates, and latencies from memory to memory as benchmarks of MPI report them (OSU micro-benchmarks on TCP and on
+/// Networks by name, with nominal rates and memory-to-memory latencies as reported by MPI benchmarks (OSU micro-benchmarks on TCP and on
 /// InfiniBand verbs).
 const NAMED: [(&str, f64, u64); 6] = [
     ("ethernet-1g", 0.125e9, 50_000),
@@ -35,7 +35,7 @@ const NAMED: [(&str, f64, u64); 6] = [
     ("infiniband-400g", 50e9, 2_000),
 ];
 
-/// What is assumed where nothing is said.
+/// The network that is assumed if none is specified.
 impl Default for Network {
     fn default() -> Network {
         let (_, bytes_per_second, latency_ns) = NAMED[1];
@@ -68,7 +68,7 @@ impl FromStr for Network {
     }
 }
 
-/// A number of at least 0 with one of these units.
+/// Parses a number of at least 0 followed by one of these units.
 fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (digits, factor) = units.iter().find_map(|(unit, factor)| Some((text.trim().strip_suffix(unit)?, factor)))?;
     let number: f64 = digits.trim().parse().ok()?;

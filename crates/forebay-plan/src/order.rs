@@ -1,19 +1,18 @@
-//! Order: launches that do not need each other run side by side.
+//! Order: runs launches that do not depend on each other side by side.
 //!
-//! A program comes in the order of its file, which is good for memory and blind to barriers: of four branches with two
-//! kernels each, it runs one after the other. This pass cuts the launches into *groups*. No launch needs another of its
-//! group, so that a barrier between each two groups is all that their order takes, as long as placement gives the launches
-//! of a group bytes of their own ([`mod@crate::arena`]) and no output takes over an input that a launch of the same group
-//! still uses ([`mod@crate::alias`]).
+//! A program arrives in the order of its file, which is good for memory but ignores barriers: it runs four branches of two kernels each one
+//! after the other. This pass divides the launches into *groups*. No launch depends on another launch of its group, so one barrier between
+//! consecutive groups is enough to order them, provided that placement gives the launches of a group disjoint bytes ([`mod@crate::arena`])
+//! and that no output takes over an input that a launch of the same group still uses ([`mod@crate::alias`]).
 //!
-//! Groups are filled one after the other from the launches whose needs are met, those with the longest chain of
-//! dependences behind them first. A launch joins
-//! - while the bytes of everything that the group touches and of everything that is kept stay within a limit, and
-//! - if the rest of the program, one launch at a time in file order, stays within the limit as well. So memory never runs
-//!   into a corner: file order is always a way on.
+//! Groups are filled one after the other with launches whose dependences are met, starting with those that have the longest chain of
+//! dependents. A launch joins a group
+//! - if the bytes that the group touches and the bytes that are kept together stay within a limit, and
+//! - if the rest of the program, run one launch at a time in file order, stays within the limit as well. The search therefore never runs
+//!   out of memory: it can always continue in file order.
 //!
-//! How far ahead of file order a launch may run is a matter of taste that no rule settles (too early, and it holds bytes
-//! that the chain needs), so the planner tries several [`Choice`]s and counts barriers on the final plans.
+//! No rule settles how far ahead of file order a launch should run (too early, and it holds bytes that the chain needs), so the planner
+//! tries several [`Choice`]s and counts the barriers of the final plans.
 
 mod holdings;
 
@@ -26,39 +25,39 @@ use crate::liveness::Liveness;
 use crate::profile::Profile;
 use holdings::Holdings;
 
-/// How many launches whose needs are met are looked at for one group.
+/// The most launches with met dependences that are considered for one group.
 const LOOKED_AT_MAX: usize = 1024;
 
-/// In which order a program's launches are planned.
+/// The order in which a program's launches are planned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchOrder {
-    /// As they come.
+    /// The order in which they come.
     File,
-    /// In whatever order needs the fewest barriers, at a peak no higher than that of the order in which they come. That
-    /// order where nothing is won. Within a budget, also with updates as early as they may run ([`crate::early_updates`]).
+    /// The order that needs the fewest barriers, with a peak no higher than that of the order in which they come, which is used if nothing
+    /// is gained. Within a budget, orders that run updates as early as possible are tried as well ([`crate::early_updates`]).
     #[default]
     Barriers,
 }
 
-/// A program whose launches stand in the order in which they are planned.
+/// A program with its launches in the order in which they are planned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ordered {
     /// The program.
     pub program: Program,
-    /// By launch: its place in the order in which launches came.
+    /// By launch: its position in the original order.
     pub sources: Vec<usize>,
-    /// By launch: the number of its group, ascending. No launch needs another of its group.
+    /// By launch: the number of its group, ascending. No launch depends on another launch of its group.
     pub groups: Vec<u32>,
 }
 
 impl Ordered {
-    /// The order in which launches come, each a group of its own.
+    /// Keeps the order in which the launches come, each as a separate group.
     pub fn as_it_comes(program: Program) -> Ordered {
         let count = program.launches.len();
         Ordered { program, sources: (0..count).collect(), groups: (0..count as u32).collect() }
     }
 
-    /// A program in the order of these groups, which hold places of its launches.
+    /// Returns a program in the order of these groups, which contain the positions of its launches.
     pub fn by_groups(program: &Program, groups: &[Vec<usize>]) -> Ordered {
         let sources: Vec<usize> = groups.iter().flatten().copied().collect();
         let mut ordered = Ordered {
@@ -70,7 +69,7 @@ impl Ordered {
         ordered
     }
 
-    /// The program with these launches, each with whether it runs once more.
+    /// Returns the program with these launches; the flag tells whether a launch is a repeat.
     pub fn with_launches(&self, launches: &[(usize, bool)]) -> Ordered {
         let updates = |&(launch, again): &(usize, bool)| !again && launch >= self.program.update_start;
         let program = Program {
@@ -89,11 +88,11 @@ impl Ordered {
 /// How groups are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Device bytes that may be taken at once.
+    /// The most device bytes that may be in use at once.
     pub limit_bytes: u64,
-    /// How far a launch may run ahead of the first one that waits, in places of file order.
+    /// How far a launch may run ahead of the first waiting launch, in positions of file order.
     pub window: usize,
-    /// Whether a launch that no chain of the longest kind needs waits until it does, unless it frees what it takes.
+    /// Whether launches that do not start one of the longest chains wait until they do, unless they free as many bytes as they take.
     pub lazy: bool,
 }
 
@@ -103,15 +102,15 @@ impl Choice {
     }
 }
 
-/// Cuts a program's launches into groups. `live` is the liveness of the program, uncut or with outputs in the place of
-/// inputs that die; launches of the update phase come behind all others.
+/// Divides a program's launches into groups. `live` is the liveness of the program, either uncut or with outputs in the place of dying
+/// inputs. Launches of the update phase come after all others.
 pub fn group(program: &Program, live: &Liveness, choice: Choice) -> Vec<Vec<usize>> {
     group_up_to(program, live, &Dependences::all(live), choice, usize::MAX).groups.unwrap_or_default()
 }
 
-/// A program's launches in groups, and the choices that all lead to these.
+/// A program's launches in groups, and the choices that all lead to these groups.
 pub(crate) struct Grouping {
-    /// The groups; none where there are more than were asked for.
+    /// The groups; `None` if there are more than were asked for.
     pub groups: Option<Vec<Vec<usize>>>,
     scope: Scope,
 }
@@ -123,7 +122,7 @@ impl Grouping {
     }
 }
 
-/// The same as [`group`], given up where there are more than `groups_max` groups. `dependences` are all those of `live`.
+/// The same as [`group`], but gives up if there are more than `groups_max` groups. `dependences` are all the dependences of `live`.
 pub(crate) fn group_up_to(
     program: &Program,
     live: &Liveness,
@@ -143,14 +142,14 @@ pub(crate) fn group_up_to(
     Grouping { groups: Some(groups), scope: builder.scope }
 }
 
-/// The choices under which everything that was decided so far would have been decided in the same way.
+/// The choices under which every decision so far would have been the same.
 #[derive(Clone, Copy, Debug)]
 struct Scope {
     /// The lowest and the highest limit in bytes.
     limits: (i64, i64),
     /// The narrowest and the widest window.
     windows: (usize, usize),
-    /// Whether launches wait, where that made a difference.
+    /// Whether launches wait, if that made a difference.
     lazy: Option<bool>,
 }
 
@@ -162,7 +161,7 @@ impl Scope {
             && self.lazy.is_none_or(|lazy| lazy == choice.lazy)
     }
 
-    /// Whether bytes are within the limit of a choice.
+    /// Returns whether bytes are within the limit of a choice.
     fn is_within_limit(&mut self, bytes: i64, choice: Choice) -> bool {
         let is_within = bytes <= choice.limit();
         if is_within {
@@ -173,7 +172,7 @@ impl Scope {
         is_within
     }
 
-    /// Whether a launch this many places ahead is within the window of a choice.
+    /// Returns whether a launch this many positions ahead is within the window of a choice.
     fn is_within_window(&mut self, places: usize, choice: Choice) -> bool {
         let is_within = places <= choice.window;
         if is_within {
@@ -185,8 +184,8 @@ impl Scope {
     }
 }
 
-/// Sorts each group: first what need not wait for an input to arrive, then what the next group needs, so that what it does
-/// not need may still run next to it. The update phase stays behind everything else.
+/// Sorts each group: launches that need not wait for an input to arrive come first, then launches that the next group needs, so that the
+/// others can still run next to it. The update phase stays after everything else.
 fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<usize>]) {
     let is_input = |operand: &Operand| program.buffer(operand.buffer).role == Role::Input;
     let reads_input: Vec<bool> = program.launches.iter().map(|launch| launch.reads.iter().any(is_input)).collect();
@@ -204,21 +203,21 @@ fn sort_within(program: &Program, dependences: &Dependences, groups: &mut [Vec<u
 struct GroupBuilder<'a> {
     dependences: &'a Dependences,
     choice: Choice,
-    /// For which other choices the same was decided.
+    /// The other choices for which the decisions are the same.
     scope: Scope,
-    /// By launch: launches on the longest chain that starts with it.
+    /// By launch: the length of the longest chain that starts with it, in launches.
     chains: Vec<usize>,
-    /// By launch: how many of its needs have not run.
+    /// By launch: the number of its dependences that have not run.
     missing: Vec<usize>,
-    /// Launches whose needs have run: phase, then longest chain first, then file order.
+    /// Launches whose dependences have run: by phase, then longest chain first, then file order.
     ready: BTreeSet<(bool, std::cmp::Reverse<usize>, usize)>,
     /// Launches that have not run, in file order.
     waiting: BTreeSet<usize>,
     update_start: usize,
-    /// How many launches outside of the update phase have not run.
+    /// The number of launches outside the update phase that have not run.
     before_update: usize,
     holdings: Holdings,
-    /// By launch that has not run: bytes taken while it runs if all that have not run do so in file order, one at a time.
+    /// By launch that has not run: bytes in use while it runs, if all remaining launches run in file order, one at a time.
     profile: Profile,
 }
 
@@ -253,8 +252,8 @@ impl<'a> GroupBuilder<'a> {
         self.ready.insert(key);
     }
 
-    /// The next group; none when everything has run. The first launch that waits can always run: what it needs stands
-    /// before it.
+    /// Returns the next group; `None` when everything has run. The first waiting launch can always run: everything it depends on precedes
+    /// it.
     fn next_group(&mut self) -> Option<Vec<usize>> {
         let first = *self.waiting.first()?;
         let candidates: Vec<usize> = self.ready.iter().take(LOOKED_AT_MAX).map(|&(_, _, launch)| launch).collect();
@@ -283,7 +282,7 @@ impl<'a> GroupBuilder<'a> {
     }
 
     fn joins(&mut self, launch: usize, first: usize, longest: usize, alone: bool) -> bool {
-        // The first launch that waits can always run, and delays nothing that stands before it.
+        // The first waiting launch can always run, and delays nothing that precedes it.
         if alone && launch == first {
             return true;
         }
@@ -305,7 +304,7 @@ impl<'a> GroupBuilder<'a> {
         later_peak <= self.profile.most(0, launch) || self.scope.is_within_limit(later_peak, self.choice)
     }
 
-    /// The most bytes taken by a launch before this one in file order, if this one runs now and the others in file order.
+    /// Returns the most bytes in use during a launch before this one in file order, if this one runs now and the others in file order.
     fn later_peak(&mut self, launch: usize) -> i64 {
         self.shift(launch, 1);
         let peak = self.profile.most(0, launch);
@@ -313,7 +312,7 @@ impl<'a> GroupBuilder<'a> {
         peak
     }
 
-    /// Moves a launch's takings and freeings in the profile from its place to now (1), or back (-1). Places of launches
+    /// Moves the bytes that a launch takes and frees in the profile from its position to now (1), or back (-1). The positions of launches
     /// that have run do not matter.
     fn shift(&mut self, launch: usize, sign: i64) {
         let GroupBuilder { holdings, profile, .. } = self;
@@ -344,7 +343,7 @@ mod tests {
         Choice { limit_bytes, window: usize::MAX, lazy: false }
     }
 
-    /// Two chains of two kernels each, one after the other, as branches come.
+    /// Two chains of two kernels each, one after the other, in the order of branches in a file.
     fn two_branches() -> Program {
         let mut build = ProgramBuilder::default();
         let x = build.input("x", 1024);
@@ -363,13 +362,13 @@ mod tests {
         let program = two_branches();
         let live = liveness(&program, false);
         assert_eq!(group(&program, &live, choice(u64::MAX)), [[0, 2], [1, 3]]);
-        // Two middles and two ends at once are more than three tensors.
+        // Two intermediate and two final results at once are more than three tensors.
         assert_eq!(group(&program, &live, choice(3 * 1024)), [[0, 2].as_slice(), &[1], &[3]]);
         let behind = Choice { window: 1, ..choice(u64::MAX) };
         assert_eq!(group(&program, &live, behind), [[0].as_slice(), &[1, 2], &[3]]);
     }
 
-    /// The most bytes that groups take: of everything between its first and last group.
+    /// Returns the most bytes in use by groups: each buffer counts from its first to its last group.
     fn peak(program: &Program, live: &Liveness, groups: &[Vec<usize>]) -> u64 {
         let mut number = vec![0; live.launch_count];
         groups.iter().enumerate().for_each(|(index, group)| group.iter().for_each(|&launch| number[launch] = index));

@@ -1,11 +1,10 @@
-//! Paging: a step over addresses for everything, of which the device holds a part. For managed memory, where bytes move in
-//! units of a fixed size whatever tensors lie in them.
+//! Paging: a step in which everything has addresses, and the device holds a part of it. For managed memory, where bytes move in units of a
+//! fixed size, whatever tensors are in them.
 //!
-//! Everything gets addresses as if there were no budget: inputs from the beginning of the step, outputs until its end, and
-//! dead bytes serve again, so that a model that fits the device is at backing location there after its first step. A unit *lives* from the
-//! first launch that touches a tensor in it until no tensor in it is needed. What moves when is managed memory's own business
-//! ([`Paging::launches`] says what it has to know), or said by the framework, which keeps within the budget
-//! ([`Paging::moves`]).
+//! Everything gets addresses as if there were no budget: inputs from the beginning of the step, outputs until its end. Dead bytes are
+//! reused, so that a model that fits on the device has its backing location there after its first step. A unit *lives* from the first
+//! launch that touches a tensor in it until no tensor in it is needed. Moves are either decided by managed memory itself
+//! ([`Paging::launches`] tells it what it needs to know) or dictated by the framework, which keeps within the budget ([`Paging::moves`]).
 
 mod moves;
 
@@ -28,53 +27,52 @@ use crate::schedule::Work;
 
 pub use moves::{Move, Moves};
 
-/// Size of a unit in bytes, where no one says: large enough that mapping it costs little next to copying it.
+/// The default size of a unit in bytes: large enough that mapping it costs little compared to copying it.
 const UNIT_BYTES: u64 = 2 << 20;
-/// Units are smaller where fewer than this many would fit the budget.
+/// Units are smaller if fewer than this many would fit the budget.
 const UNITS_MIN: u64 = 64;
 
 /// What a launch does with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitUse {
-    /// The unit: its place among those of the addresses.
+    /// The unit: its index within the range of addresses.
     pub unit: u64,
-    /// Whether it reads what the unit holds, or changes only a part of it.
+    /// Whether the launch reads what the unit holds, or changes only a part of it.
     pub reads: bool,
-    /// Whether it changes what the unit holds.
+    /// Whether the launch changes what the unit holds.
     pub writes: bool,
 }
 
 /// The units of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LaunchUnits {
-    /// What it uses, by ascending unit.
+    /// The units that it uses, in ascending order.
     pub uses: Vec<UnitUse>,
-    /// Units that hold nothing of worth when it is done.
+    /// Units whose contents are no longer needed when it is done.
     pub dies: Vec<u64>,
 }
 
 /// A step that runs in managed memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paging {
-    /// Launches in the program's order, and where everything is, in one range of addresses on the device: also the inputs and
-    /// outputs.
+    /// Launches in the program's order, and the addresses of everything, including inputs and outputs, in one range on the device.
     pub plan: Plan,
     /// Size of a unit in bytes.
     pub unit_bytes: u64,
-    /// How many units the addresses have.
+    /// The number of units in the range of addresses.
     pub unit_count: u64,
-    /// How many of them may be on the device at once.
+    /// The most units that may be on the device at once.
     pub capacity: u64,
     /// What each launch does with units.
     pub launches: Vec<LaunchUnits>,
-    /// For a framework that says every move: those before and after each launch.
+    /// For a framework that dictates every move: the moves before and after each launch.
     pub moves: Vec<Moves>,
 }
 
 /// Pages one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes.
 ///
 /// # Errors
-/// A budget below what some launch needs in whole tiles, or a device that maps none.
+/// Fails if the budget is below what some launch needs in whole tiles, or if the device maps no tiles.
 pub fn page(
     program: &Program,
     device_budget_bytes: Option<u64>,
@@ -123,8 +121,8 @@ pub fn page(
     })
 }
 
-/// Every chunk has addresses from its first to its last use: inputs from the step's beginning, outputs to its end, and what
-/// lasts always.
+/// Gives every chunk addresses from its first to its last use: inputs from the beginning of the step, outputs until its end, and persistent
+/// chunks always.
 fn whole_intervals(program: &Program, live: &Liveness) -> Residency {
     let kinds = kinds(program, live);
     let interval = |(index, chunk): (usize, &Chunk)| {
@@ -149,7 +147,7 @@ fn whole_intervals(program: &Program, live: &Liveness) -> Residency {
     }
 }
 
-/// Where everything is.
+/// The addresses of everything.
 struct Layout<'a> {
     program: &'a Program,
     live: &'a Liveness,
@@ -158,14 +156,14 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    /// By interval: the units that it touches.
+    /// Returns the units that an interval touches.
     fn units(&self, interval: usize, unit_bytes: u64) -> std::ops::Range<u64> {
         let start = self.arena.device_offsets[interval];
         let end = start + self.live.chunks[self.intervals.segments[interval].chunk].range.len();
         start / unit_bytes..end.div_ceil(unit_bytes)
     }
 
-    /// By launch: how many units it uses at once.
+    /// Returns the number of units that each launch uses at once.
     fn units_at_once(&self, unit_bytes: u64) -> Vec<u64> {
         let mut units: Vec<Vec<u64>> = vec![Vec::new(); self.live.launch_count];
         for (index, segment) in self.intervals.segments.iter().enumerate() {
@@ -181,7 +179,7 @@ impl Layout<'_> {
         units.iter_mut().map(distinct).collect()
     }
 
-    /// The smallest budget that every launch fits, in tiles, and the launch that needs it.
+    /// Returns the smallest budget that every launch fits, in tiles, and the launch that needs it.
     fn minimum_budget(&self, tile_bytes: u64) -> (u64, String) {
         let counts = self.units_at_once(tile_bytes);
         let launch = (0..counts.len()).max_by_key(|&launch| (counts[launch], std::cmp::Reverse(launch)));
@@ -189,7 +187,7 @@ impl Layout<'_> {
         (bytes, launch.map_or_else(String::new, |launch| self.program.launches[launch].name.clone()))
     }
 
-    /// The usual size of a unit, or as much less as it takes for every launch to fit the budget.
+    /// Returns the default size of a unit, reduced as far as necessary for every launch to fit the budget.
     fn unit_bytes(&self, budget_bytes: u64, limits: &Limits) -> u64 {
         let tile_bytes = limits.tile_size_bytes;
         let mut tiles = UNIT_BYTES.min(budget_bytes / UNITS_MIN).min(limits.heap_size_max_bytes) / tile_bytes;
@@ -204,7 +202,7 @@ impl Layout<'_> {
         tile_bytes
     }
 
-    /// The plan of launches alone: nothing is copied between spaces.
+    /// Returns a plan with launches only: nothing is copied between spaces.
     fn plan(&self, limits: &Limits) -> Result<Plan, PlanError> {
         let sources: Vec<usize> = (0..self.live.launch_count).collect();
         let decisions = Decisions {
@@ -221,7 +219,7 @@ impl Layout<'_> {
         emit(&decisions, &work)
     }
 
-    /// The lives of all units, those of one unit in order of time.
+    /// Returns the lives of all units; the lives of one unit are in chronological order.
     fn lives(&self, unit_bytes: u64) -> Vec<Life> {
         let mut occupants: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for index in 0..self.intervals.segments.len() {
@@ -268,7 +266,8 @@ impl Life {
         self.accesses.extend_from_slice(accesses);
     }
 
-    /// With one access per launch. All but a fresh unit's first need what the unit holds: others' bytes are in it.
+    /// Merges accesses so that there is one per launch. All but the first access to a fresh unit need the unit's contents, because it also
+    /// holds other bytes.
     fn closed(mut self) -> Life {
         self.accesses.sort_by_key(|access| access.launch);
         self.accesses.dedup_by(|access, kept| {
@@ -284,13 +283,13 @@ impl Life {
         self
     }
 
-    /// The launch after which it holds nothing of worth; none where the host or the next step needs it.
+    /// Returns the launch after which its contents are no longer needed; `None` if the host or the next step needs them.
     fn dies_at(&self) -> Option<usize> {
         let needed = self.kind.persistent || self.kind.output;
         self.accesses.last().filter(|_| !needed).map(|access| access.launch)
     }
 
-    /// As a chunk of the residency pass.
+    /// Converts it to a chunk of the residency pass.
     fn chunk(&self, unit_bytes: u64) -> Chunk {
         let start = self.unit * unit_bytes;
         let range = forebay_base::ByteRange::new(start, start + unit_bytes);

@@ -1,11 +1,11 @@
-//! Partition: launches that touch much become several that touch less.
+//! Partition: splits launches that touch many bytes into several that touch fewer.
 //!
-//! A launch needs everything that it touches on the device at once, so the most demanding one sets the smallest budget. This
-//! pass cuts launches along images, or along rows of the first spatial dimension where there is one image
-//! (`layout` stores such tensors row by row). Parts read neighbouring rows where they are, so nothing is computed twice. Parts of
-//! sums are nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]), and launches of their own add what parts give, in
-//! the order of the tree: no bit changes, whatever the number of parts. Sums that wait for what is to the right of them are kept in
-//! few buffers: as many as the tree has levels above the parts.
+//! A launch needs everything that it touches on the device at once, so the most demanding launch sets the smallest budget. This pass cuts
+//! launches along images or, if there is only one image, along rows of the first spatial dimension (`layout` stores such tensors row by
+//! row). Parts read neighbouring rows in place, so nothing is computed twice. The parts of a sum are nodes of the tree by which the whole
+//! is summed ([`forebay_base::sum_tree`]), and additional launches add the sums of the parts in the order of the tree: no bit changes,
+//! whatever the number of parts. Sums that wait for what is to the right of them take few buffers: as many as the tree has levels above the
+//! parts.
 
 mod again;
 pub(crate) mod cut;
@@ -31,13 +31,14 @@ use cut::{Cutting, cut, cuts, descs};
 use interleave::{Placed, interleave};
 use rows::{Cut, Rows};
 
-/// The most parts of one launch; of a sum, whose parts have a power of two of leaves, twice as many.
+/// The most parts of one launch. A sum, whose parts have a power of two of leaves, can have twice as many.
 const PARTS_MAX: u64 = 64;
 
-/// Reads of the gradient of a loss: the gradient by the loss, then what the loss reads. How many positions count is one more.
+/// The number of operands that the gradient of a loss reads: the gradient with respect to the loss, then what the loss reads. The number of
+/// positions that count is one more operand.
 pub(crate) const LOSS_GRADIENT_READS: usize = 3;
 
-/// Bytes that a launch needs on the device at once: what its operands span, each byte counted once, and its workspace.
+/// Returns the bytes that a launch needs on the device at once: the bytes that its operands span, each counted once, and its workspace.
 pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     if launch.in_host_memory {
         return 0;
@@ -58,8 +59,8 @@ pub fn touched_bytes(launch: &ProgramLaunch) -> u64 {
     launch.device_workspace_bytes() + ranges.into_values().map(covered).sum::<u64>()
 }
 
-/// Cuts the launches that touch more than `limit_bytes` into parts that touch no more, or into as small parts as there are.
-/// None where nothing is cut.
+/// Cuts launches that touch more than `limit_bytes` into parts that touch no more, or else into the smallest possible parts. Returns `None`
+/// if nothing is cut.
 pub fn partition(program: &Program, limit_bytes: u64) -> Option<Partition> {
     let mut found = once(program, limit_bytes);
     while let Some(again) = again::again(found.as_ref().map_or(program, |found| &found.program), limit_bytes) {
@@ -79,22 +80,22 @@ fn once(program: &Program, limit_bytes: u64) -> Option<Partition> {
     Some(Partition { program: Program { buffers, launches, update_start, ..program.clone() }, sources, earlier: None })
 }
 
-/// The smallest limit that can be kept: what the most demanding launch touches that no cut makes smaller.
+/// Returns the smallest limit that can be kept: the bytes that the most demanding launch touches in the finest partition.
 pub fn least_limit_bytes(program: &Program) -> u64 {
     let finest = partition(program, 0);
     let launches = &finest.as_ref().map_or(program, |finest| &finest.program).launches;
     launches.iter().map(touched_bytes).max().unwrap_or(0)
 }
 
-/// All launches, those that touch too much in parts.
+/// Collects all launches; those that touch too many bytes are in parts.
 fn building(program: &Program, limit_bytes: u64) -> Building {
     let candidates = layout::candidates(program);
     let moved = |launch: &ProgramLaunch| layout::stored_by_rows(program, launch, &candidates);
-    // Stored by rows, a launch may span more: what lies between the rows that it touches.
+    // With operands stored by rows, a launch may span more bytes: those between the rows that it touches.
     let bytes = |launch: &ProgramLaunch| touched_bytes(launch).max(touched_bytes(&moved(launch)));
     let large: Vec<usize> =
         (0..program.launches.len()).filter(|&launch| needed_bytes(program, launch, bytes) > limit_bytes).collect();
-    // Store by rows what a launch that is cut along rows touches.
+    // If a launch is cut along rows, store what it touches by rows.
     let mut by_rows = BTreeSet::new();
     for &index in &large {
         let launch = &program.launches[index];
@@ -127,9 +128,9 @@ fn building(program: &Program, limit_bytes: u64) -> Building {
     building
 }
 
-/// A launch and the way to cut it: with more of its axes merged as long as its parts touch too much, and that helps.
+/// Returns a launch and how to cut it. More of its axes are merged as long as its parts touch too many bytes and merging helps.
 fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunch, Cut)> {
-    // Sums are small, whatever they are of: any will do.
+    // Sums are small, whatever is summed, so any operand will do.
     let sums = Operand {
         buffer: BufferId(u32::MAX),
         offset_bytes: 0,
@@ -153,39 +154,38 @@ fn fitting_cut(launch: &ProgramLaunch, limit_bytes: u64) -> Option<(ProgramLaunc
     best.map(|(_, launch, cut)| (launch, cut))
 }
 
-/// Bytes that decide whether a launch is cut. The sums of a loss count as much as its gradient, which needs them where it is
-/// cut.
+/// Returns the bytes that decide whether a launch is cut. The sums of a loss count as much as its gradient, which needs them if it is cut.
 fn needed_bytes(program: &Program, index: usize, bytes: impl Fn(&ProgramLaunch) -> u64) -> u64 {
     let launch = &program.launches[index];
     let own = bytes(launch);
     let Some(of) = sums_of_loss(launch) else { return own };
-    // A gradient reads the gradient by the loss, then what the loss reads.
+    // A gradient reads the gradient with respect to the loss, then what the loss reads.
     let is_gradient = |other: &&ProgramLaunch| {
         other.kernel.facts().gradient_of_loss == Some(of) && other.reads.get(1..3) == Some(&launch.reads[..])
     };
     program.launches.iter().filter(is_gradient).map(bytes).fold(own, u64::max)
 }
 
-/// The loss whose gradient a launch is, if it counts the positions of the loss itself: it may read what they are ([`mod@crate::accumulate`]), or
-/// the sums of the loss.
+/// Returns the loss whose gradient a launch computes, if the launch counts the positions of the loss itself instead of reading their number
+/// ([`mod@crate::accumulate`]) or the sums of the loss.
 pub(crate) fn uncounted_loss(launch: &ProgramLaunch) -> Option<Summing> {
     launch.kernel.facts().gradient_of_loss.filter(|_| launch.reads.len() <= LOSS_GRADIENT_READS)
 }
 
-/// The sums of a loss, which its gradient needs: in parts, it does not know the number of all positions.
+/// Returns the sums of a loss. Its gradient needs them when in parts, because no part knows the number of all positions.
 fn sums_of_loss(launch: &ProgramLaunch) -> Option<Summing> {
     let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
     matches!(sums.of, Summing::CrossEntropy { .. } | Summing::SquaredError).then_some(sums.of)
 }
 
-/// The program that grows.
+/// The program being built.
 struct Building {
     buffers: Vec<Buffer>,
     launches: Vec<Placed>,
     /// The launch that is being cut.
     source: usize,
     update_start: usize,
-    /// Losses that were cut: which sums, what they read, and the sums.
+    /// Losses that were cut: the kind of sums, what they read, and the sums.
     losses: Vec<(Summing, Vec<Operand>, Operand)>,
 }
 
@@ -195,7 +195,7 @@ impl Building {
         self.launches.push(Placed { launch, source: self.source, done: (1, 1) });
     }
 
-    /// Appends a launch in parts, with what its sums need.
+    /// Appends a launch in parts, along with the launches that its sums need.
     fn cut(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) {
         let summed = Cutting::new(launch, cut).and_then(Cutting::summed);
         let Some(summed) = summed else {
@@ -206,7 +206,7 @@ impl Building {
                 let reads_same = |reads: &[Operand]| reads.iter().zip(&launch.reads[1..3]).all(is_same);
                 match self.losses.iter().find(|(of, reads, _)| *of == loss && reads_same(reads)) {
                     Some((_, _, sums)) => launch.reads.push(sums.clone()),
-                    // The number of positions is not known to parts.
+                    // Parts do not know the number of positions.
                     None => return self.append(launch),
                 }
             }
@@ -227,14 +227,14 @@ impl Building {
         }
     }
 
-    /// A buffer of its own for an operand.
+    /// Adds a separate buffer for an operand.
     fn buffer(&mut self, name: String, desc: TensorDesc) -> Option<Operand> {
         let buffer = BufferId(u32::try_from(self.buffers.len()).ok()?);
         self.buffers.push(Buffer { name, size_bytes: desc.total_size_bytes(), role: Role::Temporary });
         Some(Operand { buffer, offset_bytes: 0, desc })
     }
 
-    /// Appends the fewest parts, a power of two if there are rows, that touch no more than the limit.
+    /// Appends the fewest parts, a power of two if there are rows, that each touch no more than the limit.
     fn append_parts(&mut self, launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64, sums: Option<&Operand>) {
         let mut parts = parts(launch, cut, 1, sums);
         for doublings in 0..=(2 * PARTS_MAX).ilog2() {
@@ -255,9 +255,9 @@ impl Building {
         self.launches.extend((1..).zip(parts).map(|(number, launch)| Placed { launch, source, done: (number, count) }));
     }
 
-    /// Appends parts of a sum, which are nodes of its tree of the same height, and what adds their sums. Each writes its sums behind
-    /// those that wait for it; the last addition writes where the first part did, which is the launch's result, and applies what the
-    /// launch applies to it.
+    /// Appends parts of a sum, which are nodes of its tree of the same height, and the launches that add their sums. Each part writes its
+    /// sums after those that wait for it. The last addition writes where the first part did, which is the launch's result, and applies the
+    /// launch's activation.
     fn append_tree(&mut self, launch: &ProgramLaunch, parts: Vec<ProgramLaunch>, limit_bytes: u64) {
         let (count, source) = (parts.len() as u64, self.source);
         let part_bytes = parts.iter().map(touched_bytes).max().unwrap_or(0);
@@ -288,7 +288,7 @@ impl Building {
                     on_host: launch.on_host,
                     in_host_memory: launch.in_host_memory,
                 };
-                // It need not touch less than parts do.
+                // It need not touch fewer bytes than the parts.
                 let bytes = limit_bytes.max(part_bytes);
                 let cut = cut::cut(&sum, 0).filter(|_| touched_bytes(&sum) > bytes);
                 let pieces = cut.map(|cut| pieces(&sum, &cut, bytes)).filter(|pieces| !pieces.is_empty());
@@ -300,18 +300,18 @@ impl Building {
     }
 }
 
-/// A launch in the fewest parts that touch no more than the limit, or in as small ones as there are.
+/// Splits a launch into the fewest parts that touch no more than the limit, or else into the smallest possible parts.
 fn pieces(launch: &ProgramLaunch, cut: &Cut, limit_bytes: u64) -> Vec<ProgramLaunch> {
     let fits = |parts: &Vec<ProgramLaunch>| parts.iter().all(|part| touched_bytes(part) <= limit_bytes);
     let all = || (0..=PARTS_MAX.ilog2()).map(|doublings| parts(launch, cut, 1 << doublings, None));
     all().find(|parts| !parts.is_empty() && fits(parts)).or_else(|| all().next_back()).unwrap_or_default()
 }
 
-/// A launch in this many parts, or as many as it can be cut into; none where it cannot be cut so.
+/// Splits a launch into this many parts, or as many as possible. The result is empty if it cannot be cut this way.
 fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) -> Vec<ProgramLaunch> {
     let Some(cutting) = Cutting::new(launch, cut) else { return Vec::new() };
     let steps = cut.rows.div_ceil(cut.step);
-    // Nodes of a tree have a power of two of leaves, but for the last one.
+    // Nodes of a tree, except the last one, have a power of two of leaves.
     let node_steps = (steps.next_power_of_two() / count).max(1);
     let count = match cutting.is_tree() {
         true => steps.div_ceil(node_steps),
@@ -326,7 +326,7 @@ fn parts(launch: &ProgramLaunch, cut: &Cut, count: u64, sums: Option<&Operand>) 
         let rows = Rows { start: line(number), end: line(number + 1) };
         let mut part = cutting.part(rows, sums)?;
         if part.kernel.runs_in_less_workspace() {
-            // As much for each index as the whole has: enough for whatever is computed at once of a part.
+            // As much for each index as the whole launch has: enough for whatever the part computes at once.
             let (own, all) = (rows.len().div_ceil(cut.step), cut.rows.div_ceil(cut.step));
             let share = launch.workspace_bytes.div_ceil(all).saturating_mul(own);
             part.workspace_bytes = share.next_multiple_of(WORKSPACE_ALIGNMENT_BYTES).min(launch.workspace_bytes);

@@ -1,4 +1,4 @@
-//! Parts: a program with launches in parts, and what its launches cost.
+//! Parts: a program whose launches are split into parts, and the costs of its launches.
 
 use forebay_base::Limits;
 use forebay_model::program::Program;
@@ -7,16 +7,16 @@ use crate::cost::{Costs, estimate};
 use crate::partition::{Partition, partition};
 use crate::plan::{Plan, Share};
 
-/// A program with launches in parts.
+/// A program whose launches are split into parts.
 pub(crate) struct Parts {
     limit_bytes: u64,
     pub partition: Partition,
-    /// By launch: what part of a launch of the given program it is.
+    /// By launch: which part of a launch of the given program it is.
     pub shares: Vec<Share>,
 }
 
 impl Parts {
-    /// Parts that touch at most this many bytes, where launches can be cut that far; none where nothing is cut.
+    /// Splits launches into parts that touch at most this many bytes, if they can be cut that far. Returns `None` if nothing is cut.
     pub fn new(program: &Program, limit_bytes: u64, limits: &Limits) -> Option<Parts> {
         let partition = partition(program, limit_bytes)?;
         let (whole, parts) = (estimate(program, limits), estimate(&partition.program, limits));
@@ -28,7 +28,7 @@ impl Parts {
         Some(Parts { limit_bytes, partition, shares })
     }
 
-    /// Says in a plan of the parts what they are parts of.
+    /// Records in a plan of the parts which launches they are parts of.
     pub fn note(&self, plan: &mut Plan) {
         let mut sources = self.partition.origins();
         sources.sort_unstable();
@@ -38,7 +38,7 @@ impl Parts {
     }
 }
 
-/// The costs of a plan's launches, by label, from those of the launches of the given program.
+/// Returns the costs of a plan's launches, by label, derived from the costs of the launches of the given program.
 pub fn costs_of_parts(costs: &Costs, shares: &[Share]) -> Costs {
     if shares.is_empty() {
         return costs.clone();

@@ -15,18 +15,18 @@ pub enum MemoryKind {
     Placed,
     /// A block of host memory.
     HostBlock,
-    /// Space on a disk, reached by copies alone.
+    /// Space on a disk, accessed only by copies.
     SpillFile,
-    /// The files of the model: weights that stay there, and are read when they are needed. [`Plan::persistent`] says which lie where in this
-    /// memory; the plan's user provides it.
+    /// The model's files: weights stay there and are read when they are needed. [`Plan::persistent`] says where each of them is in this
+    /// memory, which the plan's user provides.
     ModelFiles,
-    /// Memory of the process for one step, which the plan's user lends: an input or an output ([`mod@crate::loans`]).
+    /// Memory of the process that the plan's user lends for one step: an input or an output ([`mod@crate::loans`]).
     Lent,
-    /// Device memory that other plans use, too, which the plan's user provides: the block of this number ([`crate::shared`]).
+    /// Device memory that other plans also use and that the plan's user provides: the block with this number ([`crate::shared`]).
     Shared(u32),
 }
 
-/// One memory that a plan uses; its place in [`Plan::memories`] is the [`MemoryId`] that the plan's commands name.
+/// One memory that a plan uses. Its index in [`Plan::memories`] is the [`MemoryId`] in the plan's commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanMemory {
     /// How it is obtained.
@@ -42,29 +42,29 @@ pub struct PlanMemory {
 pub struct BackingLocation {
     /// The tensor's name in the graph.
     pub name: String,
-    /// Its sizes in the graph (none for a scalar).
+    /// Its sizes in the graph (empty for a scalar).
     pub shape: Vec<u64>,
     /// Its element type.
     pub data_type: forebay_base::DataType,
-    /// Its bytes, cut into pieces in ascending order: which of them lie where. Together they cover the tensor.
+    /// The ranges of its bytes, in ascending order, and the region of each. Together they cover the tensor.
     pub pieces: Vec<(ByteRange, Region)>,
 }
 
-/// A stream of a plan; its place in [`Plan::streams`] is its `StreamId`.
+/// A stream of a plan. Its index in [`Plan::streams`] is its `StreamId`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanStream {
-    /// `compute`, `copy in` or `copy out`; where a plan uses a disk, also `disk in` and `disk out`; where it updates on the host, `host`.
+    /// `compute`, `copy in` or `copy out`; also `disk in` and `disk out` if the plan uses a disk, and `host` if it updates on the host.
     pub name: String,
 }
 
 /// Numbers about a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
-    /// The budget that was planned for, in bytes; none when unlimited.
+    /// The budget that was planned for, in bytes; `None` if unlimited.
     pub device_budget_bytes: Option<u64>,
-    /// The budget for the host block that was planned for, in bytes; none when unlimited.
+    /// The budget for the host block that was planned for, in bytes; `None` if unlimited.
     pub host_budget_bytes: Option<u64>,
-    /// Heap bytes that the plan takes, tile rounding included.
+    /// Heap bytes that the plan takes, including rounding up to tiles.
     pub device_peak_bytes: u64,
     /// Heap bytes that the unlimited plan of the same program takes.
     pub in_core_peak_bytes: u64,
@@ -72,56 +72,57 @@ pub struct Statistics {
     pub minimum_budget_bytes: u64,
     /// The launch that sets the smallest budget.
     pub minimum_launch: String,
-    /// Whether the search for the plan ended before it had tried everything: a longer one might have found a faster plan.
+    /// Whether the search for the plan ended before it had tried everything: a longer search might have found a faster plan.
     pub search_ended_early: bool,
     /// Host block bytes.
     pub host_bytes: u64,
-    /// Bytes of inputs and outputs that launches read and write where the caller has them.
+    /// Bytes of inputs and outputs that launches read and write in the caller's memory.
     pub lent_bytes: u64,
     /// Bytes of spill files.
     pub spill_bytes: u64,
-    /// Bytes of weights that stay in the model's files, and are read there.
+    /// Bytes of weights that stay in the model's files and are read from there.
     pub model_files_bytes: u64,
-    /// Bytes copied to the device per step, from wherever.
+    /// Bytes copied to the device per step, from any space.
     pub bytes_to_device: u64,
-    /// Bytes copied from the device per step, wherever to.
+    /// Bytes copied from the device per step, to any space.
     pub bytes_from_device: u64,
-    /// Bytes copied from a disk per step, the model's files included: the part of `bytes_to_device` that comes from there, and what updates on the host need.
+    /// Bytes copied from a disk per step, including the model's files: the part of `bytes_to_device` that comes from there, and what
+    /// updates on the host need.
     pub bytes_from_disk: u64,
     /// The part of `bytes_from_disk` that comes from the model's files.
     pub bytes_from_model_files: u64,
     /// Bytes copied to a disk per step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
-    /// Launches per step, repeats included.
+    /// Launches per step, including repeats.
     pub launches: usize,
-    /// The part of the launches that runs on the host between copies, because the device cannot run it.
+    /// The launches that run on the host, between copies, because the device cannot run them.
     pub host_launches: usize,
-    /// The part of the launches that updates on the host, next to the optimizer's state ([`crate::host_updates`]).
+    /// The launches that update on the host, next to the optimizer's state ([`crate::host_updates`]).
     pub host_updates: usize,
     /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for launches on the host.
     pub host_launch_bytes: u64,
-    /// Launches that run again in the same step, for contents that were dropped.
+    /// Launches that run again in the same step to recompute dropped contents.
     pub recomputations: usize,
-    /// How long those are thought to take, in nanoseconds.
+    /// Their estimated duration in nanoseconds.
     pub recomputed_ns: u64,
     /// Launches of the given program that were cut into parts.
     pub launches_cut: usize,
     /// Barriers per step.
     pub barriers: usize,
-    /// The fewest barriers that any order of the launches can do with, whatever the memory.
+    /// The fewest barriers that any order of the launches needs, with any amount of memory.
     pub fewest_barriers: usize,
     /// Waits per step.
     pub waits: usize,
     /// Predicted time of a step in nanoseconds.
     pub predicted_ns: u64,
-    /// No residency of these launches, in this order and with these barriers, makes a step shorter than this, in nanoseconds
+    /// The lower bound in nanoseconds: no residency of these launches, in this order and with these barriers, makes a step shorter
     /// ([`crate::bound`]).
     pub lower_bound_ns: u64,
     /// Predicted time of a step without a budget, in nanoseconds.
     pub in_core_predicted_ns: u64,
 }
 
-/// Why bytes move between spaces, for people.
+/// The reason why bytes move between spaces, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Movement {
     /// Index of the copy in [`Plan::commands`].
@@ -134,29 +135,29 @@ pub struct Movement {
     pub reason: String,
 }
 
-/// Where a part of a buffer lies in device memory, and for how long.
+/// Where a part of a buffer is in device memory, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidencyInterval {
     /// Name of the buffer; `scratch` for workspace bytes.
     pub name: String,
-    /// What the buffer is for; none for workspace bytes.
+    /// What the buffer is for; `None` for workspace bytes.
     pub role: Option<Role>,
     /// The bytes of the buffer.
     pub part: ByteRange,
     /// Its first byte in device memory.
     pub offset_bytes: u64,
-    /// The first launch, in the plan's order, during which the bytes are taken.
+    /// The first launch, in the plan's order, during which the bytes are in use.
     pub first_launch: usize,
-    /// The last one.
+    /// The last such launch.
     pub last_launch: usize,
 }
 
-/// What part of a launch a launch is.
+/// The part of a launch that a launch computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The launch of the given program: its place there.
+    /// The index of the launch in the given program.
     pub launch: u32,
-    /// How long the part takes, in times of the whole.
+    /// The duration of the part as a fraction of the whole launch's.
     pub time: f64,
 }
 
@@ -165,67 +166,69 @@ pub struct Share {
 pub struct Plan {
     /// Memories to obtain.
     pub memories: Vec<PlanMemory>,
-    /// Sizes in bytes of the heaps that the prologue maps; a heap's place is its `HeapId`.
+    /// Sizes in bytes of the heaps that the prologue maps. A heap's index is its `HeapId`.
     pub heaps: Vec<u64>,
-    /// Mapping, done once.
+    /// Mapping commands, which run once.
     pub prologue: Vec<Command>,
-    /// Copies that bring to the device what every step finds there next to its backing location, and leaves there for the next one. They run
-    /// once before the first step, and again where the step before did not end or a backing location was written from outside.
+    /// Copies to the device of data that every step finds there in addition to its backing location, and leaves there for the next step.
+    /// They run once before the first step, and again if the previous step did not end or a backing location was written from outside.
     pub warm_up: Vec<Command>,
-    /// Streams to make.
+    /// Streams to create.
     pub streams: Vec<PlanStream>,
-    /// Number of events to make. Generations in `commands` count from 1 in every step.
+    /// The number of events to create. Generations in `commands` count from 1 in every step.
     pub event_count: u32,
-    /// One step. Steps follow each other with a host join (every stream synchronised) between them.
+    /// The commands of one step. Between consecutive steps there is a host join (every stream is synchronised).
     pub commands: Vec<Command>,
-    /// Commands from here on belong to the update phase: parameters and state change. Everything that the outputs need stands
-    /// before; what else there is to compute may stand among the updates ([`crate::early_updates`]).
+    /// The index of the first command of the update phase, in which parameters and state change. Everything that the outputs need precedes
+    /// it; other computations may be among the updates ([`crate::early_updates`]).
     pub update_start: usize,
-    /// Name of each launch, by its label: its place in the program that was planned, whatever the order of the commands.
+    /// The name of each launch, by label. A label is the launch's index in the program that was planned, whatever the order of the
+    /// commands.
     pub labels: Vec<String>,
-    /// Where launches were cut into parts: the limit that [`mod@crate::partition`] cut them by. What runs is then its program.
+    /// If launches were cut into parts, the limit that [`mod@crate::partition`] cut them by. In that case its program is what runs.
     pub cut_bytes: Option<u64>,
-    /// By label, where launches were cut into parts: of which launch of the given program it is a part. Else empty.
+    /// By label, if launches were cut into parts: the launch of the given program that it is a part of. Otherwise empty.
     pub shares: Vec<Share>,
-    /// Where the caller writes inputs before a step: whole in host blocks, or where launches read them if device and host are one memory,
-    /// which may be memory of the caller's ([`MemoryKind::Lent`]).
+    /// Where the caller writes inputs before a step: whole, in host blocks or, if device and host are one memory, where launches read them,
+    /// which may be the caller's memory ([`MemoryKind::Lent`]).
     pub inputs: Vec<BackingLocation>,
-    /// Where the caller reads outputs once the commands before `update_start` are complete: whole in host blocks, or where launches write
-    /// them if device and host are one memory and there are no updates, which may be memory of the caller's.
+    /// Where the caller reads outputs once the commands before `update_start` are complete: whole, in host blocks or, if device and host
+    /// are one memory and there are no updates, where launches write them, which may be the caller's memory.
     pub outputs: Vec<BackingLocation>,
     /// Parameters, state and constants: where their bytes are before and after each step.
     pub persistent: Vec<BackingLocation>,
-    /// Two memories of one layout that take turns, where there are any. A step reads what it found in the first and writes
-    /// the second; the plan's user exchanges them after a step whose update phase succeeded, so that the first holds
-    /// the backing locations again. A step that fails leaves them as they are.
+    /// Two memories with the same layout that take turns, if there are any. A step reads from the first and writes to the second. The
+    /// plan's user swaps them after a step whose update phase succeeded, so that the first holds the backing locations again. A step that
+    /// fails leaves them as they are.
     pub turns: Option<(MemoryId, MemoryId)>,
-    /// What lies where in device memory, and when.
+    /// What is where in device memory, and when.
     pub intervals: Vec<ResidencyInterval>,
-    /// Why each copy is there.
+    /// The reason for each copy.
     pub movements: Vec<Movement>,
     /// Numbers about the plan.
     pub statistics: Statistics,
 }
 
 impl Plan {
-    /// The memory.
+    /// Returns the memory with this id.
     pub fn memory(&self, id: MemoryId) -> &PlanMemory {
         &self.memories[id.0 as usize]
     }
 
-    /// Whether a launch runs on the host: its operands are in the host block, because the device cannot run it or because it updates there.
+    /// Returns whether a launch runs on the host: its operands are in the host block, because the device cannot run it or because it
+    /// updates there.
     pub fn runs_on_host(&self, launch: &Launch) -> bool {
         let first = launch.reads.iter().chain(&launch.writes).next();
         first.is_some_and(|binding| self.memory(binding.region.memory).space == Space::Host)
     }
 
-    /// The stream of launches that update on the host, next to the optimizer's state, where there are any.
+    /// Returns the stream of launches that update on the host, next to the optimizer's state, if there are any.
     pub fn host_stream(&self) -> Option<StreamId> {
         let place = self.streams.iter().position(|stream| stream.name == HOST_STREAM)?;
         Some(StreamId(place as u32))
     }
 
-    /// Labels of these launches.
+    /// Returns the labels of these launches.
     pub fn host_updates(&self) -> impl Iterator<Item = u32> + '_ {
         let host_stream = self.host_stream();
         self.commands.iter().filter_map(move |command| match command {
@@ -234,7 +237,7 @@ impl Plan {
         })
     }
 
-    /// The launches of a step, in the order of the commands.
+    /// Returns the launches of a step, in the order of the commands.
     pub fn launches(&self) -> impl Iterator<Item = &Launch> {
         self.commands.iter().filter_map(|command| match command {
             Command::Launch { launch, .. } => Some(&**launch),
@@ -242,7 +245,7 @@ impl Plan {
         })
     }
 
-    /// What part of which launch of the given program a label stands for.
+    /// Returns which part of which launch of the given program a label stands for.
     pub fn share(&self, label: u32) -> Share {
         self.shares.get(label as usize).copied().unwrap_or(Share { launch: label, time: 1.0 })
     }

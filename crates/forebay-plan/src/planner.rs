@@ -1,4 +1,4 @@
-//! The planner: runs the passes, tries a few ways to fill the device, and keeps the one with the shortest predicted step.
+//! The planner: runs the passes, tries several ways to fill the device, and keeps the one with the shortest predicted step.
 
 mod candidate;
 mod cutting;
@@ -45,53 +45,53 @@ use work::Work;
 const UNLIMITED: OccupancyLimit =
     OccupancyLimit { keep_bytes: u64::MAX, transfer_bytes: u64::MAX, isolate: false, joined_bytes: u64::MAX };
 
-/// What a plan may take.
+/// Options of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
-    /// Device bytes, tile rounding included; none for as much as it takes.
+    /// The device budget in bytes, including rounding up to tiles; `None` for as much as necessary.
     pub device_budget_bytes: Option<u64>,
-    /// Host bytes for swapped tensors, inputs and outputs; none for as much as it takes.
+    /// The host budget in bytes for swapped tensors, inputs and outputs; `None` for as much as necessary.
     pub host_budget_bytes: Option<u64>,
     /// Whether what exceeds the host budget may go to disk.
     pub spill: bool,
-    /// In which order launches are planned.
+    /// The order in which launches are planned.
     pub order: LaunchOrder,
-    /// Whether host and device are one memory: then a copy from one to the other frees nothing, and what the device budget does not
-    /// hold is recomputed. Inputs are written where launches read them, and outputs are read where launches write
-    /// them if no update comes after.
+    /// Whether host and device are one memory. In that case a copy from one to the other frees nothing, and what the device budget cannot
+    /// hold is recomputed. Inputs are written where launches read them, and outputs are read where launches write them if no update comes
+    /// after.
     pub one_pool: bool,
-    /// Whether inputs and outputs stay where the caller has them, if nothing has to leave the device and nothing lasts beyond the step: then
-    /// they take no device memory, and are not copied.
+    /// Whether inputs and outputs stay in the caller's memory if nothing has to leave the device and nothing lasts beyond the step. In that
+    /// case they take no device memory and are not copied.
     pub lends: bool,
-    /// Whether a budget that one pool cannot keep is refused with the least one that it can: looking for that takes as long as several
-    /// plans. Without, what the largest launch needs is named.
+    /// Whether the error for a budget that one pool cannot keep names the smallest budget that it can keep, which takes as long to find as
+    /// several plans. Otherwise the error names what the largest launch needs.
     pub names_least: bool,
     /// Whether the search for a program of more than 500 launches ends with the first plan that it finds
     /// ([`Statistics::search_ended_early`] says whether it did).
     ///
     /// [`Statistics::search_ended_early`]: crate::plan::Statistics::search_ended_early
     pub brief: bool,
-    /// What lies in memory that other plans use, too. A plan that does not keep everything on the device leaves it alone.
+    /// The contents of memory that other plans also use. A plan that does not keep everything on the device does not use them.
     pub shared: Option<SharedLayout>,
     /// Whether the whole plan is checked ([`mod@crate::check`]) before it is returned.
     pub check: bool,
 }
 
-/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes. Costs are those of its
-/// launches as they come, whatever order is planned.
+/// Plans one step of a program. Fuse it first ([`crate::fuse`]), and set its launches' workspace bytes. `costs` are the costs of its
+/// launches in their original order, whatever order is planned.
 ///
 /// # Errors
-/// A budget that is too small, a tensor that is too large for the device, or a broken invariant (a defect).
+/// Fails if a budget is too small, if a tensor is too large for the device, or if an invariant is broken (a defect).
 pub fn plan(program: &Program, options: &PlanOptions, limits: &Limits, costs: &Costs) -> Result<Plan, PlanError> {
     let groups = choose_groups(program, options.order, limits, costs)?;
     plan_in_groups(program, groups.as_deref(), options, limits, costs)
 }
 
-/// Looks for the order in which a program is best planned: groups of its launches, or none for the order in which they come.
-/// Budgets and durations have no say in it, so a program that is planned again keeps its groups.
+/// Searches for the best order in which to plan a program: groups of its launches, or `None` for the order in which they come. The order
+/// does not depend on budgets and durations, so a program that is planned again keeps its groups.
 ///
 /// # Errors
-/// A tensor or a launch that is too large for the device, or a broken invariant (a defect).
+/// Fails if a tensor or a launch is too large for the device, or if an invariant is broken (a defect).
 pub fn choose_groups(
     program: &Program,
     order: LaunchOrder,
@@ -111,7 +111,7 @@ pub fn choose_groups(
     }
 }
 
-/// Plans one step of a program in an order that was chosen before ([`choose_groups`]), whatever order the options name.
+/// Plans one step of a program in an order that was chosen before ([`choose_groups`]), whatever the order in the options.
 ///
 /// # Errors
 /// As for [`plan`].
@@ -125,7 +125,7 @@ pub fn plan_in_groups(
     plan_unless_stopped(program, groups, options, limits, costs, &AtomicBool::new(false))
 }
 
-/// The same, but the search ends soon after `stop` is set, with the best plan that it has found by then.
+/// The same as [`plan_in_groups`], but the search ends soon after `stop` is set, with the best plan found so far.
 ///
 /// # Errors
 /// As for [`plan`].
@@ -149,7 +149,7 @@ pub fn plan_unless_stopped(
         Some(candidate) => planner.in_core_groups(candidate, &in_file_order)?.unwrap_or(in_file_order),
         None => in_file_order,
     };
-    // Updates on the host run next to the backward pass, if they begin early.
+    // Updates on the host run alongside the backward pass if they begin early.
     let early = if updates_on_host(program) { Candidate::early(program, options.order, costs) } else { None };
     let early_in_core = early.as_ref().map(|early| planner.in_core(early)).transpose()?;
     let (in_core, early) = match early_in_core {
@@ -162,7 +162,7 @@ pub fn plan_unless_stopped(
     in_core.statistics.predicted_ns = in_core_predicted_ns;
     let in_core_candidate = early.as_ref().or(reordered.as_ref()).unwrap_or(&file);
     let within = options.device_budget_bytes.filter(|&budget_bytes| in_core_peak_bytes > budget_bytes);
-    // What updates on the host need there may have to go to disk, however much the device holds.
+    // What updates on the host need there may have to go to disk, no matter how much the device holds.
     let exceeds_host = options.host_budget_bytes.is_some_and(|bytes| in_core.statistics.host_bytes > bytes);
     let spills = options.spill && exceeds_host && updates_on_host(program);
     let within = within.or(spills.then(|| options.device_budget_bytes.unwrap_or(in_core_peak_bytes)));
@@ -170,8 +170,8 @@ pub fn plan_unless_stopped(
         let unshared = PlanOptions { shared: None, ..options.clone() };
         return plan_unless_stopped(program, groups, &unshared, limits, costs, stop);
     }
-    // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and without a
-    // budget nothing is cut.
+    // No budget is smaller than one tile. If whole launches fit in a tile, parts cannot lower the smallest budget, and nothing is cut
+    // without a budget.
     let is_least = within.is_none() && minimum_budget_bytes <= limits.tile_size_bytes;
     let finest = match is_least {
         true => None,
@@ -220,7 +220,7 @@ pub fn plan_unless_stopped(
     Ok(plan)
 }
 
-/// A plan with its budgets, and with the bound of what it runs.
+/// Adds the budgets and the lower bound to a plan.
 fn with_bound(mut plan: Plan, candidate: &Candidate, capacity_bytes: u64, options: &PlanOptions) -> Plan {
     plan.statistics.device_budget_bytes = options.device_budget_bytes;
     plan.statistics.host_budget_bytes = options.host_budget_bytes;
@@ -230,7 +230,7 @@ fn with_bound(mut plan: Plan, candidate: &Candidate, capacity_bytes: u64, option
     plan
 }
 
-/// How long the launches of a candidate take that have run before in the same step.
+/// Returns the total duration of the launches of a candidate that have already run in the same step.
 fn recomputed_ns(candidate: &Candidate) -> u64 {
     let mut seen = BTreeSet::new();
     let launches = candidate.ordered.sources.iter().zip(&candidate.costs.launch_ns);
@@ -243,10 +243,10 @@ fn least(a: (u64, String), b: (u64, String)) -> (u64, String) {
 
 /// A plan within a capacity.
 struct Filled {
-    /// Host bytes beyond the budget, where what exceeds it may go to disk.
+    /// Host bytes beyond the budget, if the excess may go to disk.
     excess_bytes: u64,
     step_ns: u64,
-    /// The share of the capacity for what is kept, or that is filled.
+    /// The share of the capacity that is for kept bytes, or that is filled.
     share: f64,
     plan: Plan,
 }
@@ -257,40 +257,40 @@ impl Filled {
     }
 }
 
-/// What a residency may take on the device.
+/// The device memory that a residency may take.
 #[derive(Clone, Copy, Debug)]
 struct PlacementLimit {
-    /// Whether launches of one group get bytes of their own.
+    /// Whether launches of one group get disjoint bytes.
     grouped: bool,
     capacity_bytes: u64,
 }
 
-/// What every attempt works with.
+/// The context of every attempt.
 #[derive(Clone, Copy)]
 struct Planner<'a> {
-    /// What is planned, as it came.
+    /// The program to plan, as given.
     program: &'a Program,
     limits: &'a Limits,
     costs: &'a Costs,
-    /// What the search has taken so far.
+    /// The work that the search has done so far.
     work: &'a Work<'a>,
     /// The share of the work that attempts may take.
     work_share: f64,
-    /// How long a step takes without a budget, once that is known.
+    /// The duration of a step without a budget, once known.
     in_core_ns: u64,
     /// Whether launches are cut into parts.
     cut: bool,
-    /// What the host may hold, where the rest may go to disk.
+    /// What the host may hold, if the rest may go to disk.
     host_limit: Option<HostLimit>,
-    /// What lies at the beginning of the device, in memory that other plans use, too.
+    /// What is at the beginning of the device, in memory that other plans also use.
     shared: Option<&'a SharedLayout>,
-    /// Whether device and host are one memory, so that inputs and outputs need no places on the host.
+    /// Whether device and host are one memory, so that inputs and outputs need no space on the host.
     one_pool: bool,
     /// Whether the caller lends inputs and outputs.
     lends: bool,
-    /// Whether what is recomputed in one pool is looked for at length.
+    /// Whether the search for what to recompute in one pool is thorough.
     thorough: bool,
-    /// By launch of a program in parts: the launch that it is a part of.
+    /// By launch of a partitioned program: the launch that it is a part of.
     origins: Option<&'a [usize]>,
 }
 
@@ -316,7 +316,7 @@ impl<'a> Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Whether attempts have taken their share of the work.
+    /// Returns whether attempts have used up their share of the work.
     fn work_is_spent(&self) -> bool {
         self.work.is_spent(self.work_share)
     }
@@ -325,8 +325,8 @@ impl Planner<'_> {
         simulate(plan, self.costs).step_ns
     }
 
-    /// One way to fill the device; `None` where its intervals cannot be placed within the capacity. `grouped` says whether
-    /// launches of one group get bytes of their own.
+    /// Tries one way to fill the device; `None` if its intervals cannot be placed within the capacity. `grouped` says whether launches of
+    /// one group get disjoint bytes.
     fn attempt(
         &self,
         candidate: &Candidate,
@@ -343,8 +343,8 @@ impl Planner<'_> {
         )
     }
 
-    /// What is on the device when, if it is filled in this way but for the bytes that are lost to each launch; and where it is
-    /// else.
+    /// Returns what is on the device at which time if the device is filled this way, except for the bytes that are lost to each launch, and
+    /// where it is otherwise.
     fn intervals(
         &self,
         candidate: &Candidate,
@@ -370,7 +370,7 @@ impl Planner<'_> {
         (residency, backing_stores)
     }
 
-    /// What of a program may leave the device. In one pool, nothing but what needs no memory elsewhere.
+    /// Returns which chunks of a program may leave the device. In one pool, only those that need no memory elsewhere may.
     fn leaving(&self, program: &Program, live: &Liveness) -> Leaving {
         match self.host_limit {
             Some(_) if self.one_pool => {
@@ -381,12 +381,12 @@ impl Planner<'_> {
         }
     }
 
-    /// What the caller lends of a program.
+    /// Returns which buffers of a program the caller lends.
     fn loans(&self, program: &Program) -> Loans {
         if self.lends { Loans::of(program) } else { Loans::default() }
     }
 
-    /// The plan of a residency; `None` where it has no placement.
+    /// Returns the plan of a residency; `None` if it has no placement.
     fn realize(
         &self,
         candidate: &Candidate,
@@ -404,7 +404,7 @@ impl Planner<'_> {
         self.emit(candidate, live, (residency, backing_stores), arena).map(Some)
     }
 
-    /// The plan of a residency whose intervals have addresses.
+    /// Returns the plan of a residency whose intervals have addresses.
     fn emit(
         &self,
         candidate: &Candidate,
@@ -501,7 +501,7 @@ mod tests {
         match plan(&program, &options(Some(minimum - 1)), &limits, &costs) {
             Err(PlanError::DeviceBudget { minimum_bytes, launch, .. }) => {
                 assert_eq!(minimum_bytes, minimum);
-                // It may be a part of one.
+                // It may be a part of a launch.
                 assert!(program.launches.iter().any(|candidate| launch.starts_with(&candidate.name)), "{launch}");
             }
             other => panic!("{other:?}"),
@@ -529,7 +529,7 @@ mod tests {
         ));
     }
 
-    /// A plan as text: what a reader of the snapshot compares.
+    /// Formats a plan as text, for snapshots.
     fn text(plan: &Plan) -> String {
         let mut lines: Vec<String> = plan.prologue.iter().map(ToString::to_string).collect();
         for (index, command) in plan.commands.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! Profile: a number for each place of a list, where ranges are raised and asked for their maximum in logarithmic time.
+//! Profile: a list of numbers with range addition and range maximum in logarithmic time.
 
-/// Numbers by place; a binary tree of maxima whose inner nodes hold what was added to all places below them.
+/// A list of numbers, stored as a binary tree of maxima whose inner nodes hold what was added to all positions below them.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
-    /// Number of leaves: a power of two.
+    /// The number of leaves, a power of two.
     leaves: usize,
-    /// By node, the children of `i` being `2 i` and `2 i + 1`: the maximum below it, its own addition included.
+    /// By node (the children of `i` are `2 i` and `2 i + 1`): the maximum below it, including its own addition.
     most: Vec<i64>,
-    /// By node: what was added to all places below it.
+    /// By node: what was added to all positions below it.
     added: Vec<i64>,
 }
 
 impl Profile {
-    /// A profile with these numbers.
+    /// Creates a profile with these numbers.
     pub fn new(values: &[i64]) -> Profile {
         let leaves = values.len().next_power_of_two();
         let mut most = vec![i64::MIN / 2; 2 * leaves];
@@ -23,7 +23,7 @@ impl Profile {
         Profile { leaves, most, added: vec![0; 2 * leaves] }
     }
 
-    /// Adds to every place of `start..end`.
+    /// Adds `amount` to every position of `start..end`.
     pub fn add(&mut self, start: usize, end: usize, amount: i64) {
         self.add_below(1, (0, self.leaves), (start, end), amount);
     }
@@ -43,7 +43,7 @@ impl Profile {
         self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]) + self.added[node];
     }
 
-    /// The largest number of `start..end`; far below zero where the range is empty.
+    /// Returns the largest number in `start..end`, far below zero if the range is empty.
     pub fn most(&self, start: usize, end: usize) -> i64 {
         self.most_below(1, (0, self.leaves), (start, end))
     }

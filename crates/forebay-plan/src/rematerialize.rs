@@ -1,17 +1,18 @@
-//! Rematerialization: the same step in less memory, where bytes that leave the device have nowhere else to go.
+//! Rematerialization: makes a step take less memory if bytes that leave the device have nowhere else to go.
 //!
-//! Contents that lie idle between two launches are dropped, and their launch runs once more before the second of the two. What that
-//! launch reads is there anyway, is recomputed as well, or is kept for longer. What is recomputed for a use of its own stays until that
-//! use, and beyond it unless it is dropped there, too. What is recomputed only for others is dropped at once and recomputed again for
-//! its own use, unless it is *held*: where all of a chain is held, it is recomputed as one segment (as in Chen and others, "Training Deep
-//! Nets with Sublinear Memory Cost", 2016, where segments are given; here they follow from what is worth its time).
+//! Contents that are idle between two launches are dropped, and the launch that computes them runs again before the second of the two.
+//! Whatever that launch reads is still in memory, is recomputed as well, or is kept for longer. Contents that are recomputed for their own
+//! next use stay until that use, and beyond it unless they are dropped there, too. Contents that are recomputed only for others are dropped
+//! at once and recomputed again for their own use, unless they are *held*: if a whole chain is held, it is recomputed as one segment (as in
+//! Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, where segments are given; here they follow from what is worth its
+//! time).
 //!
-//! The search is greedy, as XLA's rematerialization is: of all contents that may be dropped, the one that takes most excess bytes
-//! away for the time that it costs, until nothing exceeds the limit. At the end, what turned out to be needless is taken back. Where one
-//! pool leaves no other way, the same is done for lower and lower limits; then one buffer after the other is kept that would be dropped,
-//! the dearest first, to see whether others are better dropped instead; and then annealing takes steps that are for the worse at first.
-//! There, a buffer may be dropped between each two of its uses, and launches run later where that saves bytes; with bytes that
-//! have elsewhere to go, a buffer is dropped where it lies idle for longest.
+//! The search is greedy, like XLA's rematerialization: of all contents that may be dropped, it picks those that remove the most excess
+//! bytes for the time that they cost, until nothing exceeds the limit. In the end, drops that turned out to be unnecessary are undone. If
+//! one pool leaves no other way, the search is repeated for lower and lower limits. Then dropped buffers are kept one after the other, the
+//! most expensive first, to see whether it is better to drop others instead. Finally, annealing takes steps that are worse at first. In
+//! this case a buffer can be dropped between any two of its uses, and launches run later if that saves bytes. If bytes have elsewhere to
+//! go, a buffer is dropped only where it is idle for longest.
 
 mod moves;
 mod sequence;
@@ -38,31 +39,31 @@ use step::Step;
 /// A step in which some launches run more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rematerialized {
-    /// The launches in order, each with whether it runs once more.
+    /// The launches in order; the flag tells whether a launch is a repeat.
     pub launches: Vec<(usize, bool)>,
-    /// The most bytes that are live at once; more than the limit where no step with less was found.
+    /// The most bytes that are live at once; more than the limit if no better step was found.
     pub peak_bytes: u64,
-    /// How long the launches that run once more take.
+    /// The total duration of the launches that run again.
     pub recomputed_ns: u64,
 }
 
-/// What is known of the memory, and how long is looked.
+/// The kind of memory, and how thorough the search is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pool {
-    /// The device's own.
+    /// Memory of the device only.
     OfDevice,
-    /// Of device and host: inputs are live from the beginning of the step, outputs to its end if no update comes after them, and what takes
-    /// over the bytes of an operand takes none of its own.
+    /// Memory of device and host: inputs are live from the beginning of the step, outputs to its end if no update comes after them, and a
+    /// result that takes over the bytes of an operand takes no additional bytes.
     Shared {
-        /// Whether what was found is improved.
+        /// Whether the result of the first search is improved.
         thorough: bool,
     },
-    /// The same, where weights in files take memory only while launches use them.
+    /// The same, but weights in files take memory only while launches use them.
     SharedWithFiles,
 }
 
-/// Looks for a step whose live bytes stay within a limit; the one that exceeds it least where none was found. `costs` are those of the
-/// program's launches in their order. `origins` says of launches in parts which launch each is a part of.
+/// Searches for a step whose live bytes stay within a limit. Returns the step that exceeds it least if none was found. `costs` are the
+/// costs of the program's launches in their order. `origins` tells which launch each launch of a partitioned program is a part of.
 pub fn rematerialize(
     program: &Program,
     live: &Liveness,
@@ -104,7 +105,7 @@ pub fn rematerialize(
     }
 }
 
-/// A move, and how many excess bytes it takes away for each nanosecond that it costs, when that was last found out.
+/// A move with the excess bytes that it removes per nanosecond that it costs, as of the last evaluation.
 struct Rated {
     rate: f64,
     candidate: Move,
@@ -131,7 +132,7 @@ impl Ord for Rated {
     }
 }
 
-/// What a choice comes to.
+/// The result of a choice.
 struct Outcome {
     /// Bytes above the limit, summed over launches.
     excess: i64,
@@ -142,7 +143,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// What is better is less: bytes above the limit at once, then in all, then time.
+    /// Returns a rank, lower for better outcomes: bytes above the limit at once, then in all, then time.
     fn rank(&self) -> (i64, i64, u64) {
         (self.over, self.excess, self.recomputed_ns)
     }
@@ -153,9 +154,9 @@ struct Search<'a> {
     moves: &'a Moves,
     limit_bytes: i64,
     choice: Choice,
-    /// Launches of steps that were tried.
+    /// The number of launches in all steps that were tried.
     looks: Cell<usize>,
-    /// What is not dropped, though it could be.
+    /// A move that must not be made.
     barred: Option<Move>,
 }
 
@@ -164,7 +165,7 @@ impl<'a> Search<'a> {
         Search { limit_bytes, choice: Choice::nothing(step), step, moves, looks: Cell::new(0), barred: None }
     }
 
-    /// Drops what has to be dropped for the limit.
+    /// Drops what has to be dropped to stay within the limit.
     fn at_once(mut self, window: usize) -> Choice {
         self.choice.window = window;
         self.drop_until_it_fits();
@@ -172,7 +173,8 @@ impl<'a> Search<'a> {
         self.choice
     }
 
-    /// The same for lower and lower limits down to this one: what takes little away for little time is found before much has to go.
+    /// The same for lower and lower limits down to this one, so that moves that save few bytes in little time are found before many bytes
+    /// have to go.
     fn by_and_by(mut self, window: usize) -> Choice {
         self.choice.window = window;
         let limit_bytes = self.limit_bytes;
@@ -189,20 +191,20 @@ impl<'a> Search<'a> {
         self.choice
     }
 
-    /// The choice that exceeds the limit less, or takes less time.
+    /// Returns the choice that exceeds the limit less, or takes less time.
     fn better(&self, one: Choice, other: Choice) -> Choice {
         let rank = |choice: &Choice| self.outcome(choice).map_or((i64::MAX, i64::MAX, u64::MAX), |found| found.rank());
         if rank(&other) < rank(&one) { other } else { one }
     }
 
-    /// Looks whether a choice becomes better without one of the buffers that it drops, the dearest first: others are dropped instead.
+    /// Checks whether a choice becomes better if it drops others instead of one of its buffers, trying the most expensive first.
     fn with_others(mut self, choice: Choice) -> Choice {
         self.choice = choice;
         let Some(mut best) = self.outcome(&self.choice).filter(|best| best.excess == 0) else { return self.choice };
         let mut tried = BTreeSet::new();
         while self.looks.get() < RECOMPUTED_LOOKS_OF_OTHERS {
             let untried = |candidate: &Move| !tried.contains(candidate) && self.moves.is_made(&self.choice, *candidate);
-            // What is saved without it, whatever it exceeds then.
+            // The time saved without it, even if the limit is then exceeded.
             let spent = |candidate: &Move| {
                 self.outcome(&self.changed(*candidate, false))
                     .map_or(0, |found| best.recomputed_ns.saturating_sub(found.recomputed_ns))
@@ -227,8 +229,8 @@ impl<'a> Search<'a> {
         self.choice
     }
 
-    /// Looks for a better choice by steps that may also be for the worse, the more seldom the longer it looks. What exceeds the limit
-    /// counts by a weight.
+    /// Searches for a better choice by simulated annealing: steps may also be worse, but less and less often. Bytes above the limit are
+    /// weighted by `weight`.
     fn annealed(mut self, choice: Choice, weight: f64) -> Choice {
         self.choice = choice;
         let Some(mut now) = self.outcome(&self.choice) else { return self.choice };
@@ -264,7 +266,7 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// The choice with a move, or without it.
+    /// Returns the choice with or without a move.
     fn changed(&self, candidate: Move, made: bool) -> Choice {
         let mut choice = self.choice.clone();
         self.moves.set(&mut choice, candidate, made);
@@ -286,7 +288,7 @@ impl<'a> Search<'a> {
         Some(Outcome { excess, over, recomputed_ns: self.step.recomputed_ns(&sequence), sequence })
     }
 
-    /// How many excess bytes a move takes away for each nanosecond; none where it takes none away.
+    /// Returns the excess bytes that a move removes per nanosecond; `None` if it removes none.
     fn rate(&self, candidate: Move, now: &Outcome) -> Option<(f64, Choice, Outcome)> {
         if self.moves.is_made(&self.choice, candidate) {
             return None;
@@ -295,18 +297,18 @@ impl<'a> Search<'a> {
         let outcome = self.outcome(&choice).filter(|outcome| outcome.excess < now.excess)?;
         let spent_ns = outcome.recomputed_ns as f64 - now.recomputed_ns as f64;
         let saved = (now.excess - outcome.excess) as f64;
-        // What costs nothing comes before all that costs something.
+        // Moves that cost nothing come before all others.
         let rate = if spent_ns > 0.0 { saved / spent_ns } else { f64::MAX / 2.0 };
         Some((rate, choice, outcome))
     }
 
-    /// Drops what takes most excess away for its time, until nothing exceeds the limit or nothing helps.
+    /// Makes the moves that remove the most excess for their time, until nothing exceeds the limit or nothing helps.
     ///
-    /// What a move is worth changes with every other move, most of the time to the worse. So the best one by what was last found out
-    /// is looked at again, and taken where it stays the best; where no move is left, all are looked at again.
+    /// The value of a move changes with every other move, usually for the worse. So the move with the best last known value is evaluated
+    /// again, and made if it is still the best. If no move is left, all are evaluated again.
     fn drop_until_it_fits(&mut self) {
         let Some(mut now) = self.outcome(&self.choice) else { return };
-        // Bytes above the limit when all moves were last looked at.
+        // Bytes above the limit when all moves were last evaluated.
         let (mut round, mut excess) = (0, i64::MAX);
         let mut heap: BinaryHeap<Rated> = BinaryHeap::new();
         while now.excess > 0 && !self.is_exhausted() {
@@ -335,18 +337,18 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Buffers that are recomputed for others alone, and could be kept instead.
+    /// Returns moves that keep buffers which are recomputed only for others.
     fn keeps(&self, now: &Outcome) -> BTreeSet<Move> {
         let remade = now.sequence.iter().filter(|(_, repeats)| *repeats);
         let contents = remade.flat_map(|&(launch, _)| &self.step.items[launch].writes);
         contents.map(|&content| self.moves.keep(content)).collect()
     }
 
-    /// Takes back what is not needed, and holds what would be recomputed again, as far as both fit.
+    /// Undoes moves that are not needed, and holds contents that would be recomputed again, as far as both fit.
     fn take_back(&mut self) {
         let Some(mut now) = self.outcome(&self.choice) else { return };
         for holds in [true, false] {
-            // Those of the fewest bytes for the fewest launches first.
+            // The fewest bytes for the fewest launches come first.
             for candidate in self.moves.drops().rev() {
                 if self.looks.get() > 2 * RECOMPUTED_LOOKS_MAX {
                     return;
@@ -383,7 +385,7 @@ mod tests {
     use forebay_base::kernel::{Exchange, UnaryOp};
     use forebay_model::program::Role;
 
-    /// Live bytes of a program's launches, counted chunk by chunk and launch by launch.
+    /// Returns the peak of a program's live bytes, counted chunk by chunk and launch by launch.
     fn naive_peak_bytes(program: &Program) -> u64 {
         let live = liveness(program, false);
         let mut taken = vec![0; live.launch_count];
@@ -443,13 +445,13 @@ mod tests {
             let pools = [Pool::OfDevice, Pool::Shared { thorough: false }];
             pools.map(|pool| rematerialize(program, &live, &costs, u64::MAX, pool, None).peak_bytes >> 20)
         };
-        // One link and the next; or one that takes over the other.
+        // One link and the next; or a single one that takes over the other's bytes.
         assert_eq!(peaks_mib(&chain(false)), [2, 1]);
-        // An input that only the end reads is there while the chain runs.
+        // An input that only the end reads is in memory while the chain runs.
         assert_eq!(peaks_mib(&chain(true)), [2, 2]);
     }
 
-    /// What an exchange receives stays until its last use, where what a kernel computes is recomputed.
+    /// What an exchange receives stays until its last use, whereas the result of a kernel is recomputed.
     #[test]
     fn exchanges_run_once() {
         let peak_mib = |kernel: Kernel| {
@@ -500,7 +502,7 @@ mod tests {
 
     #[test]
     fn in_one_pool_buffers_are_dropped_more_than_once() {
-        // A value that the beginning, the middle and the end read, and two places between them that take much.
+        // A value that is read at the beginning, in the middle and at the end, with two memory peaks in between.
         let mut build = ProgramBuilder::default();
         let x = build.input("x", 64);
         let value = build.temporary("value", 2 << 20);
@@ -533,7 +535,7 @@ mod tests {
         let program = training_program(1 << 20, &layers);
         let (live, costs) = (liveness(&program, false), estimate(&program, &limits()));
         let plain = rematerialize(&program, &live, &costs, u64::MAX, Pool::OfDevice, None);
-        // Constants take half of what is live.
+        // Constants take half of the live bytes.
         let constant_bytes = 64 << 20;
         let limit_bytes = constant_bytes + (plain.peak_bytes - constant_bytes) / 2;
         let found = rematerialize(&program, &live, &costs, limit_bytes, Pool::OfDevice, None);

@@ -1,17 +1,16 @@
 //! Residency: which chunk is on the device when.
 //!
-//! Every chunk must be on the device for the launches that touch it. Between two such launches lies a *gap*: the chunk is
-//! kept, or it leaves and comes back. Keeping a gap saves transfers and costs bytes for as long as the gap lasts, so gaps are
-//! kept in order of time saved per byte and nanosecond held, as long as they fit (short gaps first: with equal chunks this
-//! is Belady's rule seen from the gaps); those of small chunks ([`mod@crate::always_resident`]) come before all others. What remains free
-//! then lets transfers start early and end late, so that they hide behind launches: the longer the way ([`crate::backing_stores`]), the
-//! earlier.
+//! Every chunk must be on the device for the launches that touch it. Between two such launches there is a *gap*: the chunk is kept, or it
+//! leaves and comes back. Keeping a gap saves transfers but takes bytes for as long as the gap lasts. Gaps are therefore kept in order of
+//! time saved per byte and nanosecond held, as long as they fit (short gaps first: with equal chunks this is Belady's rule from the point
+//! of view of gaps). The gaps of small chunks ([`mod@crate::always_resident`]) come before all others. The memory that remains free lets
+//! transfers start early and end late, so that launches hide them: the longer the way ([`crate::backing_stores`]), the earlier.
 //!
-//! Chunks that last from step to step have one more gap, from their last launch round to their first. A chunk with any gap
-//! not kept has its backing location on the host: then its host copy is valid whenever it has not been changed in this step, and a step
-//! that stops before its updates has lost nothing. A copy of the backing location may still be *resident across steps*,
-//! because the last gap is kept, or because what the next step needs first is swapped in while this one ends. After a step that
-//! did not end, copies are made again.
+//! Chunks that last from step to step have one more gap, from their last launch to their first launch in the next step. A chunk with any
+//! gap that is not kept has its backing location on the host. Its host copy is then valid whenever the chunk has not been changed in this
+//! step, and a step that stops before its updates has lost nothing. A copy of the backing location can still be *resident across steps*,
+//! because the last gap is kept, or because what the next step needs first is swapped in while this one ends. After a step that did not
+//! end, copies are made again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -28,14 +27,14 @@ use crate::profile::Profile;
 /// How tightly to fill the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OccupancyLimit {
-    /// Bytes that chunks kept over gaps may take together with what launches need.
+    /// The most bytes that chunks kept over gaps and the bytes that launches need may take together.
     pub keep_bytes: u64,
-    /// Bytes that transfers under way may take in addition to those: the whole capacity.
+    /// The most bytes that these and transfers in progress may take together: the whole capacity.
     pub transfer_bytes: u64,
-    /// Whether every gap is left, even those between neighbouring launches: every launch finds the device empty.
+    /// Whether no gap is kept, not even between neighbouring launches, so that every launch finds the device empty.
     pub isolate: bool,
-    /// How many bytes of a buffer may have one base because parts of them stay from launch to launch, even where no single
-    /// launch touches as many.
+    /// The number of bytes of a buffer that may have one base because parts of them stay from launch to launch, even if no single launch
+    /// touches that many.
     pub joined_bytes: u64,
 }
 
@@ -44,33 +43,33 @@ pub struct OccupancyLimit {
 pub struct Segment {
     /// The chunk.
     pub chunk: usize,
-    /// First launch during which the bytes are taken: a swap-in stands in the list before it.
+    /// The first launch during which the bytes are in use. A swap-in precedes it in the list.
     pub start: usize,
-    /// Last launch during which the bytes are taken.
+    /// The last launch during which the bytes are in use.
     pub end: usize,
-    /// Which of the chunk's accesses fall into the interval.
+    /// The accesses of the chunk that are in the interval.
     pub accesses: Range<usize>,
     /// Whether the interval begins with a copy from the host.
     pub swap_in: bool,
     /// Whether the bytes are copied to the host.
     pub swap_out: bool,
-    /// The launch after which that copy stands in the list: the last one that writes them, or a later one.
+    /// The launch that this copy follows in the list: the last one that writes the bytes, or a later one.
     pub swap_out_after: usize,
 }
 
 /// Which chunk is on the device when.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
-    /// All intervals, those of one chunk in order of time.
+    /// All intervals; the intervals of one chunk are in chronological order.
     pub segments: Vec<Segment>,
-    /// By chunk: whether it is on the device between steps, and nowhere else; of an input or output, whether the caller writes or reads it
+    /// By chunk: whether it is on the device between steps, and nowhere else. For an input or output, whether the caller writes or reads it
     /// there.
     pub backing_on_device: Vec<bool>,
-    /// By chunk: whether a copy of its backing location is on the device between steps. Its last interval goes on as its first.
+    /// By chunk: whether a copy of its backing location is on the device between steps. Its last interval continues as its first.
     pub across_steps: Vec<bool>,
 }
 
-/// What residency needs to know about a chunk's owner.
+/// Properties of a chunk's owner that residency needs to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
     /// Whether it lasts from step to step.
@@ -81,23 +80,23 @@ pub struct Kind {
     pub output: bool,
 }
 
-/// The time between two accesses of a chunk that follow each other (cyclically where it lasts from step to step).
+/// The time between two consecutive accesses of a chunk (cyclically if it lasts from step to step).
 struct ReuseGap {
     chunk: usize,
-    /// The access before the gap; the last access for the gap round the step's boundary.
+    /// The access before the gap; for the gap across the step boundary, the last access.
     after: usize,
     wraps: bool,
     bytes: u64,
-    /// Launches inside the gap, as up to two ranges.
+    /// The launches inside the gap, as up to two ranges.
     inside: [Range<usize>; 2],
-    /// Nanoseconds saved per byte and nanosecond when the gap is kept.
+    /// Nanoseconds saved per byte and nanosecond if the gap is kept.
     density: f64,
-    /// The same where the chunk is away in another gap, so that what was changed is saved in any case.
+    /// The same if the chunk is away in another gap, so that its changes are saved in any case.
     density_away: f64,
 }
 
 impl ReuseGap {
-    /// Takes the bytes of the gap for as long as it lasts (1), or gives them back (-1).
+    /// Takes the bytes of the gap for as long as it lasts (1), or releases them (-1).
     fn occupy(&self, usage: &mut Profile, sign: i64) {
         for range in self.inside.iter().filter(|range| !range.is_empty()) {
             usage.add(range.start, range.end, sign * bytes_of_profile(self.bytes));
@@ -110,13 +109,13 @@ impl ReuseGap {
 pub enum Leaving {
     /// Anything may.
     Anything,
-    /// Anything may, and what steps change is away between steps.
+    /// Anything may, and what steps change must be away between steps.
     ChangingBetweenSteps,
-    /// These chunks may, by chunk, and no others.
+    /// By chunk: whether it may.
     Only(Vec<bool>),
 }
 
-/// Decides which gaps to keep. Transfers get time by [`mod@crate::widen`], once it is known where they go.
+/// Decides which gaps to keep. [`mod@crate::widen`] gives transfers time once it is known where they go.
 pub fn residency(
     program: &Program,
     live: &Liveness,
@@ -161,7 +160,7 @@ pub fn residency_of(
 }
 
 impl Residency {
-    /// Adds the next chunk. `kept` says over which gaps it is kept, by the access before the gap.
+    /// Adds the next chunk. `kept` tells over which gaps it is kept, indexed by the access before the gap.
     pub(crate) fn add(&mut self, chunk: &Chunk, kind: Kind, kept: &[bool], launch_count: usize) {
         let over_boundary = kind.persistent && !kept.is_empty() && kept.len() == chunk.accesses.len();
         // What launches use in host memory has its backing location there.
@@ -174,7 +173,7 @@ impl Residency {
         self.across_steps.push(across_steps);
     }
 
-    /// Leaves out what is not on the device because the caller lends it. For plans without a budget: nothing else gets its bytes.
+    /// Removes what is not on the device because the caller lends it. For plans without a budget: nothing else gets its bytes.
     pub(crate) fn leave_out(&mut self, live: &Liveness, loans: &Loans) {
         let is_lent = |chunk: usize| match live.chunks[chunk].owner {
             Owner::Buffer(buffer) => loans.memory(buffer).is_some(),
@@ -186,9 +185,9 @@ impl Residency {
         }
     }
 
-    /// Has inputs written where launches read them, instead of copied there: an input takes its bytes on the device from the beginning of
-    /// the step to its last use, and none on the host. Outputs are read where launches write them, if no update comes after them: they
-    /// stay to the end of the step. For plans where device and host are one memory, and nothing has left the device.
+    /// Makes inputs be written where launches read them, instead of being copied there: an input takes its bytes on the device from the
+    /// beginning of the step to its last use, and none on the host. Outputs are read where launches write them, if no update comes after
+    /// them: they stay until the end of the step. For plans in which device and host are one memory and nothing has left the device.
     pub(crate) fn meet_in_place(&mut self, kinds: &[Kind], live: &Liveness, has_updates: bool) {
         for segment in &mut self.segments {
             let (chunk, kind) = (&live.chunks[segment.chunk], kinds[segment.chunk]);
@@ -214,7 +213,7 @@ struct Boundary {
     launch_count: usize,
 }
 
-/// By chunk: what a program says of its owner.
+/// Returns the properties of each chunk's owner in a program.
 pub fn kinds(program: &Program, live: &Liveness) -> Vec<Kind> {
     let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
     let kind = |chunk: &Chunk| {
@@ -226,12 +225,12 @@ pub fn kinds(program: &Program, live: &Liveness) -> Vec<Kind> {
     live.chunks.iter().map(kind).collect()
 }
 
-/// Bytes as a profile counts them.
+/// Converts bytes to the type of a profile.
 fn bytes_of_profile(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// When each launch starts if nothing waits, and when the last one ends, in nanoseconds.
+/// Returns when each launch starts if nothing waits, and when the last one ends, in nanoseconds.
 pub(crate) fn launch_starts(costs: &Costs) -> Vec<u64> {
     let mut starts = vec![0];
     for &duration in &costs.launch_ns {
@@ -271,13 +270,13 @@ fn sorted_gaps(live: &Liveness, kinds: &[Kind], costs: &Costs, starts: &[u64]) -
     gaps
 }
 
-/// What saves most first.
+/// Sorts gaps so that those that save most come first.
 fn sort(gaps: &mut [ReuseGap]) {
     gaps.sort_by(|a, b| b.density.total_cmp(&a.density).then(a.chunk.cmp(&b.chunk)).then(a.after.cmp(&b.after)));
 }
 
-/// By chunk and gap (counted by the access before it): whether the gap is kept. Gaps of small chunks come first, and whatever
-/// bytes are lost. Chunks that are `barred` spend the boundary on the host alone.
+/// Returns by chunk and gap (indexed by the access before it) whether the gap is kept. Gaps of small chunks come first, no matter how many
+/// bytes are lost. Chunks that are `barred` are only on the host at the step boundary.
 fn keep_gaps(
     live: &Liveness,
     [always_resident, mut gaps]: [Vec<ReuseGap>; 2],
@@ -315,7 +314,7 @@ fn keep_gaps(
         usage.add(launch, launch + 1, bytes_of_profile(lost));
     }
     try_all(&gaps, &mut kept, usage);
-    // What leaves within the step is swapped out whether or not it is resident across steps: that is worth less then.
+    // What leaves within the step is swapped out whether or not it is resident across steps, so residency across steps is worth less.
     let mut freed = false;
     for gap in gaps.iter_mut().filter(|gap| gap.wraps && gap.density_away < gap.density) {
         let list = &mut kept[gap.chunk];
@@ -334,15 +333,15 @@ fn keep_gaps(
     kept
 }
 
-/// How many bytes of a buffer have one base, because launches touch parts of it side by side and parts stay from one to the
-/// next. Neighbouring parts that overlap would tie a whole buffer together, though little of it is on the device at any time.
+/// The number of bytes of a buffer that have one base, because launches touch parts of it side by side and parts stay from one launch to
+/// the next. Neighbouring parts that overlap would tie a whole buffer together, even though little of it is on the device at any time.
 struct Extents {
     /// By chunk and access: the node of its owner and launch.
     nodes: Vec<Vec<usize>>,
     parents: Vec<usize>,
     /// By root: the bytes that have one base.
     ranges: Vec<ByteRange>,
-    /// A base may serve this many bytes even where no single launch asks for that.
+    /// This many bytes may have one base even if no single launch requires it.
     free_bytes: u64,
 }
 
@@ -365,7 +364,7 @@ impl Extents {
         extents
     }
 
-    /// Joins what a kept gap ties together; says whether it may be.
+    /// Joins what a kept gap ties together, if that is allowed. Returns whether it is.
     fn join(&mut self, gap: &ReuseGap) -> bool {
         let nodes = &self.nodes[gap.chunk];
         let (a, b) = (nodes[gap.after], nodes[(gap.after + 1) % nodes.len()]);
@@ -384,7 +383,7 @@ fn hull(a: ByteRange, b: ByteRange) -> ByteRange {
     ByteRange::new(a.start.min(b.start), a.end.max(b.end))
 }
 
-/// The root of a node in a forest of parents, whose paths become shorter.
+/// Returns the root of a node in a forest of parents, and shortens paths.
 pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
     while parents[node] != node {
         parents[node] = parents[parents[node]];
@@ -393,7 +392,8 @@ pub(crate) fn root(parents: &mut [usize], mut node: usize) -> usize {
     node
 }
 
-/// The intervals of one chunk, without time for transfers. `kept` says over which gaps it is kept, by the access before the gap.
+/// Returns the intervals of one chunk, without time for transfers. `kept` tells over which gaps it is kept, indexed by the access before
+/// the gap.
 fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: Boundary) -> Vec<Segment> {
     let accesses = &chunk.accesses;
     if accesses.is_empty() {
@@ -432,7 +432,7 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
         if let Some(write) = last_write {
             (host_valid, written) = (false, Some(write.launch));
         }
-        // What the host finds there next.
+        // The next access of the host.
         let until = runs.get(number + 1).map_or(usize::MAX, |next| accesses[next.start].launch);
         let mut host_accesses = chunk.host_accesses.iter();
         let on_host = host_accesses.find(|access| written < Some(access.launch) && access.launch < until);
@@ -441,7 +441,7 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
         let is_last = number + 1 == runs.len();
         let swap_out = !host_valid && (next_reads || host_reads || (is_last && (kind.persistent || kind.output)));
         host_valid |= swap_out;
-        // What the host looks at goes there as soon as it is there.
+        // What the host reads is copied to it as soon as it is written.
         let written_for_host = last_write.filter(|_| kind.output || on_host.is_some());
         segments.push(Segment {
             chunk: index,
@@ -456,8 +456,8 @@ fn intervals(index: usize, chunk: &Chunk, kind: Kind, kept: &[bool], boundary: B
     segments
 }
 
-/// Moves the first swap-in of a chunk to the step before, during which the bytes are taken from launch `from` on. The intervals
-/// are those of one chunk.
+/// Moves the first swap-in of a chunk to the previous step, in which the bytes are in use from launch `from` on. `intervals` are the
+/// intervals of one chunk.
 pub(crate) fn swap_in_during_step_before(intervals: &mut Vec<Segment>, from: usize, launch_count: usize) {
     let (first, end) = (&mut intervals[0], launch_count - 1);
     (first.start, first.swap_in) = (0, false);

@@ -1,7 +1,7 @@
-//! Costs in a file (JSON): what one run measured is what the next plan is a function of.
+//! Costs in a file (JSON): plans depend on what an earlier run measured.
 //!
-//! A launch is known by its name, its kernel and its bytes, so that durations survive another order, and do not pass for
-//! those of another batch size.
+//! A launch is identified by its name, its kernel and its bytes, so that durations remain valid in a different order, but are not mistaken
+//! for those of another batch size.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +15,7 @@ use crate::ways::{Disk, Link, check_ways, not_negative, positive};
 /// The format that is written and read.
 const FORMAT: &str = "forebay-costs-1";
 
-/// Costs with the launches that they belong to.
+/// Costs together with the launches that they belong to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedCosts {
@@ -30,7 +30,7 @@ pub struct SavedCosts {
     launches: Vec<SavedLaunch>,
 }
 
-/// A launch, and how long it takes.
+/// A launch and its duration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SavedLaunch {
@@ -42,7 +42,7 @@ struct SavedLaunch {
     workers: f64,
 }
 
-/// What tells launches apart.
+/// The properties that distinguish launches.
 type Key<'a> = (&'a str, &'a str, u64);
 
 fn key(launch: &ProgramLaunch) -> Key<'_> {
@@ -52,16 +52,16 @@ fn key(launch: &ProgramLaunch) -> Key<'_> {
 /// Launches of a program whose durations were not saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// How many there are.
+    /// The number of such launches.
     pub count: usize,
-    /// How many launches the program has.
+    /// The number of launches in the program.
     pub launches: usize,
     /// The name of the first one.
     pub first: String,
 }
 
 impl SavedCosts {
-    /// The costs of a program.
+    /// Creates the saved costs of a program.
     pub fn new(program: &Program, costs: &Costs) -> SavedCosts {
         let durations = costs.launch_ns.iter().zip(&costs.launch_workers);
         let saved = |(launch, (&duration_ns, &workers)): (&ProgramLaunch, (&u64, &f64))| {
@@ -79,10 +79,10 @@ impl SavedCosts {
         }
     }
 
-    /// Reads what was saved.
+    /// Reads saved costs.
     ///
     /// # Errors
-    /// What is missing, unknown or has no meaning, and where.
+    /// Names what is missing, unknown or meaningless, and where.
     pub fn parse(text: &str) -> Result<SavedCosts, PlanError> {
         let refuse = |reason: String| PlanError::Document { what: "costs", reason };
         let saved: SavedCosts = serde_json::from_str(text).map_err(|error| refuse(error.to_string()))?;
@@ -100,10 +100,10 @@ impl SavedCosts {
         self.launches.iter().try_for_each(|launch| positive(&format!("lanes of '{}'", launch.name), launch.workers))
     }
 
-    /// The costs of a program: saved ones where its launches are known, `estimated` ones for the others, of which it tells.
+    /// Returns the costs of a program: saved costs for launches that are known, `estimated` costs for the others, which are reported.
     ///
     /// # Errors
-    /// Costs of another program: none of its launches is known.
+    /// Fails if the costs are those of another program: none of its launches is known.
     pub fn apply(&self, program: &Program, mut estimated: Costs) -> Result<(Costs, Option<Unknown>), PlanError> {
         let mut saved: BTreeMap<Key, VecDeque<&SavedLaunch>> = BTreeMap::new();
         for launch in &self.launches {
@@ -111,7 +111,7 @@ impl SavedCosts {
         }
         let mut unknown: Option<Unknown> = None;
         for (index, launch) in program.launches.iter().enumerate() {
-            // Launches that nothing tells apart are known by their order.
+            // Launches that are otherwise indistinguishable are identified by their order.
             if let Some(known) = saved.get_mut(&key(launch)).and_then(VecDeque::pop_front) {
                 (estimated.launch_ns[index], estimated.launch_workers[index]) = (known.duration_ns, known.workers);
                 continue;

@@ -1,7 +1,7 @@
 //! Schedule: launches and copies in one list.
 //!
-//! The list's order is what the plan means by time: a swap-in stands before the first launch of its interval, a save after the
-//! last write of its interval or later. Streams and barriers follow from the list (see [`forebay_sync::barriers`]).
+//! The order of the list is the plan's notion of time: a swap-in comes before the first launch of its interval, a swap-out after the last
+//! write of its interval or later. Streams and barriers are derived from the list (see [`forebay_sync::barriers`]).
 
 use crate::liveness::Liveness;
 use crate::residency::{Residency, Segment};
@@ -17,8 +17,8 @@ pub enum Work {
     SwapOut(usize),
 }
 
-/// The list of work: for each launch, the swap-ins that may start before it, itself, and the saves that stand
-/// after it. Fetches that start together are ordered by the launch that needs them.
+/// Returns the list of work: for each launch, the swap-ins that may start before it, the launch, and the swap-outs that follow it. Swap-ins
+/// that start together are ordered by the launch that needs them.
 pub fn schedule(live: &Liveness, residency: &Residency) -> Vec<Work> {
     let mut swap_ins: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];
     let mut swap_outs: Vec<Vec<usize>> = vec![Vec::new(); live.launch_count];

@@ -1,8 +1,8 @@
-//! Device memory that several plans share: what lasts from step to step and is the same for all of them, such as the weights of a model
-//! that runs at several sizes.
+//! Device memory that several plans share. It holds what lasts from step to step and is the same for all of them, such as the weights of a
+//! model that runs at several sizes.
 //!
-//! The caller says where in *blocks* of device memory such buffers lie. A plan that keeps everything on the device places the rest in
-//! an arena of its own, and names the blocks as memories that it is given. A plan under a budget that makes bytes move has no use for them:
+//! The caller specifies where such buffers are in *blocks* of device memory. A plan that keeps everything on the device places the rest in
+//! a separate arena, and refers to the blocks as memories that it is given. A plan with a budget that makes bytes move does not use them:
 //! its weights come and go.
 
 use forebay_base::{Command, Limits, MemoryId, Region, Space};
@@ -13,10 +13,10 @@ use crate::emit::{DEVICE, device_memory};
 use crate::error::PlanError;
 use crate::plan::{BackingLocation, MemoryKind, Plan, PlanMemory};
 
-/// The plan of a block: memory that no step uses, with tensors at these offsets.
+/// Returns the plan of a block: memory that no step uses, with tensors at these offsets.
 ///
 /// # Errors
-/// A tensor that has no packed form.
+/// Fails if a tensor has no packed form.
 pub fn block(
     size_bytes: u64,
     tensors: impl IntoIterator<Item = (String, TensorType, u64)>,
@@ -34,10 +34,10 @@ pub fn block(
     Ok(plan)
 }
 
-/// Gives the blocks at the beginning of a plan's device memory memories of their own.
+/// Turns the blocks at the beginning of a plan's device memory into separate memories.
 ///
 /// # Errors
-/// [`PlanError::Check`] where the plan reaches over their borders.
+/// [`PlanError::Check`] if the plan accesses memory across their boundaries.
 pub(crate) fn separate(plan: &mut Plan, layout: &SharedLayout, limits: &Limits) -> Result<(), PlanError> {
     let (shared_bytes, first) = (layout.size_bytes(), plan.memories.len() as u32);
     let own_bytes = plan.memory(DEVICE).size_bytes.saturating_sub(shared_bytes);
@@ -96,7 +96,7 @@ mod tests {
     use crate::planner::{PlanOptions, plan};
     use crate::testing::{Random, limits, random_training_program};
 
-    /// All that lasts, with room between, in two blocks.
+    /// Returns a layout of everything that lasts in two blocks, with space in between.
     fn layout(program: &forebay_model::program::Program) -> SharedLayout {
         let mut layout = SharedLayout::default();
         for part in program.persistent.chunks(program.persistent.len().div_ceil(2).max(1)) {

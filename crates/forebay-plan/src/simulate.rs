@@ -1,19 +1,20 @@
-//! Simulate: predicted times of a plan's commands.
+//! Simulate: predicts the times of a plan's commands.
 //!
-//! Streams hand out their commands in order, as devices do: a launch runs next to everything of its stream that no barrier
-//! and no wait keeps it from, a barrier stops the stream until all that it handed out is done, a wait until the record has
-//! fired. What runs at once shares the machine's workers: each launch takes as many as it can use alone, those handed out
-//! first before the others. So a launch that fills the machine gains nothing from company, and small ones do.
+//! Streams issue their commands in order, as devices do: a launch runs alongside everything in its stream unless a barrier or a wait keeps
+//! it from doing so, a barrier stops the stream until everything that it issued is done, and a wait until the record has fired. Concurrent
+//! launches share the machine's workers: each takes as many as it can use alone, in the order in which they were issued. So a launch that
+//! fills the machine gains nothing from running next to others, but small launches do.
 //!
-//! Copies go one after the other in each direction, at the link's speed; those from and to a disk next to those from and to the
-//! host. Where both directions share the link, each moves at half of its speed while the other does, because buses hand out
-//! turns for a few hundred bytes at a time, not for a whole copy. Where the link carries what goes from and to the disk, that takes
-//! what it can use of the link, at most half of it while copies of the host want it too. Where workers copy, launches have the
-//! fewer meanwhile, and copies both ways share the workers if there are not enough of them.
+//! Copies run one after the other in each direction, at the speed of the link; copies from and to a disk run alongside copies from and to
+//! the host. If both directions share the link, each runs at half of its speed while the other is busy, because buses alternate every few
+//! hundred bytes, not after a whole copy. If the link also carries copies from and to the disk, these take what they can use of the link,
+//! but at most half of it while copies from and to the host want it too. If workers copy, launches have fewer workers meanwhile, and copies
+//! in both directions share the workers if there are not enough of them.
 //!
-//! Updates on the host share its processor's workers in the same way, where these are not the device's.
+//! Updates on the host share the workers of its processor in the same way, if these are not the device's.
 //!
-//! Exchanges with other processes take no workers. They share the network evenly, and the others are taken to be as far as this process is.
+//! Exchanges with other processes take no workers. They share the network evenly, and the other processes are assumed to have progressed as
+//! far as this one.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -26,15 +27,15 @@ use crate::ways::Link;
 /// Predicted times of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
-    /// When the last command has ended and the host has joined, in nanoseconds.
+    /// The time at which the last command has ended and the host has joined, in nanoseconds.
     pub step_ns: u64,
-    /// How long no launch runs because the first stream waits for others, in nanoseconds.
+    /// The time during which no launch runs because the first stream waits for others, in nanoseconds.
     pub stall_ns: u64,
     /// By command: start and end in nanoseconds.
     pub times: Vec<(u64, u64)>,
 }
 
-/// Runs the plan's commands against a clock.
+/// Runs the plan's commands on a simulated clock.
 pub fn simulate(plan: &Plan, costs: &Costs) -> Prediction {
     let mut machine = Simulator::new(plan, costs);
     while machine.hand_out() || machine.advance() {}
@@ -45,26 +46,26 @@ pub fn simulate(plan: &Plan, costs: &Costs) -> Prediction {
     }
 }
 
-/// What a stream has handed out, and what stands next.
+/// What a stream has issued, and what comes next.
 #[derive(Default)]
 struct Stream {
-    /// Commands that are not handed out yet.
+    /// Commands that have not been issued yet.
     next: VecDeque<usize>,
-    /// By work handed out, in order: whether it is done.
+    /// For each issued piece of work, in order: whether it is done.
     done: Vec<bool>,
-    /// How much of it is done without a gap.
+    /// How many of them are done without a gap.
     passed: usize,
-    /// Records handed out that have not fired: how much work must be done, and the event.
+    /// Issued records that have not fired: how much work must be done, and the event.
     records: VecDeque<(usize, (EventId, u64))>,
 }
 
-/// Work that was handed out and is not done.
+/// Work that was issued and is not done.
 struct Running {
     command: usize,
     stream: usize,
-    /// Its place among the stream's work.
+    /// Its index in the stream's work.
     place: usize,
-    /// Nanoseconds that it still takes with all the workers that it can use.
+    /// Nanoseconds that it still needs with all the workers that it can use.
     left_ns: f64,
     /// Workers that it can use.
     workers: f64,
@@ -77,16 +78,16 @@ struct Simulator<'a> {
     streams: Vec<Stream>,
     /// The stream of updates on the host.
     host_stream: Option<usize>,
-    /// Launches, in the order in which they were handed out.
+    /// Launches, in the order in which they were issued.
     launches: VecDeque<Running>,
-    /// Updates on the host, where it has workers of its own.
+    /// Updates on the host, if the host has separate workers.
     host_launches: VecDeque<Running>,
-    /// Copies to the device and from it; then the same for those from and to a disk.
+    /// Copies to the device and from the device; then copies from a disk and to a disk.
     links: [VecDeque<Running>; 4],
-    /// By link: workers that a copy takes while it moves.
+    /// By link: workers that a copy takes while it runs.
     copy_workers: [f64; 4],
     fired: BTreeSet<(EventId, u64)>,
-    /// Exchanges with other processes that are under way.
+    /// Exchanges with other processes that are in progress.
     exchanges: Vec<Running>,
     stall_ns: f64,
     times: Vec<(u64, u64)>,
@@ -120,7 +121,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Lets every stream hand out what it can; says whether any could.
+    /// Lets every stream issue what it can. Returns whether any could.
     fn hand_out(&mut self) -> bool {
         let mut any = false;
         for stream in 0..self.streams.len() {
@@ -135,7 +136,7 @@ impl<'a> Simulator<'a> {
         any
     }
 
-    /// Hands a command out, unless it must wait.
+    /// Issues a command, unless it must wait.
     fn starts(&mut self, stream: usize, index: usize) -> bool {
         let state = &mut self.streams[stream];
         let now = self.now_ns.round() as u64;
@@ -178,7 +179,7 @@ impl<'a> Simulator<'a> {
         true
     }
 
-    /// Fires the records of a stream that everything before them allows.
+    /// Fires the records of a stream whose preceding work is done.
     fn fire(&mut self, stream: usize) {
         let state = &mut self.streams[stream];
         while state.done.get(state.passed) == Some(&true) {
@@ -193,7 +194,7 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    /// Goes on to the next end of a command; says whether anything was running.
+    /// Advances to the next end of a command. Returns whether anything was running.
     fn advance(&mut self) -> bool {
         let speeds = self.speeds();
         let rates = self.rates(speeds);
@@ -211,7 +212,7 @@ impl<'a> Simulator<'a> {
         }
         self.now_ns += step_ns;
         let mut ended = Vec::new();
-        // What is left of rounding is less than any command takes.
+        // Rounding leaves less than any command takes.
         let ends = |running: &Running| running.left_ns < 1e-3;
         for (launches, rates) in [(&mut self.launches, &rates), (&mut self.host_launches, &host_rates)] {
             launches.iter_mut().zip(rates).for_each(|(launch, rate)| launch.left_ns -= step_ns * rate);
@@ -242,7 +243,7 @@ impl<'a> Simulator<'a> {
         true
     }
 
-    /// By link, the part of its speed at which a copy moves.
+    /// Returns the fraction of its speed at which a copy runs on each link.
     fn speeds(&self) -> [f64; 4] {
         let Link { to_device, from_device, duplex, carries_disk } = self.costs.link;
         let busy = |link: usize| !self.links[link].is_empty();
@@ -264,7 +265,7 @@ impl<'a> Simulator<'a> {
         speeds
     }
 
-    /// Whether the copy that moves from or to a disk has its other end on the device.
+    /// Returns whether the running copy from or to a disk has its other end on the device.
     fn passes_link(&self, link: usize) -> bool {
         let ends = self.links[link].front().map(|copy| &self.plan.commands[copy.command]);
         matches!(ends, Some(Command::Copy { from, to, .. }) if [from, to].iter().any(|end| {
@@ -272,20 +273,19 @@ impl<'a> Simulator<'a> {
         }))
     }
 
-    /// Workers that copies want at these speeds.
+    /// Returns the number of workers that copies need at these speeds.
     fn copying(&self, speeds: [f64; 4]) -> f64 {
         let moving = self.links.iter().zip(self.copy_workers.iter().zip(speeds)).filter(|(link, _)| !link.is_empty());
         moving.map(|(_, (workers, speed))| workers * speed).sum()
     }
 
-    /// By launch from the first one on, its speed: 1 with all the workers that it can use. Launches that get no worker are left
-    /// out; they come last.
+    /// Returns the speed of each launch: 1 with all the workers that it can use. Launches that get no worker come last and are left out.
     fn rates(&self, speeds: [f64; 4]) -> Vec<f64> {
         shares(&self.launches, workers_for_launches(self.costs.workers, self.copying(speeds)))
     }
 }
 
-/// The speeds of launches that share this many workers, those handed out first before the others.
+/// Returns the speeds of launches that share this many workers, in the order in which they were issued.
 fn shares(launches: &VecDeque<Running>, mut free: f64) -> Vec<f64> {
     let mut rates = Vec::new();
     for launch in launches {
@@ -307,11 +307,11 @@ mod tests {
     use forebay_base::kernel::Exchange;
     use forebay_base::{Kernel, Launch, MemoryId, Region, StreamId};
 
-    /// A byte in each nanosecond.
+    /// One byte per nanosecond.
     const WAY: LinkDirection = LinkDirection { bytes_per_second: 1e9, latency_ns: 0 };
 
-    /// A plan of launches (their labels count up; `x` is an exchange), barriers, records and waits in one stream, and copies of 100 bytes to the
-    /// device (`i`), from it (`o`) and from a disk (`d`) in three others.
+    /// Returns a plan with launches (their labels count up; `x` is an exchange), barriers, records and waits in one stream, and copies of
+    /// 100 bytes to the device (`i`), from the device (`o`) and from a disk (`d`) in three other streams.
     fn plan(text: &str) -> Plan {
         let stream = StreamId(0);
         let part = |memory| Region::new(MemoryId(memory), 0, 100);
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Launches, by how long they take alone and how many of 4 workers they can use.
+    /// Returns the costs of launches, given how long each takes alone and how many of 4 workers it can use.
     fn costs(launches: &[(u64, f64)]) -> Costs {
         Costs {
             launch_ns: launches.iter().map(|launch| launch.0).collect(),

@@ -1,16 +1,16 @@
-//! Split: barriers become a record and a wait where the time between them is worth it.
+//! Split: turns barriers into a record and a wait if the time between them is worth it.
 //!
-//! A barrier holds everything behind it until everything before it is done. A record and a wait in one stream hold what is
-//! behind the wait until what is before the record is done: work that no one needs yet may stand behind the record, and
-//! work that needs nothing of it before the wait, and both go on. So a barrier is split where the last launch that anyone
-//! behind it needs is not the last before it, or the first that needs any is not the first behind it, and the split is
-//! kept if it shortens the predicted step.
+//! A barrier holds back everything after it until everything before it is done. A record and a wait in one stream hold back what comes
+//! after the wait until what comes before the record is done. Work that nothing needs yet can come after the record, and work that needs
+//! none of it can come before the wait, so that both proceed. A barrier is therefore split if the last launch before it that anything after
+//! it needs is not the very last, or if the first launch after it that needs any of them is not the very first. The split is kept if it
+//! shortens the predicted step.
 //!
-//! Seen as points of its stream, a barrier orders every pair of commands on its two sides, a split one those that lie
-//! before its record and behind its wait. Each barrier has pairs with a hazard that it alone orders (the inserter sees to
-//! that). The record goes behind the last command of these pairs that comes first, the wait before the first that comes
-//! second. What another barrier orders as well may stay between: the other still orders it. So no hazard is left open, and
-//! none of the barriers, whole or split, becomes redundant.
+//! Within its stream, a barrier orders every pair of commands on its two sides, whereas a split barrier orders only pairs with one command
+//! before its record and the other after its wait. Each barrier has pairs with a hazard that it alone orders (the inserter ensures that).
+//! The record goes after the last command that comes first in one of these pairs, and the wait before the first command that comes second.
+//! Commands that another barrier orders as well may be in between: the other barrier still orders them. So no hazard is left open, and none
+//! of the barriers, whole or split, becomes redundant.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ use crate::cost::Costs;
 use crate::plan::Plan;
 use crate::simulate::simulate;
 
-/// A step must become shorter by more than one part in this many for its splits to stay.
+/// The splits of a step are kept if they shorten it by more than one part in this many.
 const STEP_PARTS: u64 = 200;
-/// Splits are weighed one by one as long as this many commands are simulated for it.
+/// Splits are evaluated one by one as long as at most this many commands are simulated to do so.
 const SIMULATED_MAX: usize = 1 << 19;
 /// Barriers between at least this many pairs of launches are left whole.
 const PAIRS_MAX: usize = 1 << 18;
 
-/// Splits the barriers of a stream where the prediction says that it pays. Everything else of the plan stays as it is.
+/// Splits the barriers of a stream if the prediction says that it pays. Everything else in the plan stays as it is.
 pub fn split_barriers(plan: Plan, stream: StreamId, costs: &Costs) -> Plan {
     let line = Line::of(&plan.commands, stream);
     let all: BTreeSet<usize> = (0..line.barriers.len()).collect();
@@ -64,11 +64,11 @@ struct Line {
     work: Vec<usize>,
     /// By work: what it reads, and what it writes.
     uses: Vec<(Vec<Region>, Vec<Region>)>,
-    /// By barrier: its index among the commands, and how much work stands before it.
+    /// By barrier: its index among the commands, and how much work precedes it.
     barriers: Vec<(usize, usize)>,
 }
 
-/// Where a split barrier's record and wait stand: behind so much work, and before the work with this place.
+/// The positions of a split barrier's record and wait: after this much work, and before the work with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Split {
     record: usize,
@@ -89,10 +89,10 @@ impl Line {
         line
     }
 
-    /// The splits of the chosen barriers, from the first on, where there is anything between record and wait.
+    /// Returns the splits of the chosen barriers, in order, if there is anything between record and wait.
     fn split(&self, chosen: &BTreeSet<usize>) -> BTreeMap<usize, Split> {
         let mut splits = BTreeMap::new();
-        // How much work the barrier before orders before everything here.
+        // How much work the previous barrier orders before everything here.
         let mut ordered = 0;
         for (barrier, &(_, before)) in self.barriers.iter().enumerate() {
             let end = self.barriers.get(barrier + 1).map_or(self.work.len(), |&(_, before)| before);
@@ -103,8 +103,8 @@ impl Line {
         splits
     }
 
-    /// The split of a barrier behind `before` pieces of work: those from `start` on, and those up to `end` behind it, are
-    /// ordered by no other barrier. None where every piece has to do with the other side.
+    /// Returns the split of a barrier after `before` pieces of work. No other barrier orders the pieces from `start` on before it, and
+    /// those up to `end` after it. `None` if nothing can come between record and wait.
     fn widest(&self, start: usize, before: usize, end: usize) -> Option<Split> {
         if (before - start) * (end - before) > PAIRS_MAX {
             return None;
@@ -120,7 +120,7 @@ impl Line {
         (split.record < before || split.wait > before).then_some(split)
     }
 
-    /// The plan with these barriers split. All use one event, whose generations follow each other as the records do.
+    /// Returns the plan with these barriers split. All use one event, whose generations follow the order of the records.
     fn rebuild(&self, plan: &Plan, stream: StreamId, splits: &BTreeMap<usize, Split>) -> Plan {
         let event = EventId(plan.event_count);
         let mut records = BTreeMap::new();
@@ -166,7 +166,7 @@ mod tests {
     const STREAM: StreamId = StreamId(0);
     const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);
 
-    /// A long branch of one kernel next to a chain of three; what both gave is added up at the end.
+    /// A long branch of one kernel next to a chain of three; their results are added at the end.
     fn long_beside_chain() -> Program {
         let mut build = ProgramBuilder::default();
         let x = build.persistent("x", 1024, Role::Constant);
@@ -181,7 +181,7 @@ mod tests {
         build.finish(&[y])
     }
 
-    /// Each launch takes so long and leaves workers for others.
+    /// Returns costs in which each launch takes this long and leaves workers for others.
     fn costs(program: &Program, launch_ns: &[u64]) -> Costs {
         let launch_workers = vec![1.0; launch_ns.len()];
         Costs { launch_ns: launch_ns.to_vec(), launch_workers, workers: 4.0, ..estimate(program, &limits()) }
@@ -226,7 +226,7 @@ mod tests {
                 plan(&program, &PlanOptions { check: true, ..PlanOptions::default() }, &limits(), &costs).unwrap();
             let line = Line::of(&plan.commands, STREAM);
             let all: BTreeSet<usize> = (0..line.barriers.len()).collect();
-            // Whether or not it pays: every split that there is.
+            // Every possible split, whether or not it pays.
             let splits = line.split(&all);
             split_count += splits.len();
             let split = line.rebuild(&plan, STREAM, &splits);

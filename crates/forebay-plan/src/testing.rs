@@ -8,7 +8,7 @@ use forebay_model::program::{Buffer, BufferId, NamedOperand, Operand, Program, P
 use forebay_model::tensor::{Contents, FileRange, SourceFile};
 pub(crate) use forebay_testing::Random;
 
-/// Builds programs of packed float32 buffers, launch by launch.
+/// Builds programs with packed float32 buffers, launch by launch.
 #[derive(Default)]
 pub(crate) struct ProgramBuilder {
     program: Program,
@@ -56,7 +56,7 @@ impl ProgramBuilder {
         self.program.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 
-    /// Launches from here on are the update phase.
+    /// Makes all further launches part of the update phase.
     pub fn start_updates(&mut self) {
         self.program.update_start = self.program.launches.len();
     }
@@ -70,7 +70,7 @@ impl ProgramBuilder {
     }
 }
 
-/// The limits of a device with tiles of 4 KiB.
+/// Returns the limits of a device with tiles of 4 KiB.
 pub(crate) fn limits() -> forebay_base::Limits {
     forebay_base::Limits {
         name: "test".to_string(),
@@ -90,7 +90,7 @@ pub(crate) fn limits() -> forebay_base::Limits {
     }
 }
 
-/// A training-like program with random sizes, skips and constants.
+/// Returns a training-like program with random sizes, skips and constants.
 pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Program {
     let size_bytes = (1 + random.below(40)) * 64 * 1024;
     let layers: Vec<(Role, usize)> = (0..depth)
@@ -99,7 +99,7 @@ pub(crate) fn random_training_program(random: &mut Random, depth: usize) -> Prog
     training_program(size_bytes, &layers)
 }
 
-/// The same program with its constants in a file. Nothing reads it.
+/// Returns the same program with its constants in a file that nothing reads.
 pub(crate) fn with_constants_in_file(mut program: Program) -> Program {
     let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let metadata = std::fs::metadata(path).expect("this crate has a manifest");
@@ -115,8 +115,8 @@ pub(crate) fn with_constants_in_file(mut program: Program) -> Program {
     program
 }
 
-/// A training-like program: a chain forward with skips, a chain backward that uses the forward values, updates at the end. Each
-/// layer says what its weight is, and which earlier layer's result it reads (0: the input).
+/// Returns a training-like program: a forward chain with skips, a backward chain that uses the forward values, and updates at the end. Each
+/// layer gives the role of its weight, and the earlier layer whose result it reads (0: the input).
 pub(crate) fn training_program(size_bytes: u64, layers: &[(Role, usize)]) -> Program {
     use forebay_base::kernel::Activation;
     use forebay_base::kernel::{BinaryOp, UnaryOp};

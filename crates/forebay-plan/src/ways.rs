@@ -1,8 +1,8 @@
-//! Ways for bytes between spaces: how fast, how soon, and whether both directions work at once.
+//! Links between spaces: their bandwidth, their latency, and whether both directions work at once.
 
 use serde::{Deserialize, Serialize};
 
-/// A way for bytes, in one direction.
+/// One direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkDirection {
@@ -13,18 +13,18 @@ pub struct LinkDirection {
 }
 
 impl LinkDirection {
-    /// Nanoseconds for this many bytes.
+    /// Returns how long this many bytes take, in nanoseconds.
     pub fn ns(&self, bytes: u64) -> u64 {
         self.latency_ns + (bytes as f64 / self.bytes_per_ns()) as u64
     }
 
-    /// Bytes per nanosecond.
+    /// Returns the bytes per nanosecond.
     pub fn bytes_per_ns(&self) -> f64 {
         self.bytes_per_second / 1e9
     }
 }
 
-/// The ways between host and device.
+/// The link between host and device.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -32,13 +32,13 @@ pub struct Link {
     pub to_device: LinkDirection,
     /// From the device to the host.
     pub from_device: LinkDirection,
-    /// Whether both directions work at once, each at its full speed. Else they share the link: see [`mod@crate::simulate`].
+    /// Whether both directions work at once, each at its full speed. Otherwise they share the link: see [`mod@crate::simulate`].
     pub duplex: bool,
-    /// Whether what goes from and to the disk crosses the link, too.
+    /// Whether copies from and to the disk also cross the link.
     pub carries_disk: bool,
 }
 
-/// The ways from and to a disk.
+/// The link to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disk {
@@ -48,7 +48,7 @@ pub struct Disk {
     pub write: LinkDirection,
 }
 
-/// Refuses ways that no byte passes.
+/// Rejects links through which no byte can pass.
 pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
     for (name, way) in [
         ("link.to_device", link.to_device),
@@ -61,7 +61,7 @@ pub(crate) fn check_ways(link: &Link, disk: &Disk) -> Result<(), String> {
     Ok(())
 }
 
-/// Refuses what is no positive, finite number.
+/// Rejects numbers that are not positive and finite.
 pub(crate) fn positive(name: &str, number: f64) -> Result<(), String> {
     match number.is_finite() && number > 0.0 {
         true => Ok(()),
@@ -69,7 +69,7 @@ pub(crate) fn positive(name: &str, number: f64) -> Result<(), String> {
     }
 }
 
-/// Refuses what is negative, infinite or no number.
+/// Rejects numbers that are negative, infinite or NaN.
 pub(crate) fn not_negative(name: &str, number: f64) -> Result<(), String> {
     match number.is_finite() && number >= 0.0 {
         true => Ok(()),

@@ -1,7 +1,7 @@
-//! Prefetch widening: residency intervals that grow, so that copies have time.
+//! Prefetch widening: extends residency intervals so that copies have time.
 //!
-//! A swap-in starts before the launch that needs it, and bytes are kept until their swap-out is done, as far as bytes are free. What would
-//! have to start before the step does so: while the step before ends.
+//! A swap-in starts before the launch that needs it, and bytes are kept until their swap-out is done, as far as there are free bytes.
+//! Swap-ins that would have to start before the step start while the previous step ends.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,12 +15,12 @@ use crate::residency::{Residency, Segment, launch_starts, swap_in_during_step_be
 pub struct Route {
     /// To and from a disk.
     pub on_disk: bool,
-    /// Whether what a step needs may be swapped in during the step before.
+    /// Whether what a step needs may be swapped in during the previous step.
     pub over_boundary: bool,
 }
 
-/// Gives transfers time: swap-ins start before the launch that needs them, bytes are kept until their swap-out is done, as far
-/// as free bytes within `capacity_bytes` allow. Copies to and from a disk take a disk's time, next to the others.
+/// Gives transfers time: swap-ins start before the launch that needs them, bytes are kept until their swap-out is done, as far as free
+/// bytes within `capacity_bytes` allow. Copies to and from a disk take a disk's time, alongside the others.
 pub fn widen(
     residency: &mut Residency,
     live: &Liveness,
@@ -41,20 +41,20 @@ pub fn widen(
     widening.swap_outs(residency, &route);
 }
 
-/// While transfers are given time.
+/// The state while transfers are given time.
 struct Widening<'a> {
     live: &'a Liveness,
     costs: &'a Costs,
     /// When launches start if nothing waits, and when the last one ends, in nanoseconds.
     starts: Vec<u64>,
-    /// By launch: bytes taken.
+    /// By launch: bytes in use.
     usage: Vec<u64>,
     capacity_bytes: u64,
 }
 
 impl Widening<'_> {
-    /// Launches between which an interval may grow: from the end of the chunk's interval before it, and from behind what changed it on the
-    /// host, to the start of the one after it.
+    /// Returns the launches within which an interval may grow: from the end of the chunk's previous interval, but after any change on the
+    /// host, to the start of its next interval.
     fn room(&self, segments: &[Segment], index: usize) -> Range<usize> {
         let chunk = segments[index].chunk;
         let earliest = self.live.chunks[chunk].earliest_swap_in(segments[index].accesses.start);
@@ -63,8 +63,8 @@ impl Widening<'_> {
         before.unwrap_or(0).max(earliest)..after.unwrap_or(self.live.launch_count)
     }
 
-    /// Lets swap-ins start early. The intervals whose swap-in would have to start before the step, and may, in the order in which they
-    /// are needed.
+    /// Lets swap-ins start early. Returns the intervals whose swap-in would have to start before the step, and may, in the order in which
+    /// they are needed.
     fn swap_ins(&mut self, residency: &mut Residency, route: &impl Fn(usize) -> Route) -> Vec<usize> {
         let segments = &mut residency.segments;
         let mut swap_ins: Vec<usize> = (0..segments.len()).filter(|&i| segments[i].swap_in).collect();
@@ -96,7 +96,7 @@ impl Widening<'_> {
         late
     }
 
-    /// Lets swap-ins stand in the step before, as far as they end with it.
+    /// Moves swap-ins to the previous step, as far as they end with it.
     fn swaps_in_during_step_before(&mut self, residency: &mut Residency, late: Vec<usize>) {
         let count = self.live.launch_count;
         let mut free_until_ns = self.starts[count];
@@ -111,7 +111,7 @@ impl Widening<'_> {
             let free_from = free_from.max(self.live.chunks[chunk].host_writes_end(usize::MAX));
             let full = self.usage.iter().rposition(|used| used + bytes > self.capacity_bytes);
             let from = free_from.max(full.map_or(0, |launch| launch + 1));
-            // The launch that runs when the copy has to begin.
+            // The launch that is running when the copy has to begin.
             let latest = self.starts.partition_point(|&start_ns| start_ns <= begin_ns) - 1;
             if from <= latest && latest < count {
                 free_until_ns = begin_ns;
@@ -173,7 +173,7 @@ mod tests {
     const CHUNK_BYTES: u64 = 1 << 20;
     const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);
 
-    /// Constants that are read one after the other, each by its own launch, for which there is room next to one other.
+    /// Constants that are read one after the other, each by a separate launch, with room for one more constant at a time.
     #[test]
     fn what_the_first_launch_needs_is_swapped_in_while_the_step_before_ends() {
         let mut build = ProgramBuilder::default();

@@ -1,7 +1,7 @@
-//! Tensors from arrays of NumPy, and back. Python hands over each array as the name of its type, its shape and its bytes, packed and
-//! row-major (`forebay/_arrays.py`). What comes back is made without a copy.
+//! Tensors from NumPy arrays, and back. Python passes each array as the name of its type, its shape and its bytes, packed and row-major
+//! (`forebay/_arrays.py`). Results are returned without a copy.
 //!
-//! Inputs of short work are read where they are ([`tensors_in_place`]); for the rest, the one copy into Forebay is made here ([`tensor`]).
+//! Inputs of short work are read in place ([`tensors_in_place`]); for other work, the only copy into Forebay is made here ([`tensor`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An array as Python hands it over: type, shape, bytes.
+/// An array passed from Python: type, shape, bytes.
 pub type Given<'py> = (String, Vec<u64>, PyReadonlyArray1<'py, u8>);
 
-/// The same the other way.
+/// An array passed to Python: type, shape, bytes.
 pub type Taken<'py> = (&'static str, Vec<u64>, Bound<'py, PyArray1<u8>>);
 
-/// The data type of a name.
+/// Returns the data type with a name.
 ///
 /// # Errors
-/// A type that there is not.
+/// Fails if there is no such type.
 pub fn data_type(name: &str) -> PyResult<DataType> {
     let named = DataType::ALL.into_iter().find(|known| known.name() == name);
     named.ok_or_else(|| PyValueError::new_err(format!("there is no data type {name}")))
@@ -30,7 +30,7 @@ pub fn data_type(name: &str) -> PyResult<DataType> {
 /// Copies an array into a tensor.
 ///
 /// # Errors
-/// A type that there is not, or bytes that do not fit it.
+/// Fails if there is no such type or if the bytes do not match it.
 pub fn tensor((name, shape, bytes): Given<'_>) -> PyResult<Tensor> {
     let known = data_type(&name)?;
     let bytes = bytes.as_slice().map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -39,7 +39,7 @@ pub fn tensor((name, shape, bytes): Given<'_>) -> PyResult<Tensor> {
         .ok_or_else(|| PyValueError::new_err(format!("{count} bytes are no {name}{shape:?}")))
 }
 
-/// Bytes of an array, which are read where they are while this keeps the array.
+/// The bytes of an array, which are read in place while this keeps the array.
 struct InPlace {
     /// Keeps the bytes.
     _array: Py<PyArray1<u8>>,
@@ -54,14 +54,14 @@ unsafe impl Sync for InPlace {}
 
 impl AsRef<[u8]> for InPlace {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the array is kept, and with it its bytes, which NumPy moves for no array that others know of. Nothing writes them: work on
-        // them lasts no longer than the call that was given them, and a caller who writes to an array that a call is at work on has what NumPy
-        // itself gives then, numbers that are old or new. They are floating numbers, so that no index comes from them.
+        // SAFETY: the array is kept, and so are its bytes, which NumPy never moves for an array that others reference. Nothing writes them:
+        // work on them lasts no longer than the call that received them, and a caller who writes to an array during a call gets what NumPy
+        // itself would give, values that are old or new. They are floating-point numbers, so no index is computed from them.
         unsafe { std::slice::from_raw_parts(self.address, self.length) }
     }
 }
 
-/// A tensor of an array's bytes where they are, for work that ends before the call does; a copy of what may be indices.
+/// Returns a tensor of an array's bytes in place, for work that ends before the call does. Bytes that can be indices are copied.
 ///
 /// # Errors
 /// As [`tensor`].
@@ -78,7 +78,7 @@ fn tensor_in_place(given: Given<'_>) -> PyResult<Tensor> {
     Tensor::over(known, &shape, Arc::new(owner)).ok_or_else(misfit)
 }
 
-/// Tensors of arrays by name, where they are as far as that can be: for work that ends before the call does.
+/// Returns tensors of arrays by name, in place where possible, for work that ends before the call does.
 ///
 /// # Errors
 /// As [`tensor`].
@@ -94,16 +94,16 @@ pub fn tensors(given: BTreeMap<String, Given<'_>>) -> PyResult<BTreeMap<String, 
     given.into_iter().map(|(name, array)| Ok((name, tensor(array)?))).collect()
 }
 
-/// Hands over a tensor: its bytes become the array's.
+/// Passes a tensor to Python: its bytes become the array's.
 pub fn array(py: Python<'_>, tensor: Tensor) -> Taken<'_> {
     let (data_type, shape) = (tensor.data_type().name(), tensor.shape().to_vec());
     (data_type, shape, PyArray1::from_vec(py, tensor.into_bytes()))
 }
 
-/// Hands over tensors by name.
+/// Passes tensors to Python by name.
 ///
 /// # Errors
-/// What Python says.
+/// Returns the exception that Python raises.
 pub fn arrays(py: Python<'_>, tensors: BTreeMap<String, Tensor>) -> PyResult<Bound<'_, PyDict>> {
     let dictionary = PyDict::new(py);
     for (name, tensor) in tensors {

@@ -1,4 +1,4 @@
-//! Tensors on the device, and operations on them: ONNX's operators by their names.
+//! Tensors on the device, and operations on them: ONNX operators by name.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::eager::{Stream, waiting};
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 
-/// Arrays up to this size are handed over at once.
+/// Arrays of at most this size are transferred in one piece.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// A tensor on the device.
@@ -51,24 +51,24 @@ impl From<AttributeGiven> for Attribute {
     }
 }
 
-/// An input that waits for its operation.
+/// An input that is kept for its operation.
 enum Held {
     Device(forebay::DeviceTensor),
     Host(forebay::Tensor),
     None,
 }
 
-/// Bytes of a tensor's elements.
+/// Returns the number of bytes of a tensor's elements.
 fn size_bytes(tensor: &forebay::DeviceTensor) -> u64 {
     tensor.shape().iter().product::<u64>() * tensor.data_type().size_bytes()
 }
 
-/// Whether an array has as many bytes as its type and shape ask for.
+/// Returns whether an array has as many bytes as its type and shape require.
 fn fits(count: usize, type_name: &str, shape: &[u64]) -> PyResult<bool> {
     Ok(forebay::TensorType::new(data_type(type_name)?, shape).checked_size_bytes() == Some(count as u64))
 }
 
-/// Does work on a stream, without the interpreter's lock.
+/// Runs work on a stream, without the interpreter lock.
 fn on_stream<T: Send>(
     py: Python<'_>,
     stream: &Stream,
@@ -94,7 +94,7 @@ impl DeviceTensor {
                 Ok(DeviceTensor(forebay::DeviceTensor::from_host(context, &array)?))
             });
         }
-        // Straight from the array, in pieces: signals are looked at in between.
+        // Copied directly from the array, in pieces, with signals checked in between.
         let made = DeviceTensor::empty(py, stream, name, shape.clone())?;
         for (piece, bytes) in bytes.chunks(PIECE_BYTES).enumerate() {
             let start = (piece * PIECE_BYTES) as u64;
@@ -104,7 +104,7 @@ impl DeviceTensor {
         Ok(made)
     }
 
-    /// A tensor whose bytes are not defined yet.
+    /// Creates a tensor whose bytes are undefined.
     #[staticmethod]
     fn empty(py: Python<'_>, stream: &Stream, type_name: &str, shape: Vec<u64>) -> PyResult<DeviceTensor> {
         let data_type = data_type(type_name)?;
@@ -117,7 +117,7 @@ impl DeviceTensor {
         })
     }
 
-    /// A tensor whose elements all have the value of the array's only one.
+    /// Creates a tensor filled with the only element of an array.
     #[staticmethod]
     fn full(py: Python<'_>, stream: &Stream, shape: Vec<u64>, value: Given<'_>) -> PyResult<DeviceTensor> {
         let value = tensor(value)?;
@@ -132,7 +132,7 @@ impl DeviceTensor {
         self.0.data_type().name()
     }
 
-    /// Copies it to the host, after the stream's work so far, and waits for that.
+    /// Copies the tensor to the host, after the stream's work so far, and waits for the copy.
     fn to_host<'py>(&self, py: Python<'py>, stream: &Stream) -> PyResult<Taken<'py>> {
         let (tensor, on) = (self.0.clone(), stream.0.clone());
         let copied = waiting(py, &stream.0, move || {
@@ -142,7 +142,7 @@ impl DeviceTensor {
         Ok(array(py, copied))
     }
 
-    /// Its bytes where they are, as an array that keeps the tensor, once the stream's work so far is done; none where the host has no access.
+    /// Returns the bytes in place, as an array that keeps the tensor, after the stream's work so far; `None` if the host has no access.
     fn shared<'py>(slf: &Bound<'py, Self>, stream: &Stream) -> PyResult<Option<Taken<'py>>> {
         let py = slf.py();
         let (tensor, on) = (slf.get().0.clone(), stream.0.clone());
@@ -153,8 +153,8 @@ impl DeviceTensor {
         })?;
         let Some(address) = address else { return Ok(None) };
         let address = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        // SAFETY: the tensor has these bytes for as long as anyone has it, and the array keeps it. Who uses the array orders that against streams,
-        // as with every array that is shared by DLPack.
+        // SAFETY: the tensor owns these bytes for as long as it exists, and the array keeps it. The user of the array orders accesses
+        // against streams, as for every array shared by DLPack.
         let array = unsafe {
             let view = ArrayView1::from_shape_ptr(bytes, address.cast_const());
             PyArray1::borrow_from_array(&view, slf.clone().into_any())
@@ -166,7 +166,7 @@ impl DeviceTensor {
         on_stream(py, stream, |_| Ok(self.0.copy_from(&other.0)?))
     }
 
-    /// Overwrites it with an array of its type and shape.
+    /// Overwrites the tensor with an array of its type and shape.
     fn write(&self, py: Python<'_>, stream: &Stream, given: Given<'_>) -> PyResult<()> {
         let array = tensor(given)?;
         let (own, on) = (self.0.clone(), stream.0.clone());
@@ -185,7 +185,7 @@ impl DeviceTensor {
         on_stream(py, stream, |_| Ok(self.0.fill(&value)?))
     }
 
-    /// Launches an operator of ONNX on a stream.
+    /// Launches an ONNX operator on a stream.
     #[staticmethod]
     fn operation(
         py: Python<'_>,

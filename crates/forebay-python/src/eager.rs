@@ -1,4 +1,4 @@
-//! Streams and events. Which stream is a thread's current one is known in Python (`forebay/_streams.py`); here, each call names its own.
+//! Streams and events. Python tracks each thread's current stream (`forebay/_streams.py`); here, each call names its stream.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 
-/// A device, and how its memory is used. Sizes are in bytes.
+/// The options of a device and its memory. Sizes are in bytes.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct ContextGiven {
@@ -64,7 +64,7 @@ impl Context {
         self.0.start_recording();
     }
 
-    /// A sentence for each race in what was recorded.
+    /// Returns a sentence for each race in what was recorded.
     fn races(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let context = self.0.clone();
         obeying_signals(py, f64::INFINITY, move || {
@@ -77,7 +77,7 @@ impl Context {
         obeying_signals(py, f64::INFINITY, move || Ok(context.trim()?))
     }
 
-    /// Every block of device memory with its owner, as JSON.
+    /// Returns every block of device memory with its owner, as JSON.
     fn memory(&self) -> String {
         self.0.memory_snapshot_json().to_string()
     }
@@ -86,22 +86,22 @@ impl Context {
         self.0.reset_peaks();
     }
 
-    /// Who had which bytes when, as a picture; none where that was not kept.
+    /// Returns a picture of who owned which bytes when, or `None` if no history was kept.
     fn memory_picture(&self, title: &str) -> Option<String> {
         self.0.memory_history().map(|history| history.picture(title).svg())
     }
 }
 
-/// Waits where something is not complete yet; signals are obeyed meanwhile.
+/// Waits for work that is not complete yet, and handles signals in the meantime.
 ///
 /// # Errors
-/// What the work gives, as an exception, and what a signal raises.
+/// Returns the error of the work as an exception, or the exception that a signal raises.
 pub fn waiting<T: Send + 'static>(
     py: Python<'_>,
     stream: &forebay::Stream,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> PyResult<T> {
-    // Where nothing is under way, the host does not wait.
+    // If nothing is in progress, the host does not wait.
     let is_idle = stream.query().unwrap_or(true);
     obeying_signals(py, if is_idle { 0.0 } else { f64::INFINITY }, work)
 }

@@ -1,20 +1,20 @@
-//! Rust's errors as the exceptions of `forebay/errors.py`, with the same texts.
+//! Conversion of Rust errors to the exceptions in `forebay/errors.py`, with the same messages.
 
 use forebay::{DeviceError, Error, ModelError, PlanError, RuntimeError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// What a Python exception is made of: the name of its class, and what it takes next to the text.
+/// The parts of a Python exception: the name of its class, and its arguments besides the message.
 enum Kind {
     Plain(&'static str),
-    /// Which budget, and the least that would do, in bytes.
+    /// The budget, and the smallest one that would suffice, in bytes.
     OutOfBudget(&'static str, Option<u64>),
     /// The operators.
     UnsupportedOperator(Vec<String>),
 }
 
-/// The exception that stands for an error.
+/// Returns the exception for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let made = py.import("forebay.errors").and_then(|errors| {
         let text = PyString::new(py, &error.to_string());
@@ -26,7 +26,7 @@ pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
     });
     match made {
         Ok(exception) => PyErr::from_value(exception),
-        // The package is being taken down: the text is what counts.
+        // The package is being unloaded, so only the message matters.
         Err(_) => PyRuntimeError::new_err(error.to_string()),
     }
 }
@@ -98,7 +98,7 @@ fn of_model(error: &ModelError) -> Kind {
     }
 }
 
-/// Operators that do not work, or have no gradient.
+/// Returns the operators that are not supported or have no gradient.
 fn unsupported(error: &ModelError) -> Vec<String> {
     match error {
         ModelError::UnsupportedOperator { domain, op_type, .. } if domain.is_empty() => vec![op_type.clone()],

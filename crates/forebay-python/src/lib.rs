@@ -1,18 +1,18 @@
-//! The native part of the Python package `forebay`: models, sessions, trainers and plans behind one thin layer. What people call is Python
-//! (`python/forebay`); it turns arguments into what stands here, so this module is private to the package.
+//! The native part of the Python package `forebay`: a thin layer over models, sessions, trainers and plans. The public interface is written
+//! in Python (`python/forebay`) and converts arguments to the types in this module, which is private to the package.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`errors`] | Rust's errors as Python's exceptions |
-//! | [`arrays`] | tensors from arrays of NumPy, and back |
+//! | [`errors`] | Rust errors as Python exceptions |
+//! | [`arrays`] | tensors from NumPy arrays, and back |
 //! | [`losses`], [`options`] | dictionaries of options |
-//! | [`recipe`] | schedules, limits of gradients, groups of parameters |
+//! | [`recipe`] | schedules, gradient clipping, parameter groups |
 //! | [`metrics`] | metrics of validation |
-//! | [`long_work`] | work that leaves Python alone, and that Ctrl-C interrupts |
+//! | [`long_work`] | work without Python's interpreter lock, which Ctrl-C interrupts |
 //! | [`model`], [`session`], [`trainer`], [`plan`] | the classes |
-//! | [`processes`] | processes that MPI connects |
+//! | [`processes`] | processes connected by MPI |
 //! | [`eager`], [`device_tensor`] | streams and events; tensors on the device, and operations on them |
-//! | [`managed`] | memory for more than the device holds |
+//! | [`managed`] | memory for more data than the device holds |
 //! | [`command_line`] | the program `forebay` |
 
 mod arrays;

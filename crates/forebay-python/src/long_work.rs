@@ -1,4 +1,4 @@
-//! Work that leaves Python alone: other threads of Python go on, and Ctrl-C is obeyed.
+//! Work without Python's interpreter lock: other Python threads keep running, and Ctrl-C is handled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -11,23 +11,23 @@ use pyo3::prelude::*;
 
 use crate::errors::exception;
 
-/// Work that is expected to take less runs where it was called: a thread of its own would only cost time.
+/// Work that is expected to take less runs on the calling thread, because a separate thread would only cost time.
 const SHORT_SECONDS: f64 = 0.1;
-/// How often signals are looked at meanwhile.
+/// How often signals are checked in the meantime.
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
-/// Models may nest deeply; a main thread has as much.
+/// Models can nest deeply; a main thread has this much.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Whether work that is expected to take so long runs where it was called, and ends before the call does.
+/// Returns whether work with this expected duration runs on the calling thread and ends before the call does.
 pub fn is_short(expected_seconds: f64) -> bool {
     expected_seconds < SHORT_SECONDS
 }
 
-/// Does `work` without the interpreter's lock. Where it is not known to be short, a signal ends the wait for it, with what Python makes
-/// of the signal, such as `KeyboardInterrupt`; the work itself then goes on to its end, and what it works on stays locked until then.
+/// Runs `work` without the interpreter lock. Unless the work is known to be short, a signal ends the wait with the exception that Python
+/// raises for it, such as `KeyboardInterrupt`. The work itself then runs to completion, and its data stays locked until then.
 ///
 /// # Errors
-/// What the work gives, as an exception, and what a signal raises.
+/// Returns the error of the work as an exception, or the exception that a signal raises.
 pub fn obeying_signals<T: Send + 'static>(
     py: Python<'_>,
     expected_seconds: f64,
@@ -38,7 +38,7 @@ pub fn obeying_signals<T: Send + 'static>(
     }
     let (sender, mut receiver) = sync_channel(1);
     let run = move || {
-        // After a signal, nothing waits for it.
+        // After a signal, nothing waits for the result.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     };
     let builder = std::thread::Builder::new().name("forebay-python".to_owned()).stack_size(STACK_BYTES);
@@ -55,18 +55,18 @@ pub fn obeying_signals<T: Send + 'static>(
     }
 }
 
-/// Works on what several calls share, one at a time.
+/// Runs work on data that several calls share, one call at a time.
 ///
 /// # Errors
-/// What the work gives; [`RuntimeError::Broken`] where an earlier call ended by a panic.
+/// Returns the error of the work, or [`RuntimeError::Broken`] if an earlier call panicked.
 pub fn locked<S, T>(shared: &Arc<Mutex<S>>, work: impl FnOnce(&mut S) -> Result<T, Error>) -> Result<T, Error> {
     work(&mut *shared.lock().map_err(|_| Error::Runtime(RuntimeError::Broken))?)
 }
 
-/// Asks what several calls share, without the interpreter's lock: another thread may be at work on it for long.
+/// Reads data that several calls share, without the interpreter lock, because another thread can hold the data for a long time.
 ///
 /// # Errors
-/// As [`locked`], as an exception, and what a signal raises.
+/// Returns the error of [`locked`] as an exception, or the exception that a signal raises.
 pub fn asking<S: Send + 'static, T: Send + 'static>(
     py: Python<'_>,
     shared: &Arc<Mutex<S>>,
@@ -77,23 +77,23 @@ pub fn asking<S: Send + 'static, T: Send + 'static>(
     obeying_signals(py, expected_seconds, move || locked(&shared, work))
 }
 
-/// How many kinds of calls are remembered.
+/// The number of kinds of calls that are remembered.
 const KINDS_MAX: usize = 32;
 
-/// How long calls take: those with inputs of the same shapes are expected to take as long as the one before.
+/// How long calls take: a call is expected to take as long as the previous one with inputs of the same shapes.
 #[derive(Default)]
 pub struct Pace {
-    /// The latest first.
+    /// The most recent first.
     known: Vec<(Vec<Vec<u64>>, f64)>,
 }
 
 impl Pace {
-    /// Seconds that a call with inputs of these shapes is expected to take.
+    /// Returns the seconds that a call with inputs of these shapes is expected to take.
     pub fn expected_seconds(&self, shapes: &[Vec<u64>]) -> f64 {
         self.place(shapes).map_or(f64::INFINITY, |place| self.known[place].1)
     }
 
-    /// Remembers a call.
+    /// Records a call.
     pub fn note(&mut self, shapes: Vec<Vec<u64>>, seconds: f64) {
         let place = self.place(&shapes).unwrap_or_else(|| {
             self.known.truncate(KINDS_MAX - 1);

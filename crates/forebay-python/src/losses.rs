@@ -1,4 +1,4 @@
-//! Losses, which Python hands over with all that any loss takes.
+//! Losses, which Python passes with the options of all losses.
 
 use forebay::Error;
 use forebay::training::{Ctc, Loss, LossTerm, Region, Shares};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::errors::exception;
 
-/// A loss by the name of its class.
+/// A loss, by the name of its class.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct LossGiven {
@@ -60,7 +60,7 @@ impl LossGiven {
     }
 }
 
-/// The loss of one more output.
+/// The loss of an additional output.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct TermGiven {
@@ -71,10 +71,10 @@ pub struct TermGiven {
 }
 
 impl TermGiven {
-    /// As the library has it.
+    /// Converts it to the library's type.
     ///
     /// # Errors
-    /// Those of [`loss`].
+    /// Returns the errors of [`loss`].
     pub fn term(self, py: Python<'_>) -> PyResult<LossTerm> {
         let mut term = LossTerm::new(self.output, loss(py, self.loss)?);
         (term.weight, term.labels) = (self.weight, self.labels);
@@ -82,10 +82,10 @@ impl TermGiven {
     }
 }
 
-/// A loss.
+/// Converts a loss.
 ///
 /// # Errors
-/// A name that no loss or activation has.
+/// Fails if no loss or activation has the name.
 pub fn loss(py: Python<'_>, given: LossGiven) -> PyResult<Loss> {
     let Some(region) = given.region() else {
         let activation = given.activation;

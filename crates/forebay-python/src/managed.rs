@@ -1,4 +1,4 @@
-//! Memory for more than the device holds, and the experiment that finds out in which order it evicts.
+//! Memory for more data than the device holds, and the experiment that determines its eviction order.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct ManagedGiven {
     unit_size: Option<u64>,
 }
 
-/// A part of the device's memory that buffers larger than it share.
+/// A part of device memory shared by buffers larger than it.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct ManagedMemory(forebay::ManagedMemory);
 
@@ -52,7 +52,7 @@ impl ManagedMemory {
         made.map(ManagedBuffer).map_err(|error| exception(py, &error.into()))
     }
 
-    /// The most device bytes that its buffers take together, what moves as a whole, and the policy.
+    /// Returns the most device bytes that its buffers take together, the size of the units that move as a whole, and the policy.
     fn described(&self) -> (u64, Option<u64>, &'static str) {
         let policy = self.0.policy();
         let name = POLICIES.iter().find(|(_, known)| *known == policy).map_or("", |(name, _)| name);
@@ -127,7 +127,7 @@ impl ManagedBuffer {
 
 #[pymethods]
 impl ManagedBuffer {
-    /// A tensor in its bytes.
+    /// Returns a tensor in this buffer.
     fn tensor(&self, py: Python<'_>, type_name: &str, shape: Vec<u64>, offset: u64) -> PyResult<DeviceTensor> {
         let data_type = data_type(type_name)?;
         self.quickly(py, |buffer| buffer.tensor(data_type, &shape, offset)).map(DeviceTensor)
@@ -154,7 +154,7 @@ impl ManagedBuffer {
         Ok(crate::arrays::array(py, read))
     }
 
-    /// Fills all of it with a pattern of four bytes.
+    /// Fills the buffer with a pattern of four bytes.
     fn fill(&self, py: Python<'_>, stream: &Stream, pattern: [u8; 4]) -> PyResult<()> {
         let (buffer, on) = (self.0.clone(), stream.0.clone());
         waiting(py, &stream.0, move || {
@@ -191,11 +191,11 @@ impl ManagedBuffer {
     }
 }
 
-/// What the experiment found for one action: its number in the paper, what is done, the chunks that had to go, the one that the paper
-/// found, seconds to make one more chunk, and per chunk used afterwards whether it was there and how long it took.
+/// The result of the experiment for one action: its number in the paper, its description, the evicted chunks, the chunk that the paper
+/// found, the seconds to create one more chunk, and, per chunk used afterwards, whether it was resident and how long its use took.
 type Found = (u32, &'static str, Vec<usize>, Option<usize>, f64, Vec<(bool, f64)>);
 
-/// Finds out in which order managed memory evicts.
+/// Determines the eviction order of managed memory.
 #[pyfunction]
 pub fn probe(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! How well a model does on labelled data.
+//! Metrics of a model on labelled data.
 
 use std::sync::Mutex;
 
@@ -27,14 +27,14 @@ impl Metrics {
         Ok(Metrics(Mutex::new(metrics().map_err(|error| exception(py, &error))?)))
     }
 
-    /// Adds a batch: what the model gave and its labels.
+    /// Adds a batch: the model's predictions and the labels.
     fn add(&self, predictions: Given<'_>, labels: Given<'_>) -> PyResult<()> {
         let (predictions, labels) = (tensor(predictions)?, tensor(labels)?);
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).add(&predictions, &labels);
         Ok(())
     }
 
-    /// All metrics by name: a number, `None` where it is not defined; the confusion matrix by rows.
+    /// Returns all metrics by name: a number, or `None` if undefined; the confusion matrix by rows.
     fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let values = PyDict::new(py);

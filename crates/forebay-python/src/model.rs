@@ -1,4 +1,4 @@
-//! Models, and the devices that there are.
+//! Models, and the list of devices.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::errors::exception;
 use crate::long_work::obeying_signals;
 
-/// An input or output: name, type, and sizes, each a number or the symbol of one that is left open.
+/// An input or output: name, type, and sizes, each of them a number or the symbol of an open size.
 pub type Described = (String, &'static str, Vec<(Option<u64>, String)>);
 
 /// Describes inputs or outputs.
@@ -24,7 +24,7 @@ pub fn described(infos: &[ValueInfo]) -> Vec<Described> {
         .collect()
 }
 
-/// A model as it was read.
+/// A model, as read.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Model(pub forebay::Model);
 
@@ -78,7 +78,7 @@ impl Model {
     }
 }
 
-/// The devices of this machine: name, description, bytes of memory.
+/// Returns the devices of this machine: name, description, bytes of memory.
 #[pyfunction]
 pub fn devices(py: Python<'_>) -> PyResult<Vec<String>> {
     let listed = py.detach(forebay::devices).map_err(|error| exception(py, &error))?;

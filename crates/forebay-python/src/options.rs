@@ -1,4 +1,4 @@
-//! Options, which Python hands over as dictionaries with all their keys.
+//! Options, which Python passes as dictionaries with all of their keys.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::losses::{LossGiven, TermGiven, loss};
 use crate::processes::Processes;
 use crate::recipe::Recipe;
 
-/// Device, budgets, planning: see [`forebay::EngineOptions`]. Sizes are texts.
+/// Device, budgets and planning: see [`forebay::EngineOptions`]. Sizes are strings.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Engine {
@@ -68,7 +68,7 @@ pub struct Training {
     recipe: Recipe,
 }
 
-/// An optimizer by its name, with all that any optimizer takes.
+/// An optimizer by name, with the options of all optimizers.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct OptimizerGiven {
@@ -87,10 +87,10 @@ pub struct OptimizerGiven {
     threshold: f32,
 }
 
-/// The row of a table that a text names.
+/// Returns the row of a table with a given name.
 ///
 /// # Errors
-/// A text that names none.
+/// Fails if there is no such row.
 pub fn choice<T: Copy>(py: Python<'_>, what: &str, text: &str, table: &[(&str, T)]) -> PyResult<T> {
     let found = table.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| {
@@ -147,10 +147,10 @@ fn engine_options(py: Python<'_>, given: Engine) -> PyResult<forebay::EngineOpti
     Ok(options)
 }
 
-/// Options of a session.
+/// Converts the options of a session.
 ///
 /// # Errors
-/// Options that have no meaning.
+/// Fails if an option is not valid.
 pub fn session_options(py: Python<'_>, engine: Engine, sizes: Sizes) -> PyResult<SessionOptions> {
     let mut options = SessionOptions::default();
     options.engine = engine_options(py, engine)?;
@@ -158,10 +158,10 @@ pub fn session_options(py: Python<'_>, engine: Engine, sizes: Sizes) -> PyResult
     Ok(options)
 }
 
-/// Options of a trainer.
+/// Converts the options of a trainer.
 ///
 /// # Errors
-/// Options that have no meaning.
+/// Fails if an option is not valid.
 pub fn trainer_options(
     py: Python<'_>,
     model: &forebay::Model,
@@ -194,10 +194,10 @@ pub fn trainer_options(
     Ok(options)
 }
 
-/// An optimizer.
+/// Converts an optimizer.
 ///
 /// # Errors
-/// A name that no optimizer has.
+/// Fails if no optimizer has the name.
 pub fn optimizer(py: Python<'_>, given: &OptimizerGiven) -> PyResult<Optimizer> {
     let OptimizerGiven { learning_rate, momentum, nesterov, beta1, beta2, epsilon, weight_decay, .. } = *given;
     let OptimizerGiven { decay_rate, centered, rate_decay, beta2_decay, threshold, .. } = *given;

@@ -11,23 +11,23 @@ use crate::long_work::obeying_signals;
 use crate::model::Model;
 use crate::options::{Engine, Sizes, Training, session_options, trainer_options};
 
-/// What Python gets of a plan.
+/// A plan as passed to Python.
 #[derive(IntoPyObject)]
 pub struct Planned {
     /// The explanation as JSON.
     explanation: String,
-    /// The same in words.
+    /// The explanation in words.
     text: String,
-    /// What moves, in order, in words.
+    /// The moves in order, in words.
     moves: Vec<String>,
-    /// Device memory over a step, as an SVG picture.
+    /// An SVG picture of device memory over a step.
     picture: String,
 }
 
-/// Hands over a plan and its explanation.
+/// Converts a plan and its explanation.
 pub fn planned(plan: &Plan, explanation: &Explanation, title: &str) -> Planned {
     Planned {
-        // Numbers and names: nothing in it can fail to be written.
+        // It holds only numbers and names, so serialising it cannot fail.
         explanation: serde_json::to_string(explanation).unwrap_or_default(),
         text: explanation.to_string(),
         moves: explanation.movement_lines(),
@@ -35,7 +35,7 @@ pub fn planned(plan: &Plan, explanation: &Explanation, title: &str) -> Planned {
     }
 }
 
-/// Plans a step: of training where there are options for it, else of inference.
+/// Plans a step: a training step if there are options for it, otherwise inference.
 #[pyfunction]
 pub fn plan(
     py: Python<'_>,
@@ -64,7 +64,7 @@ pub fn plan(
         });
     };
     let mut options = trainer_options(py, &model, engine, sizes, training)?;
-    // A plan does not depend on what is free at the moment.
+    // A plan does not depend on how much memory is currently free.
     options.engine.memory.memory_limit.get_or_insert(MemoryLimit::Unlimited);
     options.engine.planning.search = PlanSearch::Whole;
     obeying_signals(py, f64::INFINITY, move || {
@@ -73,7 +73,7 @@ pub fn plan(
     })
 }
 
-/// Machines that come with the library: name, what it is, bytes on the device, bytes on the host.
+/// Returns the machines included in the library: key, description, bytes on the device, bytes on the host.
 #[pyfunction]
 pub fn machines(py: Python<'_>) -> PyResult<Vec<(String, String, u64, u64)>> {
     let describe = |name: &str| {
@@ -84,7 +84,7 @@ pub fn machines(py: Python<'_>) -> PyResult<Vec<(String, String, u64, u64)>> {
     all.map_err(|error| exception(py, &error))
 }
 
-/// The bytes of a size such as `8GiB`.
+/// Returns the bytes of a size such as `8GiB`.
 #[pyfunction]
 pub fn parse_size(py: Python<'_>, text: &str) -> PyResult<u64> {
     match text.parse::<MemorySize>().map_err(|error| exception(py, &error.into()))? {
@@ -96,7 +96,7 @@ pub fn parse_size(py: Python<'_>, text: &str) -> PyResult<u64> {
     }
 }
 
-/// Bytes as people write them.
+/// Formats a number of bytes for people.
 #[pyfunction]
 pub fn format_size(bytes: u64) -> String {
     format_bytes(bytes)

@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 
 use crate::long_work::obeying_signals;
 
-/// The processes of a run, as this one sees them.
+/// The processes of a run, from the perspective of this one.
 #[pyclass(module = "forebay._forebay", frozen)]
 pub struct Processes(pub ProcessGroup);
 
 #[pymethods]
 impl Processes {
-    /// Those of a communicator of mpi4py, of which this is the address of MPI's handle; else those that a launcher of MPI started.
+    /// Connects the processes of an mpi4py communicator, given the address of its MPI handle, or else those that an MPI launcher started.
     #[new]
     fn new(py: Python<'_>, handle: Option<usize>, library: Option<String>, timeout: u64) -> PyResult<Processes> {
         let patience = Some(Duration::from_secs(timeout));
@@ -38,7 +38,7 @@ impl Processes {
         self.0.size()
     }
 
-    /// Bytes sent, bytes received, and seconds in which something was under way.
+    /// Returns the bytes sent, the bytes received, and the seconds in which an exchange was in progress.
     fn exchanged(&self) -> (u64, u64, f64) {
         let exchanged = self.0.exchanged();
         (exchanged.sent_bytes, exchanged.received_bytes, exchanged.time.as_secs_f64())
@@ -53,7 +53,7 @@ impl Processes {
         })
     }
 
-    /// Ends the connection, once all processes do.
+    /// Ends the connection once all processes do.
     fn finish(&self, py: Python<'_>) {
         py.detach(|| self.0.communicator().finish());
     }

@@ -1,4 +1,4 @@
-//! Schedules, limits of gradients, groups of parameters: dictionaries with all their keys.
+//! Schedules, gradient clipping and parameter groups, as dictionaries with all of their keys.
 
 use forebay::training::{Clipping, Curve, ParameterGroup, Plateau, Schedule};
 use forebay::{Error, Model, TrainerOptions};
@@ -19,10 +19,10 @@ pub struct Recipe {
     layer_decay: Option<f32>,
 }
 
-/// Pattern, factor of the rate, weight decay, whether they are frozen, a schedule of their own.
+/// A parameter group: pattern, learning rate factor, weight decay, whether it is frozen, and its schedule.
 type GroupGiven = (String, f32, Option<f32>, bool, Option<ScheduleGiven>);
 
-/// A schedule by the name of its curve, with all that any curve takes.
+/// A schedule by the name of its curve, with the options of all curves.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct ScheduleGiven {
@@ -45,10 +45,10 @@ struct ScheduleGiven {
 }
 
 impl Recipe {
-    /// Sets what the options say.
+    /// Applies the options.
     ///
     /// # Errors
-    /// A name that there is not, a number that is missing, or a model that has no layers.
+    /// Fails if a name does not exist, a number is missing, or the model has no layers.
     pub fn apply(self, py: Python<'_>, model: &Model, all: &mut TrainerOptions) -> PyResult<()> {
         let wrong = |reason| exception(py, &Error::Option { reason });
         let options = &mut all.training;

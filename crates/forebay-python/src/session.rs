@@ -26,7 +26,7 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
-    /// The model as it is; or, where `part` says so, `forwards` or `backwards` with its weights as inputs.
+    /// Opens the model itself or, depending on `part`, its `forwards` or `backwards` pass with its weights as inputs.
     #[new]
     fn new(
         py: Python<'_>,
@@ -63,7 +63,7 @@ impl Session {
             (Ok(pace), Ok(_)) => pace.expected_seconds(&shapes),
             _ => f64::INFINITY,
         };
-        // Long work may go on after a signal has ended the call: it has copies.
+        // Long work can continue after a signal has ended the call, so it uses copies.
         let inputs = if is_short(expected_seconds) { tensors_in_place(inputs)? } else { tensors(inputs)? };
         let (session, start) = (self.session.clone(), Instant::now());
         let outputs = obeying_signals(py, expected_seconds, move || locked(&session, |session| session.run(inputs)))?;

@@ -16,11 +16,11 @@ use crate::model::{Described, Model};
 use crate::options::{Engine, OptimizerGiven, Sizes, Training, optimizer, trainer_options};
 use crate::plan::{Planned, planned};
 
-/// What a step did: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan takes
-/// over, learning rate, norm of the gradients, and whether the update was left out.
+/// The report of a step: number, loss, seconds, seconds without a kernel, late copies, the seconds that those cost, whether another plan
+/// takes over, learning rate, gradient norm, and whether the update was skipped.
 type Step = (u64, f32, f64, f64, usize, f64, bool, f32, Option<f32>, bool);
 
-/// Windows as Python gives them: sizes, overlap, blend, what own sizes are rounded up to, and windows at a time.
+/// Windows as passed from Python: sizes, overlap, blend, the multiple to which own sizes are rounded up, and windows per batch.
 type WindowsGiven = (Vec<u64>, f64, String, u64, Option<u64>);
 
 fn windows_of(py: Python<'_>, (sizes, overlap, blend, multiple, batch_size): WindowsGiven) -> PyResult<Windows> {
@@ -36,9 +36,9 @@ pub struct Trainer {
     trainer: Arc<Mutex<forebay::Trainer>>,
     steps: Mutex<Pace>,
     evaluations: Mutex<Pace>,
-    /// The folder that this trainer alone writes checkpoints to.
+    /// The folder to which only this trainer writes checkpoints.
     folder: Arc<Mutex<Option<CheckpointFolder>>>,
-    /// Whether this process writes files: it is alone, or the first of several.
+    /// Whether this process writes files, because it is the only one or the first of several.
     writes: bool,
 }
 
@@ -63,7 +63,7 @@ fn described(info: &TensorInfo) -> Described {
 }
 
 impl Trainer {
-    /// Work on a batch, with what like work took before.
+    /// Runs work on a batch, with the time that similar work took before.
     fn on_batch<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -87,7 +87,7 @@ impl Trainer {
         Ok(result)
     }
 
-    /// Work that may take long.
+    /// Runs work that can take long.
     fn long<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -97,7 +97,8 @@ impl Trainer {
         obeying_signals(py, f64::INFINITY, move || locked(&trainer, work))
     }
 
-    /// Work on whole parameters and state. Where several processes keep slices of them, all do this at once, and process 0 has the whole.
+    /// Runs work on whole parameters and state. If several processes keep slices of them, all call this at once, and process 0 gets the
+    /// whole.
     fn on_whole<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -109,7 +110,7 @@ impl Trainer {
         })
     }
 
-    /// Work that writes files: the first of several processes does it.
+    /// Runs work that writes files, in the first of several processes.
     fn writing(
         &self,
         py: Python<'_>,
@@ -163,7 +164,7 @@ impl Trainer {
         })
     }
 
-    /// The same, and the gradients by the names of the parameters.
+    /// Trains on a batch and returns the gradients by parameter name as well.
     fn step_with_gradients<'py>(
         &self,
         py: Python<'py>,
@@ -212,7 +213,7 @@ impl Trainer {
         Ok((evaluation.loss, array(py, evaluation.logits)))
     }
 
-    /// The same of samples in windows: sizes, overlap, blend, what own sizes are rounded up to, and windows at a time.
+    /// Evaluates samples in windows: sizes, overlap, blend, the multiple to which own sizes are rounded up, and windows per batch.
     fn evaluate_windows<'py>(
         &self,
         py: Python<'py>,
@@ -227,7 +228,7 @@ impl Trainer {
         Ok((evaluation.loss, array(py, evaluation.logits)))
     }
 
-    /// Makes the plans of that for samples of these sizes.
+    /// Makes the plans for evaluating samples of these sizes in windows.
     fn plan_windows(&self, py: Python<'_>, sample: Vec<u64>, windows: WindowsGiven) -> PyResult<()> {
         let windows = windows_of(py, windows)?;
         self.long(py, move |trainer| trainer.plan_windows(&sample, &windows))
@@ -245,7 +246,7 @@ impl Trainer {
         arrays(py, self.on_whole(py, |trainer| trainer.state())?)
     }
 
-    /// Replaces parameters and state by name; all others stay as they are.
+    /// Replaces parameters and state by name, and leaves all others unchanged.
     fn set_values(&self, py: Python<'_>, values: BTreeMap<String, Given<'_>>, step: Option<u64>) -> PyResult<()> {
         let values = tensors(values)?;
         self.long(py, move |trainer| {
@@ -289,7 +290,7 @@ impl Trainer {
         })
     }
 
-    /// Goes on from a checkpoint; its position in the data, as JSON.
+    /// Restores a checkpoint and returns its position in the data, as JSON.
     fn restore(&self, py: Python<'_>, folder: PathBuf) -> PyResult<String> {
         self.long(py, move |trainer| {
             let checkpoint = Checkpoint::read(folder)?;

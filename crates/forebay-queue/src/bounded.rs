@@ -1,16 +1,16 @@
-//! For tests, every schedule with a bounded number of delays: a search that ends, and finds most mistakes with few of them.
+//! For tests: all schedules with a bounded number of delays. The search ends, and a few delays are enough to find most mistakes.
 //!
-//! Left alone, a thread runs until it blocks, and then the next one in a ring does. A delay passes one thread over, at any
-//! place where threads could follow each other differently; so with enough of them every schedule is reached. (Emmi, Qadeer
-//! and Rakamaric, Delay-bounded scheduling, 2011.)
+//! Without delays, a thread runs until it blocks, and then the next thread in a ring runs. A delay skips one thread at any point where
+//! different threads could run next, so with enough delays every schedule is reached. (Emmi, Qadeer and Rakamaric, Delay-bounded
+//! scheduling, 2011.)
 
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 
-/// One place where threads could follow each other differently.
+/// A point where different threads could run next.
 struct Choice {
-    /// Who may go on, by how many delays that takes.
+    /// The threads that can run next, by the number of delays needed.
     candidates: Vec<TaskId>,
-    /// Which of them does, in this schedule.
+    /// The index of the thread that runs next in this schedule.
     delays: usize,
 }
 
@@ -18,24 +18,24 @@ struct Choice {
 pub struct BoundedScheduler {
     delays_max: usize,
     choices: Vec<Choice>,
-    /// How far this schedule has come in `choices`.
+    /// The position of this schedule in `choices`.
     depth: usize,
-    /// Delays of this schedule up to there.
+    /// The delays of this schedule so far.
     delays: usize,
     begun: bool,
 }
 
 impl BoundedScheduler {
-    /// With `usize::MAX` the search goes through all schedules there are.
+    /// With `usize::MAX`, the search covers all schedules.
     pub fn new(delays_max: usize) -> BoundedScheduler {
         BoundedScheduler { delays_max, choices: Vec::new(), depth: 0, delays: 0, begun: false }
     }
 
-    /// Who may go on at a place that is reached for the first time.
+    /// The threads that can run next at a point that is reached for the first time.
     fn candidates(&self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Vec<TaskId> {
         let mut ring: Vec<TaskId> = runnable.iter().map(|task| task.id()).collect();
         ring.sort_unstable();
-        // One that polls comes last; any other goes on.
+        // A thread that polls comes last; any other continues.
         let is_before = |&id: &TaskId| current.is_some_and(|current| id < current || (yields && id == current));
         let place = ring.iter().take_while(|id| is_before(id)).count();
         ring.rotate_left(place);

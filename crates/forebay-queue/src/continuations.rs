@@ -1,23 +1,23 @@
-//! Turns: what a thread finds to do while it does something else, one after the other rather than one inside the other.
+//! Continuations: work that comes up while a thread is running, done one after another instead of nested.
 //!
-//! Work that ends lets its stream go on, that fires an event, and the event lets another stream go on. All of that is the
-//! business of the thread whose work ended; done inside one another it would need stack for each, and hold the locks of one
-//! stream while it asks for those of the next.
+//! When work ends, its stream continues, which fires an event, which lets another stream continue. All of this falls to the thread whose
+//! work ended. If it were nested, every level would need stack, and the locks of one stream would be held while those of the next are
+//! taken.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use crate::shim::thread_local;
 
-/// Something to do that does not wait for anything.
+/// Something to do that never waits.
 pub(crate) type Continuation = Box<dyn FnOnce() + Send>;
 
 thread_local! {
-    /// Turns behind the one that the thread takes now; none while it takes none.
+    /// The continuations after the one that the thread is running; `None` while it runs none.
     static NEXT: RefCell<Option<VecDeque<Continuation>>> = RefCell::new(None);
 }
 
-/// Takes the turn, and those that come up in it; in a turn, as soon as that is over.
+/// Runs the continuation, and those that come up while it runs. Within a continuation, runs it as soon as the current one is done.
 pub(crate) fn take(continuation: Continuation) {
     let first = NEXT.with(|next| match &mut *next.borrow_mut() {
         Some(next) => {
@@ -37,7 +37,7 @@ pub(crate) fn take(continuation: Continuation) {
     }
 }
 
-/// Ends a thread's turns, also where one of them panics.
+/// Ends a thread's run of continuations, even if one of them panics.
 struct Over;
 
 impl Drop for Over {

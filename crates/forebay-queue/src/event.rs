@@ -1,4 +1,4 @@
-//! Events as counters: each record of an event raises it to the record's generation.
+//! Events as counters: each record of an event raises its counter to the record's generation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,13 +19,13 @@ pub enum QueueError {
         /// The event.
         event: EventId,
     },
-    /// A wait stands before its record, so it would never end.
+    /// A wait precedes its record, so it would never end.
     WaitBeforeRecord {
         /// The event.
         event: EventId,
         /// The generation that is waited for.
         generation: u64,
-        /// The latest generation whose record stands before the wait.
+        /// The latest generation whose record precedes the wait.
         latest: u64,
     },
 }
@@ -51,7 +51,7 @@ struct Counter {
     submitted: u64,
     /// The latest generation that has fired.
     fired: u64,
-    /// When it fired.
+    /// The time at which it fired.
     fired_at: Duration,
 }
 
@@ -77,24 +77,24 @@ impl Events {
         self.counters.get(&event).map_or(0, |counter| counter.fired)
     }
 
-    /// When the generation fired; none unless it is the latest that did.
+    /// The time at which the generation fired; `None` unless it is the latest that has fired.
     pub fn time(&self, event: EventId, generation: u64) -> Option<Duration> {
         let counter = self.counters.get(&event)?;
         (generation > 0 && counter.fired == generation).then_some(counter.fired_at)
     }
 
-    /// Fires a generation, and with it every earlier one. An event that was destroyed stays so.
+    /// Fires a generation, and with it every earlier one. A destroyed event stays destroyed.
     pub fn fire(&mut self, event: EventId, generation: u64, now: Duration) {
         if let Some(counter) = self.counters.get_mut(&event).filter(|counter| counter.fired < generation) {
             (counter.fired, counter.fired_at) = (generation, now);
         }
     }
 
-    /// Takes note of the records in a list that is about to be submitted, all or none. A wait whose record does not stand
-    /// before it would never end, so it is refused.
+    /// Registers the records in a list that is about to be submitted, all or none. A wait that its record does not precede would never end,
+    /// so it is refused.
     ///
     /// # Errors
-    /// [`QueueError::WaitBeforeRecord`], and [`QueueError::NoEvent`].
+    /// [`QueueError::WaitBeforeRecord`] and [`QueueError::NoEvent`].
     pub fn admit(&mut self, commands: &[Command]) -> Result<(), QueueError> {
         let mut submitted = BTreeMap::new();
         for command in commands {

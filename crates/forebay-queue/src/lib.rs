@@ -1,19 +1,18 @@
-//! Streams and events as state machines: who may start when, who waits for whom, when an event fires.
+//! Streams and events as state machines: which command can start when, which stream waits for which, and when an event fires.
 //!
-//! A device brings the work and the threads that do it ([`Pool`]); what is here knows neither memory nor kernels. So it
-//! compiles alone, and the very same code runs in devices and under a model checker (`tests/model`), which tries the ways in
-//! which threads can follow each other.
+//! A device provides the work and the threads that run it ([`Pool`]); this crate knows neither memory nor kernels. So it compiles alone,
+//! and the same code runs in devices and under a model checker (`tests/model`), which tries the possible interleavings of threads.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`shim`] | threads and locks: the standard library's, or the model checker's |
+//! | [`shim`] | threads and locks: those of the standard library or of the model checker |
 //! | `bounded` | with the feature `shuttle`: every schedule with a bounded number of delays |
 //! | [`event`] | events as counters |
-//! | [`progress`] | which events have fired, the failure that sticks, and who waits for either |
+//! | [`progress`] | which events have fired, the failure that sticks, and what waits for either |
 //! | `milestone` | a record that fires when all work before it is done |
 //! | `stream` | one stream: a line of tasks |
 //! | [`streams`] | all streams of a device: lists accepted whole or not at all |
-//! | `continuations` | what a thread finds to do while it does something else |
+//! | `continuations` | work that comes up while a thread is running |
 
 #[cfg(feature = "shuttle")]
 pub mod bounded;

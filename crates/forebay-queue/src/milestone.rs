@@ -1,4 +1,4 @@
-//! Records that fire when the last work before them ends, without anybody who waits for that.
+//! Records that fire when the last work before them ends, without a thread that waits for it.
 
 use forebay_base::EventId;
 
@@ -6,14 +6,14 @@ use crate::progress::Progress;
 use crate::shim::lock;
 use crate::shim::sync::{Arc, Mutex, PoisonError};
 
-/// A stream, as far as its work is concerned.
+/// A stream that has work in the pool.
 pub(crate) trait Busy: Send + Sync {
-    /// A piece of work is with the pool no more.
+    /// Tells the stream that a piece of its work has left the pool.
     fn done(self: Arc<Self>);
 }
 
-/// The place of the next record in a stream. Work before it holds it, and so does the milestone before it; the last to let
-/// go fires the event. So events fire when everything before them is done, and no one waits for it.
+/// The place of the next record in a stream. The work before it holds a reference to it, and so does the previous milestone; whichever lets
+/// go last fires the event. So events fire when everything before them is done, and nothing waits for that.
 pub(crate) struct Milestone<Failure> {
     progress: Arc<Progress<Failure>>,
     record: Mutex<Option<Record<Failure>>>,
@@ -30,14 +30,14 @@ impl<Failure> Milestone<Failure> {
         Arc::new(Milestone { progress: progress.clone(), record: Mutex::new(None) })
     }
 
-    /// Puts a record here, and returns the place of the one after it.
+    /// Places a record here, and returns the place of the next one.
     pub fn record(&self, event: EventId, generation: u64) -> Arc<Milestone<Failure>> {
         let next = Milestone::new(&self.progress);
         *lock(&self.record) = Some(Record { event, generation, next: next.clone() });
         next
     }
 
-    /// Fires the event, if there is one, and returns the milestone behind it.
+    /// Fires the event, if there is one, and returns the next milestone.
     fn pass(&mut self) -> Option<Arc<Milestone<Failure>>> {
         let record = self.record.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Record { event, generation, next } = record.take()?;
@@ -48,7 +48,7 @@ impl<Failure> Milestone<Failure> {
 
 impl<Failure> Drop for Milestone<Failure> {
     fn drop(&mut self) {
-        // A loop, because one drop inside the other would need stack for every record that fires at once.
+        // A loop, because nested drops would need stack for every record that fires at once.
         let mut next = self.pass();
         while let Some(mut milestone) = next.and_then(Arc::into_inner) {
             next = milestone.pass();
@@ -56,7 +56,7 @@ impl<Failure> Drop for Milestone<Failure> {
     }
 }
 
-/// What work lets go when it is done: dropping it says so, and the thread that does has the streams go on that waited for it.
+/// A guard that work holds until it is done. The thread that drops it continues the streams that waited for the work.
 pub struct Finish<Failure> {
     milestone: Option<Arc<Milestone<Failure>>>,
     stream: Option<Arc<dyn Busy>>,
@@ -67,7 +67,7 @@ impl<Failure> Finish<Failure> {
         Finish { milestone: Some(milestone.clone()), stream: Some(stream) }
     }
 
-    /// Says that the work failed, and the device with it.
+    /// Reports that the work failed, and with it the device.
     pub fn fail(&self, failure: Failure) {
         if let Some(milestone) = &self.milestone {
             milestone.progress.fail(failure);
@@ -77,7 +77,7 @@ impl<Failure> Finish<Failure> {
 
 impl<Failure> Drop for Finish<Failure> {
     fn drop(&mut self) {
-        // First the milestone, so that a thread that finds nothing outstanding finds events fired.
+        // The milestone comes first, so that a thread that finds nothing outstanding finds events fired.
         self.milestone = None;
         if let Some(stream) = self.stream.take() {
             stream.done();

@@ -1,4 +1,4 @@
-//! How far a device has come: which events have fired, and the failure that sticks; and those who wait for either.
+//! The progress of a device: which events have fired, the failure that sticks, and the continuations that wait for either.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::event::{Events, QueueError};
 use crate::shim::sync::{Condvar, Mutex};
 use crate::shim::{lock, wait};
 
-/// How far a device has come, for all of its streams and for the host.
+/// The progress of a device, for all of its streams and for the host.
 pub struct Progress<Failure> {
     state: Mutex<State<Failure>>,
-    /// Tells of events that fired, and of the failure.
+    /// Notified when an event fires, and on failure.
     changed: Condvar,
     birth: Instant,
 }
@@ -20,43 +20,43 @@ pub struct Progress<Failure> {
 struct State<Failure> {
     events: Events,
     failure: Option<Failure>,
-    /// Who goes on when a generation has fired, or the device has failed.
+    /// The continuations to run when a generation has fired or the device has failed.
     waiting: Vec<((EventId, u64), Continuation)>,
 }
 
 impl<Failure> Progress<Failure> {
-    /// Nothing has happened; the clock of events started at `birth`.
+    /// Progress with nothing done; the clock of the events started at `birth`.
     pub fn new(birth: Instant) -> Progress<Failure> {
         let state = State { events: Events::default(), failure: None, waiting: Vec::new() };
         Progress { state: Mutex::new(state), changed: Condvar::new(), birth }
     }
 
-    /// As [`Events::add`].
+    /// Like [`Events::add`].
     pub fn add_event(&self, event: EventId) {
         lock(&self.state).events.add(event);
     }
 
-    /// As [`Events::remove`].
+    /// Like [`Events::remove`].
     pub fn remove_event(&self, event: EventId) {
         lock(&self.state).events.remove(event);
     }
 
-    /// As [`Events::fired`].
+    /// Like [`Events::fired`].
     pub fn fired(&self, event: EventId) -> u64 {
         lock(&self.state).events.fired(event)
     }
 
-    /// As [`Events::time`].
+    /// Like [`Events::time`].
     pub fn event_time(&self, event: EventId, generation: u64) -> Option<Duration> {
         lock(&self.state).events.time(event, generation)
     }
 
-    /// As [`Events::admit`].
+    /// Like [`Events::admit`].
     pub(crate) fn admit(&self, commands: &[Command]) -> Result<(), QueueError> {
         lock(&self.state).events.admit(commands)
     }
 
-    /// Fires a generation, and wakes those who wait for it.
+    /// Fires a generation, and wakes everything that waits for it.
     pub(crate) fn fire(&self, event: EventId, generation: u64) {
         let mut state = lock(&self.state);
         // The clock is read under the lock, so that events that fire later have later times.
@@ -68,7 +68,7 @@ impl<Failure> Progress<Failure> {
         self.let_go(over);
     }
 
-    /// Makes the first failure stick, and wakes everybody who waits.
+    /// Makes the first failure stick, and wakes everything that waits.
     pub fn fail(&self, failure: Failure) {
         let mut state = lock(&self.state);
         state.failure.get_or_insert(failure);
@@ -82,8 +82,8 @@ impl<Failure> Progress<Failure> {
         over.into_iter().for_each(|(_, continuation)| continuations::take(continuation));
     }
 
-    /// Has somebody take a turn once a generation has fired, or the device has failed. Says false, and forgets the turn,
-    /// where that is so already.
+    /// Registers a continuation to run once a generation has fired or the device has failed. If that is already so, drops the continuation
+    /// and returns `false`.
     pub(crate) fn when_fired(&self, event: EventId, generation: u64, continuation: Continuation) -> bool {
         let mut state = lock(&self.state);
         let waits = state.failure.is_none() && state.events.fired(event) < generation;
@@ -95,7 +95,7 @@ impl<Failure> Progress<Failure> {
 }
 
 impl<Failure> Progress<Failure> {
-    /// Forgets the failure if it is `forgivable`. Work that it kept from running does not run any more.
+    /// Forgets the failure if it is `forgivable`. Work that the failure kept from running stays skipped.
     pub fn forgive(&self, forgivable: impl FnOnce(&Failure) -> bool) {
         let mut state = lock(&self.state);
         state.failure = state.failure.take().filter(|failure| !forgivable(failure));
@@ -104,7 +104,7 @@ impl<Failure> Progress<Failure> {
 
 impl<Failure: Clone> Progress<Failure> {
     /// # Errors
-    /// The first failure of the device, from then on for ever.
+    /// The first failure of the device, on every call from then on.
     pub fn check(&self) -> Result<(), Failure> {
         lock(&self.state).failure.clone().map_or(Ok(()), Err)
     }
@@ -112,7 +112,7 @@ impl<Failure: Clone> Progress<Failure> {
     /// Waits until a generation of the event has fired.
     ///
     /// # Errors
-    /// The first failure of the device, also where the event had fired before it.
+    /// The first failure of the device, even if the event had fired before it.
     pub fn wait(&self, event: EventId, generation: u64) -> Result<(), Failure> {
         let mut state = lock(&self.state);
         loop {

@@ -1,9 +1,9 @@
-//! One stream: a line of tasks, begun in order.
+//! One stream: a line of tasks, started in order.
 //!
-//! No thread belongs to a stream. The thread that appends to it begins what may begin: hands work to the pool, until a barrier finds
-//! work that is not done, or a wait finds that its event has not fired. From there on the thread that ends that work or fires that event
-//! goes on, so that the next work is with the pool as soon as the last has ended, and no one is woken for it. A record holds
-//! nothing up: the event fires when the last work before it ends.
+//! No thread belongs to a stream. The thread that appends to a stream starts what can start: it hands work to the pool until a barrier
+//! finds work that is not done, or a wait finds that its event has not fired. From there, the thread that completes that work or fires that
+//! event continues, so that the next work reaches the pool as soon as the last has ended, and no thread has to be woken for it. A record
+//! blocks nothing: its event fires when the last work before it ends.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::shim::lock;
 use crate::shim::sync::{Arc, Mutex, mpsc};
 
-/// Which stream work comes from, and how urgent that makes it: lower first.
+/// The stream that work comes from, and the priority that this gives it: lower first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The stream.
@@ -24,16 +24,16 @@ pub struct Origin {
     pub priority: i32,
 }
 
-/// The threads that do a device's work.
+/// The threads that run a device's work.
 pub trait Pool: Send + Sync + 'static {
-    /// What they do.
+    /// The work that they run.
     type Work: Send + 'static;
-    /// What can go wrong.
+    /// The failures that can occur.
     type Failure: Clone + Send + 'static;
 
-    /// Sees to it that the work is done some time: hands it to other threads without waiting for them, or does what takes no longer than
-    /// that would. `finish` is dropped when the work is done, however it ended; this is called from there, too, so nothing may be locked
-    /// then that it needs.
+    /// Ensures that the work is done eventually: hands it to other threads without waiting for them, or does it directly if that takes no
+    /// longer. `finish` is dropped when the work is done, however it ended. Dropping it can call this function again, so nothing that this
+    /// function needs may be locked at that time.
     fn start(self: &Arc<Self>, origin: Origin, work: Self::Work, finish: Finish<Self::Failure>);
 }
 
@@ -49,12 +49,12 @@ pub(crate) enum Task<Work> {
         event: EventId,
         generation: u64,
     },
-    /// Answers when everything before it is done.
+    /// Replies when everything before it is done.
     Join(mpsc::Sender<()>),
 }
 
 impl<Work> Task<Work> {
-    /// Whether all work before it must be done.
+    /// Whether all work before the task must be done first.
     fn needs_all(&self) -> bool {
         matches!(self, Task::Barrier | Task::Join(_))
     }
@@ -72,17 +72,17 @@ impl<P: Pool> Stream<P> {
         Stream { line: Arc::new(Line { origin, pool, progress, state: Mutex::new(state) }) }
     }
 
-    /// Appends a task. The thread that takes the next [`Stream::continuation`] begins it.
+    /// Appends a task. The thread that runs the next [`Stream::continuation`] starts it.
     pub fn push(&self, task: Task<P::Work>) {
         lock(&self.line.state).tasks.push_back(task);
     }
 
-    /// Begins what was appended, as far as nothing holds it up.
+    /// Starts the appended tasks, as far as nothing blocks them.
     pub fn continuation(&self) -> Continuation {
         self.line.continuation(Pace::Standing)
     }
 
-    /// The way to tell when everything appended so far is done.
+    /// A handle to wait until everything appended so far is done.
     pub fn join(&self) -> Join {
         let (sender, done) = mpsc::channel();
         self.push(Task::Join(sender));
@@ -96,22 +96,22 @@ impl<P: Pool> Drop for Stream<P> {
     }
 }
 
-/// The end of everything that stood in a stream at some time.
+/// The completion of everything that was in a stream at some time.
 pub(crate) struct Join {
     continuation: Continuation,
     done: mpsc::Receiver<()>,
 }
 
 impl Join {
-    /// Waits for it.
+    /// Waits for the completion.
     pub fn wait(self) {
         continuations::take(self.continuation);
-        // The answer comes when all is done.
+        // The reply comes when everything is done.
         let _ = self.done.recv();
     }
 }
 
-/// What stands in a stream, and how far that is.
+/// The tasks of a stream, and their state.
 struct Line<P: Pool> {
     origin: Origin,
     pool: Arc<P>,
@@ -120,22 +120,22 @@ struct Line<P: Pool> {
 }
 
 struct State<P: Pool> {
-    /// What no one has begun.
+    /// Tasks that have not been started.
     tasks: VecDeque<Task<P::Work>>,
-    /// How much work is with the pool.
+    /// The number of pieces of work in the pool.
     outstanding: usize,
     pace: Pace,
     milestone: Arc<Milestone<P::Failure>>,
 }
 
-/// Who may begin the next task.
+/// The thread that can start the next task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// The thread that looks.
+    /// Any thread that checks.
     Standing,
-    /// The thread that hands work to the pool, which will look again.
+    /// The thread that is handing work to the pool, which will check again.
     Going,
-    /// Who finds that the event has fired.
+    /// The thread that finds that the event has fired.
     Waiting,
 }
 
@@ -145,7 +145,7 @@ impl<P: Pool> Line<P> {
         Box::new(move || line.advance(pace))
     }
 
-    /// Begins task after task until one has to wait, if the stream is at this pace.
+    /// Starts one task after another until one has to wait, if the stream is at this pace.
     fn advance(self: &Arc<Line<P>>, pace: Pace) {
         let mut state = lock(&self.state);
         if state.pace != pace {
@@ -160,7 +160,7 @@ impl<P: Pool> Line<P> {
             match task {
                 Task::Barrier => {}
                 Task::Join(answer) => {
-                    // Who asked may be gone.
+                    // The receiver may be gone.
                     let _ = answer.send(());
                 }
                 Task::Record { event, generation } => state.milestone = state.milestone.record(event, generation),
@@ -183,7 +183,7 @@ impl<P: Pool> Line<P> {
         }
     }
 
-    /// Hands work to the pool, unless the device has failed: that ends waits, and has the work behind them skipped.
+    /// Hands work to the pool, unless the device has failed: a failure ends waits, and the work after them is skipped.
     fn start(&self, work: P::Work, finish: Finish<P::Failure>) {
         if self.progress.check().is_ok() {
             self.pool.start(self.origin, work, finish);

@@ -1,4 +1,4 @@
-//! All streams of a device: lists of commands are accepted whole or not at all, in one order for all streams.
+//! All streams of a device: each list of commands is accepted whole or not at all, in one order for all streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,37 +19,37 @@ pub struct Streams<P: Pool> {
 }
 
 impl<P: Pool> Streams<P> {
-    /// No streams yet; their work goes to `pool`, and `progress` tells how far it is.
+    /// No streams yet; their work goes to `pool`, and `progress` tracks it.
     pub fn new(pool: Arc<P>, progress: Arc<Progress<P::Failure>>) -> Streams<P> {
         Streams { pool, progress, streams: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Makes a stream.
+    /// Creates a stream.
     pub fn create(&self, origin: Origin) {
         let stream = Stream::new(origin, self.pool.clone(), self.progress.clone());
         lock(&self.streams).insert(origin.stream, stream);
     }
 
-    /// Gives a stream back after all its commands are complete.
+    /// Destroys a stream after all its commands are complete.
     pub fn destroy(&self, stream: StreamId) {
         let stream = lock(&self.streams).remove(&stream);
-        // The others can go on meanwhile: this one may wait for them.
+        // The lock is released first, so that other streams can continue: this one may be waiting for them.
         drop(stream);
     }
 
-    /// Gives all streams back after all their commands are complete.
+    /// Destroys all streams after all their commands are complete.
     pub fn destroy_all(&self) {
         lock(&self.streams).clear();
     }
 
-    /// Appends commands to their streams, in list order. `works` is what those that touch bytes do, in the same order;
-    /// mapping is over already.
+    /// Appends commands to their streams, in list order. `works` holds the work of the commands that touch bytes, in the same order;
+    /// mapping has already been done.
     ///
     /// # Errors
-    /// [`QueueError`]; nothing was appended then.
+    /// [`QueueError`]; then nothing has been appended.
     ///
     /// # Panics
-    /// If there is more or less work than commands that are work.
+    /// If the numbers of pieces of work and of commands that are work differ.
     pub fn submit(&self, commands: &[Command], works: Vec<P::Work>) -> Result<(), QueueError> {
         let expected = commands.iter().filter(|command| command.is_work()).count();
         assert_eq!(expected, works.len(), "one piece of work for each command that is work");
@@ -57,7 +57,7 @@ impl<P: Pool> Streams<P> {
         if let Some(stream) = commands.iter().filter_map(Command::stream).find(|id| !streams.contains_key(id)) {
             return Err(QueueError::NoStream { stream });
         }
-        // Under the same lock as what follows: a wait that is admitted finds its record in its stream, not on the way.
+        // Under the same lock as what follows, so that the record of an admitted wait is already in its stream.
         self.progress.admit(commands)?;
         let (mut works, mut touched) = (works.into_iter(), BTreeSet::new());
         for command in commands {
@@ -74,13 +74,13 @@ impl<P: Pool> Streams<P> {
             }
         }
         let continuations: Vec<_> = touched.iter().map(|stream| streams[stream].continuation()).collect();
-        // Others may submit while this thread has the streams go on.
+        // Other threads can submit while this thread continues the streams.
         drop(streams);
         continuations.into_iter().for_each(continuations::take);
         Ok(())
     }
 
-    /// Waits until every command submitted to any stream is complete, or was skipped.
+    /// Waits until every command submitted to any stream is complete or has been skipped.
     pub fn join(&self) {
         let joins: Vec<_> = lock(&self.streams).values().map(Stream::join).collect();
         joins.into_iter().for_each(Join::wait);

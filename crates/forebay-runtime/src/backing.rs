@@ -1,4 +1,4 @@
-//! Backing locations: where a plan's tensors lie between steps, and their bytes in chunks that pass through staging.
+//! Backing locations: where a plan's tensors are stored between steps, and their bytes in chunks that pass through staging.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use forebay_plan::{BackingLocation, Plan};
 
 use crate::error::RuntimeError;
 
-/// Host bytes that an executor takes next to its plan's, at most, for moving contents to and from the device outside of
-/// steps. Who plans for a host budget leaves this much free.
+/// The most host bytes that an executor takes in addition to its plan's, for moving contents to and from the device outside of steps. A
+/// planner with a host budget must leave this much free.
 pub const STAGING_BYTES: u64 = 1 << 20;
 
-/// The backing location of this name among those of a kind.
+/// Returns the backing location with this name among those of a kind.
 pub(crate) fn find<'a>(
     backing: &'a [BackingLocation],
     kind: &'static str,
@@ -26,26 +26,26 @@ pub(crate) fn find<'a>(
         .ok_or_else(|| RuntimeError::UnknownTensor { kind, name: name.to_string() })
 }
 
-/// Bytes of the tensor itself; its backing location may be longer, because sizes in buffers are rounded up.
+/// The size of the tensor itself; its backing location may be longer, because sizes in buffers are rounded up.
 pub(crate) fn tensor_bytes(backing: &BackingLocation) -> u64 {
     backing.shape.iter().product::<u64>() * backing.data_type.size_bytes()
 }
 
-/// The tensor of a backing location, of these bytes.
+/// The tensor of a backing location, made of these bytes.
 ///
 /// # Errors
-/// Another number of bytes than it has.
+/// Fails if `bytes` does not have the size of the tensor.
 pub(crate) fn tensor(backing: &BackingLocation, bytes: Vec<u8>) -> Result<Tensor, RuntimeError> {
     Tensor::new(backing.data_type, &backing.shape, bytes)
         .ok_or_else(|| RuntimeError::Plan { reason: format!("'{}' has a shape that overflows", backing.name) })
 }
 
-/// Refuses contents of another number of bytes than a tensor has.
+/// Rejects contents that do not have the size of the tensor.
 pub(crate) fn check_contents(backing: &BackingLocation, contents: &Contents) -> Result<(), RuntimeError> {
     check_size(backing, contents.size_bytes())
 }
 
-/// Refuses another number of bytes than a tensor has.
+/// Rejects a number of bytes other than the tensor's.
 pub(crate) fn check_size(backing: &BackingLocation, given_bytes: u64) -> Result<(), RuntimeError> {
     let expected_bytes = tensor_bytes(backing);
     match given_bytes == expected_bytes {
@@ -54,8 +54,8 @@ pub(crate) fn check_size(backing: &BackingLocation, given_bytes: u64) -> Result<
     }
 }
 
-/// Checks that a backing location's pieces lie in known memories, follow each other and cover the tensor. A tensor that no launch
-/// uses has no pieces at all.
+/// Checks that a backing location's pieces are in known memories, follow each other and cover the tensor. A tensor that no launch uses has
+/// no pieces.
 pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<(), RuntimeError> {
     let refuse = |what: &str| Err(RuntimeError::Plan { reason: format!("the home of '{}' {what}", backing.name) });
     let size_bytes = backing
@@ -82,7 +82,7 @@ pub(crate) fn check_backing(plan: &Plan, backing: &BackingLocation) -> Result<()
     Ok(())
 }
 
-/// The largest chunk that ever passes through staging.
+/// The size of the largest chunk that passes through staging.
 pub(crate) fn staging_bytes(plan: &Plan) -> u64 {
     let backing = plan.inputs.iter().chain(&plan.outputs).chain(&plan.persistent);
     backing
@@ -104,7 +104,7 @@ pub(crate) fn chunks(backing: &BackingLocation) -> impl Iterator<Item = (ByteRan
     })
 }
 
-/// The bytes of a range, with zeros behind the tensor's end.
+/// The bytes of a range, with zeros after the tensor's end.
 pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     let (start, end) = (range.start as usize, range.end as usize);
     if end <= bytes.len() {
@@ -115,8 +115,8 @@ pub(crate) fn padded(bytes: &[u8], range: ByteRange) -> Cow<'_, [u8]> {
     Cow::Owned(chunk)
 }
 
-/// Reads contents in chunks of their backing location, and gives each to `write`; behind the tensor's end are zeros. What passes through is
-/// never more than one chunk. What lies in the model's files stays there.
+/// Reads contents in chunks of their backing location and passes each chunk to `write`, with zeros after the tensor's end. Holds at most
+/// one chunk at a time. Contents that are read from the model's files are not loaded.
 pub(crate) fn load(
     plan: &Plan,
     backing: &BackingLocation,
@@ -135,7 +135,7 @@ pub(crate) fn load(
     Ok(())
 }
 
-/// Gives a tensor in chunks of its backing location, each as `read` reads it; nothing of what is behind the tensor's end.
+/// Passes a tensor to `take` in chunks of its backing location that `read` has read, without the bytes after the tensor's end.
 pub(crate) fn in_pieces(
     backing: &BackingLocation,
     mut read: impl FnMut(Region, &mut [u8]) -> Result<(), RuntimeError>,

@@ -1,4 +1,4 @@
-//! A plan's ids become the device's: memories, heaps, streams and events are obtained here, and given back on drop.
+//! Translating a plan's ids to the device's: memories, heaps, streams and events are obtained here, and given back on drop.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use forebay_plan::plan::{MemoryKind, PlanMemory};
 
 use crate::error::RuntimeError;
 
-/// What a plan finds on disks.
+/// The sources of a plan's data on disk.
 pub struct DiskSources<'a> {
-    /// Where spill files go.
+    /// The folder for spill files.
     pub spill_dir: Option<&'a Path>,
-    /// What it reads from the model's files.
+    /// What the plan reads from the model's files.
     pub model_files: Option<Arc<dyn Readable>>,
 }
 
-/// Everything that a plan holds of a device, by the plan's ids. Dropping it waits for the streams and gives all back.
+/// Everything that a plan holds on a device, by the plan's ids. Dropping it waits for the streams and gives everything back.
 pub struct Binding {
     device: Arc<dyn Device>,
     memories: Vec<MemoryId>,
-    /// Those of them that go back with others.
+    /// The memories that are shared with other plans, which this binding does not give back.
     shared: Vec<MemoryId>,
     heaps: Vec<HeapId>,
     streams: Vec<StreamId>,
@@ -31,12 +31,13 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Obtains what the plan names, one event more for who runs it, and a host block of `staging_bytes` (none for 0). There is
-    /// always a stream, even for a plan without any. Memories that plans share are given as `shared`, by their numbers. Where `released`,
-    /// host blocks take memory as they are written, until [`Binding::fill_host`]. What was obtained before a failure is given back.
+    /// Obtains what the plan names, an additional event for the executor, and a host block of `staging_bytes` (none for 0). There is always
+    /// a stream, even if the plan has none. `shared` are the memories shared between plans, by number. If `released` is set, host blocks
+    /// take memory as they are written, until [`Binding::fill_host`]. If this fails, everything obtained so far is given back.
     ///
     /// # Errors
-    /// What the device reports; [`RuntimeError::Plan`] for a spill file without a folder, or the model's files where they were not given.
+    /// Fails if the device reports an error; with [`RuntimeError::Plan`] for a spill file without a folder, or for model's files that were
+    /// not given.
     pub fn obtain(
         device: Arc<dyn Device>,
         plan: &Plan,
@@ -75,7 +76,7 @@ impl Binding {
         disk: &DiskSources,
         released: bool,
     ) -> Result<(), DeviceError> {
-        // What does not fit in all is refused before the first piece of it is taken.
+        // A plan that does not fit as a whole is rejected before any part of it is taken.
         let of = |kind| plan.memories.iter().filter(move |memory| memory.kind == kind).map(|memory| memory.size_bytes);
         let heap_bytes = plan.heaps.iter().copied().chain(of(MemoryKind::Placed)).fold(0, u64::saturating_add);
         let host_bytes = of(MemoryKind::HostBlock).fold(staging_bytes, u64::saturating_add);
@@ -119,7 +120,7 @@ impl Binding {
     /// Takes all memory of the host blocks.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn fill_host(&self, plan: &Plan) -> Result<(), RuntimeError> {
         let blocks = self.memories.iter().zip(&plan.memories);
         let mut blocks = blocks.filter(|(_, memory)| memory.kind == MemoryKind::HostBlock);
@@ -128,53 +129,53 @@ impl Binding {
             .map_err(|error| RuntimeError::Device { action: "while obtaining what the plan needs", error })
     }
 
-    /// The streams, in the plan's order.
+    /// Returns the streams, in the plan's order.
     pub fn streams(&self) -> &[StreamId] {
         &self.streams
     }
 
-    /// Host bytes for moving contents to and from the device outside of steps.
+    /// The host region for moving contents to and from the device outside of steps.
     pub fn staging(&self) -> Option<Region> {
         self.staging
     }
 
-    /// Gives the host bytes for moving contents back.
+    /// Gives back the host region for moving contents.
     pub fn give_back_staging(&mut self) {
         if let Some(region) = self.staging.take() {
             self.device.destroy_memory(region.memory);
         }
     }
 
-    /// The device's event for one of the plan's; the one that it has not stands for the runner's own.
+    /// Returns the device's event for an event of the plan; the number after the plan's last is the executor's own event.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] where the plan has no such event.
+    /// Returns [`RuntimeError::Plan`] if the plan has no such event.
     pub fn event(&self, event: EventId) -> Result<EventId, RuntimeError> {
         look_up(&self.events, event.0, "event")
     }
 
-    /// The device's region for one of the plan's.
+    /// Returns the device's region for a region of the plan.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] where the plan has no such memory.
+    /// Returns [`RuntimeError::Plan`] if the plan has no such memory.
     pub fn region(&self, region: Region) -> Result<Region, RuntimeError> {
         Ok(Region { memory: look_up(&self.memories, region.memory.0, "memory")?, range: region.range })
     }
 
-    /// From now on, each of the plan's two memories stands for what the other stood for. The device's ids of both.
+    /// Swaps the device memories of two of the plan's memories, and returns the device's ids of both before the swap.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] where the plan has no such memory.
+    /// Returns [`RuntimeError::Plan`] if the plan has no such memory.
     pub fn exchange(&mut self, one: MemoryId, other: MemoryId) -> Result<[MemoryId; 2], RuntimeError> {
         let ids = [look_up(&self.memories, one.0, "memory")?, look_up(&self.memories, other.0, "memory")?];
         self.memories.swap(one.0 as usize, other.0 as usize);
         Ok(ids)
     }
 
-    /// The device's command for one of the plan's. Generations stay the plan's.
+    /// Returns the device's command for a command of the plan. Generations stay those of the plan.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] where the command names something that the plan does not list.
+    /// Returns [`RuntimeError::Plan`] if the command names something that the plan does not list.
     pub fn command(&self, command: &Command) -> Result<Command, RuntimeError> {
         let mut command = command.clone();
         match &mut command {
@@ -214,10 +215,10 @@ impl Binding {
         look_up(&self.streams, stream.0, "stream")
     }
 
-    /// Waits until every stream has run dry.
+    /// Waits until every stream is idle.
     ///
     /// # Errors
-    /// The first failure in any stream.
+    /// Returns the first failure in any stream.
     pub fn join(&self, action: &'static str) -> Result<(), RuntimeError> {
         let mut first = Ok(());
         for &stream in &self.streams {

@@ -1,4 +1,4 @@
-//! What can go wrong while a plan runs.
+//! Errors that occur while a plan is loaded or run.
 
 use std::fmt;
 
@@ -11,86 +11,86 @@ use forebay_model::ModelError;
 pub enum RuntimeError {
     /// The device failed.
     Device {
-        /// What was being done.
+        /// The operation during which it failed.
         action: &'static str,
-        /// The device's words.
+        /// The error that the device reported.
         error: DeviceError,
     },
-    /// An index that was computed is out of range.
+    /// A computed index is out of range.
     Index {
-        /// The launch, or the operation.
+        /// The name of the launch or operation.
         name: String,
-        /// The launch of the program that was planned, or the number of the operation.
+        /// The number of the launch in the program that was planned, or of the operation.
         launch: u32,
-        /// Which element of the indices it is, in row-major order.
+        /// The position of the index among all indices, in row-major order.
         element: u64,
         /// The index.
         index: i64,
-        /// Number of entries to choose from.
+        /// The number of entries to choose from.
         limit: u64,
     },
-    /// The plan has no tensor of this name where it was looked for.
+    /// The plan has no tensor with this name among those of the requested kind.
     UnknownTensor {
         /// `input`, `output` or `persistent`.
         kind: &'static str,
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// A tensor's bytes do not fit its backing location.
+    /// The number of bytes does not match a tensor's backing location.
     Size {
         /// The tensor.
         name: String,
-        /// Bytes given.
+        /// The number of bytes given.
         given_bytes: u64,
-        /// Bytes that the plan has for it.
+        /// The number of bytes that the plan expects.
         expected_bytes: u64,
     },
-    /// An earlier step failed on the device: what its memory holds is not known any more.
+    /// An earlier step failed on the device, so the contents of its memory are no longer known.
     Broken,
-    /// An operation refuses its inputs.
+    /// An operation rejects its inputs.
     Operation(ModelError),
-    /// A tensor cannot be what was asked for.
+    /// A tensor cannot be created or used as requested.
     Tensor {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Memory ran out, and nothing that could be waited for would free enough.
+    /// Memory ran out, and waiting for work in progress would not free enough.
     OutOfMemory(Box<OutOfMemory>),
-    /// Managed memory cannot do what was asked of it.
+    /// Managed memory cannot do what was requested.
     Managed(EvictionError),
     /// The host budget of managed memory is full.
     HostMemory {
         /// The budget.
         cap_bytes: u64,
     },
-    /// A variable of the environment makes no sense.
+    /// An environment variable has an invalid value.
     Setting {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         text: String,
-        /// What is wrong with that.
+        /// Why the value is invalid.
         reason: &'static str,
     },
-    /// An event was waited for or asked before it was ever recorded.
+    /// An event was waited for or queried before it was ever recorded.
     NeverRecorded,
-    /// An event that does not measure time was asked for its time.
+    /// The time of an event that does not measure time was requested.
     NoTiming,
-    /// An event was asked for its time before it fired, or after it was recorded again.
+    /// The time of an event was requested before it fired, or after it was recorded again.
     NotComplete,
-    /// Things of several contexts were used together.
+    /// Objects of different contexts were used together.
     OtherContext {
-        /// Which things.
+        /// Which objects.
         what: &'static str,
     },
-    /// All events that may measure time do.
+    /// All events that can measure time are in use.
     EventLimit {
-        /// How many there may be.
+        /// The maximum number of such events.
         limit: usize,
     },
-    /// The plan breaks a rule of execution: a defect of Forebay, found before anything ran.
+    /// The plan breaks a rule of execution. This is a defect of Forebay, found before anything ran.
     Plan {
-        /// Which rule, and where.
+        /// Which rule is broken, and where.
         reason: String,
     },
 }
@@ -157,24 +157,24 @@ impl From<EvictionError> for RuntimeError {
     }
 }
 
-/// Everything that is known when memory runs out.
+/// Everything known about memory when it runs out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OutOfMemory {
-    /// Which memory.
+    /// Which memory ran out.
     pub what: &'static str,
-    /// Bytes asked for.
+    /// The number of bytes requested.
     pub requested_bytes: u64,
-    /// The most that may be taken from the device; none without a limit.
+    /// The most bytes that may be taken from the device, or `None` without a limit.
     pub cap_bytes: Option<u64>,
-    /// Bytes taken from the device.
+    /// The number of bytes taken from the device.
     pub reserved_bytes: u64,
-    /// Bytes that hold something.
+    /// The number of bytes in use.
     pub in_use_bytes: u64,
-    /// The largest range that is free.
+    /// The size of the largest free range.
     pub largest_free_bytes: u64,
-    /// Who holds most, with bytes.
+    /// The largest holders of memory, with the bytes that each holds.
     pub holders: Vec<(String, u64)>,
-    /// What the device said when it was asked for more; none where it was not, because of the cap.
+    /// The device's reply when it was asked for more, or `None` if it was not asked because of the cap.
     pub refusal: Option<String>,
 }
 

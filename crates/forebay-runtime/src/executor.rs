@@ -1,9 +1,9 @@
-//! A plan on a device: obtained, loaded, run step by step, released.
+//! Running a plan on a device: obtaining memory, loading, steps, release.
 //!
-//! A step has two phases. Everything that the outputs need is in the first; parameters and state change only in the second.
-//! A caller that looks at the outputs in between and stops (the loss is not a number) finds everything as it was before the step.
-//! The host waits for the outputs alone: while it looks at them, the rest of the first phase goes on. Where parameters are on disk, a step writes them to places of their own, and these
-//! become the parameters only when it has succeeded: so a disk that fails loses none either.
+//! A step has two phases. The first computes everything that the outputs need; only the second changes parameters and state. A caller that
+//! looks at the outputs in between and stops (because the loss is not a number) finds everything as it was before the step. The host waits
+//! only for the outputs: while it looks at them, the rest of the first phase continues. If parameters are on disk, a step writes the new
+//! ones to separate places, which become the parameters only once the step has succeeded, so a disk failure loses none either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,10 +38,10 @@ pub enum Decision {
     Stop,
 }
 
-/// Commands of one phase, in the device's ids.
+/// The commands of one phase, with the device's ids.
 struct Phase {
     commands: Vec<Command>,
-    /// Where records and waits stand, with the plan's event and generation.
+    /// The positions of records and waits, each with the plan's event and generation.
     generations: Vec<(usize, usize, u64)>,
     /// How often each event of the plan is recorded.
     records: Vec<u64>,
@@ -52,37 +52,37 @@ pub struct Executor {
     device: Arc<dyn Device>,
     plan: Plan,
     phases: [Phase; 2],
-    /// Recorded in the first phase once the outputs are there; none where that is not the work of one stream.
+    /// Recorded in the first phase once the outputs are ready; `None` if they are not all written by one stream.
     outputs_event: Option<EventId>,
-    /// By event of the plan and the executor's own one: how often it was recorded so far, the running step included.
+    /// For each event of the plan, and then the executor's own: how often it has been recorded so far, including the running step.
     recorded: Vec<u64>,
-    /// By event: how often it was recorded before the running step.
+    /// For each event: how often it had been recorded before the running step.
     recorded_before_step: Vec<u64>,
-    /// Copies that put next to the backing locations what steps find there.
+    /// Copies that bring to the device what steps expect to find there, next to the backing locations.
     warm_up: Vec<Command>,
-    /// Whether the device holds what they put there.
+    /// Whether the device holds the results of these copies.
     warmed_up: bool,
     broken: bool,
     trace: Option<Trace>,
-    /// What the latest step ran when.
+    /// The commands of the latest step, with their times.
     records: Vec<TraceRecord>,
-    /// By stream of the device that copies: which way.
+    /// For each stream of the device that copies: the direction of the copies.
     links: BTreeMap<StreamId, Link>,
     binding: Binding,
-    /// Where inputs are written that no copy brings to the device.
+    /// Where inputs are written that are not copied to the device.
     fed_in_place: FedInPlace,
-    /// Inputs and outputs that are where the caller has them.
+    /// Inputs and outputs that are used in place in the caller's memory.
     loans: Loans,
-    /// Memory that other plans use, too; given back behind the binding.
+    /// Memory shared with other plans; it is given back after the binding.
     _shared: Vec<Arc<Executor>>,
 }
 
 impl Executor {
-    /// Obtains what the plan needs, runs its prologue and loads persistent tensors to their backing locations. A persistent tensor
-    /// without contents starts as zeros.
+    /// Obtains what the plan needs, runs its prologue and loads persistent tensors to their backing locations. A persistent tensor without
+    /// contents starts as zeros.
     ///
     /// # Errors
-    /// What the device reports, contents of the wrong size, or a plan that names what it does not list.
+    /// Fails if the device reports an error, if contents have the wrong size, or if the plan uses something that it does not list.
     pub fn new(
         device: Arc<dyn Device>,
         plan: Plan,
@@ -91,10 +91,10 @@ impl Executor {
         Executor::spilling(device, plan, contents, None)
     }
 
-    /// The same for a plan that may spill to disk: its files, which have no names, go into the folder.
+    /// Like [`Executor::new`], for a plan that may spill to disk: its spill files, which have no names, are created in `spill_dir`.
     ///
     /// # Errors
-    /// As [`Executor::new`]; a folder that cannot take the files is among what the device reports.
+    /// As for [`Executor::new`]; a folder in which the files cannot be created is an error that the device reports.
     pub fn spilling(
         device: Arc<dyn Device>,
         plan: Plan,
@@ -108,13 +108,13 @@ impl Executor {
         Ok(executor)
     }
 
-    /// The same without contents: [`Executor::load_persistent`] is called for all [`Executor::persistent_names`], then
-    /// [`Executor::complete`], and only then steps run. Where the device can, its host memory is taken as it is written: so contents that
-    /// are in memory, and given up one after the other, move in within what the plan takes. Of the contents given here, nothing is loaded:
-    /// the plan may read some of them from the model's files at each step.
+    /// Like [`Executor::spilling`], but loads nothing. Call [`Executor::load_persistent`] for all [`Executor::persistent_names`], then
+    /// [`Executor::complete`]; only then can steps run. If the device supports it, its host memory is taken as it is written, so contents
+    /// that are in memory can be moved in one after the other, each freed once it is loaded, without exceeding what the plan takes. The
+    /// contents given here are not loaded, but the plan may read some of them from the model's files at each step.
     ///
     /// # Errors
-    /// As [`Executor::spilling`].
+    /// As for [`Executor::spilling`].
     pub fn empty(
         device: Arc<dyn Device>,
         plan: Plan,
@@ -124,11 +124,11 @@ impl Executor {
         Executor::obtain(device, plan, contents, spill_dir, true, Vec::new())
     }
 
-    /// The same for a plan that shares memory with others: its blocks ([`crate::shared`]), by their numbers. What lies there is not
-    /// loaded again.
+    /// Like [`Executor::empty`], for a plan that shares memory with others: `blocks` are its shared blocks ([`crate::shared`]), by number.
+    /// Their contents are not loaded again.
     ///
     /// # Errors
-    /// As [`Executor::spilling`].
+    /// As for [`Executor::spilling`].
     pub fn sharing(device: Arc<dyn Device>, plan: Plan, blocks: Vec<Arc<Executor>>) -> Result<Executor, RuntimeError> {
         Executor::obtain(device, plan, &BTreeMap::new(), None, true, blocks)
     }
@@ -189,7 +189,7 @@ impl Executor {
         })
     }
 
-    /// Names of the persistent tensors that the plan has a place for, without those in memory that it shares with others.
+    /// The names of the persistent tensors that have a place in the plan, except those in memory shared with others.
     pub fn persistent_names(&self) -> impl Iterator<Item = &str> {
         let is_shared =
             |(_, region): &(ByteRange, Region)| matches!(self.plan.memory(region.memory).kind, MemoryKind::Shared(_));
@@ -199,10 +199,10 @@ impl Executor {
         placed.map(|backing| backing.name.as_str())
     }
 
-    /// Brings contents, or zeros, to the place of a persistent tensor.
+    /// Writes contents, or zeros, to the backing location of a persistent tensor.
     ///
     /// # Errors
-    /// An unknown name, contents of the wrong size or that cannot be read, or what the device reports.
+    /// Fails if the name is unknown, if the contents have the wrong size or cannot be read, or if the device reports an error.
     pub fn load_persistent(&mut self, name: &str, contents: Option<&Contents>) -> Result<(), RuntimeError> {
         self.warmed_up = false;
         let backing = find(&self.plan.persistent, "persistent tensor", name)?;
@@ -212,27 +212,27 @@ impl Executor {
         }
     }
 
-    /// Takes all memory that the plan needs, once persistent tensors have their contents.
+    /// Takes all memory that the plan needs, once the persistent tensors have their contents.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn complete(&mut self) -> Result<(), RuntimeError> {
         self.binding.fill_host(&self.plan)?;
         self.device.set_trace(true);
         Ok(())
     }
 
-    /// Gives the memory back of everything but the persistent tensors that `keep` names: that of the host, and of devices whose memory is the
-    /// host's. No step runs after that.
+    /// Gives back the memory of everything except the persistent tensors for which `keep` returns true: host memory, and the memory of
+    /// devices that use the host's. No step can run after that.
     pub fn release_all_but(&mut self, keep: &dyn Fn(&str) -> bool) {
         self.broken = true;
         releasing::all_but(&self.plan, keep).into_iter().for_each(|region| self.release(region));
     }
 
-    /// Gives the memory of a persistent tensor back, which was read, as [`Executor::release_all_but`] does. No step runs after that.
+    /// Gives back the memory of a persistent tensor after it was read, as [`Executor::release_all_but`] does. No step can run after that.
     ///
     /// # Errors
-    /// An unknown name.
+    /// Fails if the name is unknown.
     pub fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
         self.broken = true;
         let backing = find(&self.plan.persistent, "persistent tensor", name)?;
@@ -246,12 +246,12 @@ impl Executor {
         }
     }
 
-    /// Gives back what only loading needs. Nothing is written or read from outside after that.
+    /// Gives back what only loading needs. Nothing can be written or read from outside after that.
     pub(crate) fn end_loading(&mut self) {
         self.binding.give_back_staging();
     }
 
-    /// The device's number of a memory of the plan.
+    /// The device's id of a memory of the plan.
     fn device_memory(&self, memory: MemoryId) -> Result<MemoryId, RuntimeError> {
         Ok(self.binding.region(Region::new(memory, 0, 0))?.memory)
     }
@@ -261,31 +261,31 @@ impl Executor {
         &self.plan
     }
 
-    /// What the device has handed out.
+    /// The memory that the device has handed out.
     pub fn usage(&self) -> DeviceUsage {
         self.device.usage()
     }
 
-    /// Starts to keep when commands run. [`Executor::take_trace`] gives what was kept.
+    /// Starts recording when commands run. [`Executor::take_trace`] returns the recording.
     pub fn start_trace(&mut self) {
         self.trace.get_or_insert_with(|| Trace::new(&self.plan));
     }
 
-    /// Takes what was kept since [`Executor::start_trace`] and stops keeping; none where it was never started.
+    /// Stops recording and returns what was recorded since [`Executor::start_trace`], or `None` if recording was never started.
     pub fn take_trace(&mut self) -> Option<Trace> {
         self.trace.take()
     }
 
-    /// Adds the latest step's durations to a profile, those of parts to what they are parts of.
+    /// Adds the latest step's durations to a profile. Durations of parts are added to the launch that they are parts of.
     pub fn add_to_profile(&self, profile: &mut Profile, times: StepTimes, workers: Workers<'_>) {
         let (link_of, share_of) = (|stream| self.links.get(&stream).copied(), |label| self.plan.share(label));
         profile.add(&self.records, times.total, link_of, share_of, workers);
     }
 
-    /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
+    /// Writes an input for the next step. Every input must be written before every step, because a step may overwrite it.
     ///
     /// # Errors
-    /// An unknown name, or another number of bytes than the input has.
+    /// Fails if the name is unknown, or if `bytes` does not have the size of the input.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
         if self.loans.has_input(name) {
             return self.give_input(name, bytes.to_vec());
@@ -293,10 +293,10 @@ impl Executor {
         self.write_backing(find(&self.plan.inputs, "input", name)?, bytes)
     }
 
-    /// The same of a tensor that launches may read where it is, until the step is over.
+    /// Like [`Executor::write_input`], with a tensor that launches may read in place until the step is over.
     ///
     /// # Errors
-    /// As [`Executor::write_input`].
+    /// As for [`Executor::write_input`].
     pub fn lend_input(&mut self, name: &str, tensor: &Tensor) -> Result<(), RuntimeError> {
         if !self.loans.has_input(name) {
             return self.write_input(name, tensor.bytes());
@@ -306,10 +306,11 @@ impl Executor {
         Ok(())
     }
 
-    /// The same of an input that is not needed otherwise: where it is written piece by piece, so is its memory given back.
+    /// Like [`Executor::write_input`], for an input that the caller no longer needs: if it is written piece by piece, its memory is given
+    /// back piece by piece.
     ///
     /// # Errors
-    /// As [`Executor::write_input`].
+    /// As for [`Executor::write_input`].
     pub fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
         let backing = find(&self.plan.inputs, "input", name)?;
         check_size(backing, bytes.len() as u64)?;
@@ -323,10 +324,10 @@ impl Executor {
         }
     }
 
-    /// Reads an output of the latest step, whole.
+    /// Reads a whole output of the latest step.
     ///
     /// # Errors
-    /// An unknown name, or what the device reports.
+    /// Fails if the name is unknown, or if the device reports an error.
     pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
         let backing = find(&self.plan.outputs, "output", name)?;
         match self.loans.result(name) {
@@ -335,10 +336,11 @@ impl Executor {
         }
     }
 
-    /// The same, given up: without a copy where launches wrote it to memory of its own. It is read once after each step.
+    /// Like [`Executor::read_output`], but moves the output out: no copy is made if launches wrote it to separate memory. Call it once
+    /// after each step.
     ///
     /// # Errors
-    /// As [`Executor::read_output`].
+    /// As for [`Executor::read_output`].
     pub fn take_output(&mut self, name: &str) -> Result<Tensor, RuntimeError> {
         let backing = find(&self.plan.outputs, "output", name)?;
         match self.loans.take(backing) {
@@ -347,18 +349,18 @@ impl Executor {
         }
     }
 
-    /// Reads a parameter, state or constant as it is between two steps.
+    /// Reads the value that a parameter, state or constant has between two steps.
     ///
     /// # Errors
-    /// An unknown name, or what the device reports.
+    /// Fails if the name is unknown, or if the device reports an error.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_backing(find(&self.plan.persistent, "persistent tensor", name)?)
     }
 
-    /// The same in pieces, one after the other.
+    /// Like [`Executor::read_persistent`], but passes the bytes to `take` piece by piece.
     ///
     /// # Errors
-    /// An unknown name, what the device reports, or what `take` gives.
+    /// Fails if the name is unknown, if the device reports an error, or if `take` fails.
     pub fn read_persistent_in_pieces(
         &self,
         name: &str,
@@ -371,22 +373,22 @@ impl Executor {
     /// Overwrites a parameter, state or constant between two steps.
     ///
     /// # Errors
-    /// An unknown name, another number of bytes than it has, or what the device reports.
+    /// Fails if the name is unknown, if the number of bytes is wrong, or if the device reports an error.
     pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
         self.warmed_up = false;
         self.write_backing(find(&self.plan.persistent, "persistent tensor", name)?, bytes)
     }
 
-    /// Runs one step, both phases at once.
+    /// Runs one step, both phases without a pause.
     ///
     /// # Errors
-    /// What the device reports; after that, only [`RuntimeError::Broken`]. Parameters and state can still be read if the device
-    /// has not lost them: those of before the step where a disk failed.
+    /// Fails if the device reports an error; after that, every call returns [`RuntimeError::Broken`]. Parameters and state can still be
+    /// read if the device has not lost them. If a disk failed, they are those of before the step.
     pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
         self.timed(|executor| {
             executor.submit_phase(0)?;
             if executor.uses_disk() {
-                // Nothing changes before everything is over that a disk may fail.
+                // Nothing may change before everything that can fail because of a disk is over.
                 executor.binding.join("while running a step")?;
             }
             executor.submit_phase(1)?;
@@ -396,11 +398,11 @@ impl Executor {
         })
     }
 
-    /// Runs one step. After the first phase `between` looks at the outputs and decides whether the update phase runs.
+    /// Runs one step. After the first phase, `between` looks at the outputs and decides whether the update phase runs.
     ///
     /// # Errors
-    /// What the device reports (after that, only [`RuntimeError::Broken`]), or what `between` returns; then the update
-    /// phase was not run, and parameters and state are as before the step.
+    /// Fails if the device reports an error (after that, every call returns [`RuntimeError::Broken`]), or if `between` fails; in that case
+    /// the update phase did not run, and parameters and state are as before the step.
     pub fn run_in_phases(
         &mut self,
         between: &mut dyn FnMut(&Executor) -> Result<Decision, RuntimeError>,
@@ -426,12 +428,12 @@ impl Executor {
         })
     }
 
-    /// Says of an index out of range, found by a launch that is done.
+    /// Reports an index out of range that was found by a finished launch.
     fn check_indices(&self) -> Result<(), RuntimeError> {
         self.device.take_index_fault().map_or(Ok(()), |fault| Err(index_error(&self.plan, fault)))
     }
 
-    /// Waits until the outputs of the running step are there. Where a disk may still fail, everything is over by then.
+    /// Waits until the outputs of the running step are ready. If a disk could still fail, waits for the whole phase.
     fn await_outputs(&self) -> Result<(), RuntimeError> {
         let action = "while running a step";
         match self.outputs_event.filter(|_| !self.uses_disk()) {
@@ -466,20 +468,20 @@ impl Executor {
             trace.add(self.binding.streams(), records.clone());
         }
         self.records = records;
-        // What a step that stops finds afterwards is not the next one's.
+        // An index fault of a step that was stopped must not be reported by the next step.
         let _ = self.device.take_index_fault();
         self.broken = matches!(result, Err(RuntimeError::Device { .. }));
         if self.broken {
-            // What is lost shows when it is read.
+            // If something is lost, reading it reports the error.
             let _ = self.device.recover();
         }
         self.loans.end(&*self.device);
-        // The next batch takes as much.
+        // The next batch takes as much memory.
         self.fed_in_place.release(&*self.device, &self.binding);
         result.map(|()| times)
     }
 
-    /// Puts next to the backing locations what a step finds there, unless the step before left it.
+    /// Brings to the device what a step expects to find there, next to the backing locations, unless the previous step left it there.
     fn warm_up(&mut self) -> Result<(), RuntimeError> {
         if !std::mem::replace(&mut self.warmed_up, true) && !self.warm_up.is_empty() {
             let action = "while bringing parameters to the device";
@@ -490,7 +492,7 @@ impl Executor {
         Ok(())
     }
 
-    /// What a step wrote to memories that take turns is what the next one reads.
+    /// Makes the next step read what this step wrote, by exchanging the memories that take turns.
     fn take_turns(&mut self) -> Result<(), RuntimeError> {
         let Some((current, next)) = self.plan.turns else { return Ok(()) };
         let [one, other] = self.binding.exchange(current, next)?;
@@ -507,8 +509,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Submits a phase. Generations count from 1 in every step's list; events count on, so each is moved up by what was
-    /// recorded in earlier steps.
+    /// Submits a phase. The generations in a step's commands start at 1, but events keep counting, so each generation is raised by the
+    /// number of records in earlier steps.
     fn submit_phase(&mut self, phase: usize) -> Result<(), RuntimeError> {
         if phase == 0 {
             self.recorded_before_step.clone_from(&self.recorded);
@@ -530,12 +532,12 @@ impl Executor {
         self.write_pieces(backing, bytes)
     }
 
-    /// Writes all bytes of a backing location: the given ones, then zeros.
+    /// Writes all bytes of a backing location: the given bytes, followed by zeros.
     fn write_pieces(&self, backing: &BackingLocation, bytes: &[u8]) -> Result<(), RuntimeError> {
         chunks(backing).try_for_each(|(range, region)| self.write_chunk(region, &padded(bytes, range)))
     }
 
-    /// Brings contents to their backing location, in pieces.
+    /// Writes contents to their backing location, in pieces.
     fn load(&self, backing: &BackingLocation, contents: &Contents) -> Result<(), RuntimeError> {
         load(&self.plan, backing, contents, |region, chunk| self.write_chunk(region, chunk))
     }
@@ -581,7 +583,7 @@ impl Executor {
         staging.ok_or_else(|| RuntimeError::Plan { reason: "a piece on the device without staging".to_string() })
     }
 
-    /// Copies between steps, and waits: nothing else is running.
+    /// Copies between steps, while nothing else is running, and waits for the copy.
     fn copy_now(&self, from: Region, to: Region) -> Result<(), RuntimeError> {
         let action = "while copying between steps";
         let stream = self.binding.streams()[0];
@@ -614,8 +616,8 @@ impl Phase {
     }
 }
 
-/// Adds a record of one event more than the plan has, behind the last of these commands that writes an output. None where
-/// several streams write outputs, or none does.
+/// Inserts a record of an additional event after the last of these commands that writes an output. Returns `None` if several streams write
+/// outputs, or none does.
 fn record_outputs(plan: &Plan, commands: &mut Vec<Command>) -> Option<EventId> {
     let outputs = || plan.outputs.iter().flat_map(|backing| backing.pieces.iter().map(|(_, region)| *region));
     let gives_output =
@@ -631,8 +633,8 @@ fn record_outputs(plan: &Plan, commands: &mut Vec<Command>) -> Option<EventId> {
     Some(event)
 }
 
-/// By stream of the device on which the plan copies: which way. Copies for launches on the host go both ways among launches, and say
-/// nothing of the link.
+/// The direction of the copies of each stream of the device on which the plan copies. Streams that also launch are left out: the copies for
+/// launches on the host go both ways and say nothing about the link.
 fn links(plan: &Plan, binding: &Binding) -> BTreeMap<StreamId, Link> {
     let launch_stream = |command: &Command| match command {
         Command::Launch { stream, .. } => Some(*stream),
@@ -659,7 +661,7 @@ fn submit(device: &dyn Device, commands: &[Command], action: &'static str) -> Re
     device.submit(commands).map_err(|error| RuntimeError::Device { action, error })
 }
 
-/// Checks that commands name events of the plan alone.
+/// Checks that commands use only events of the plan.
 fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
     let events = plan.commands.iter().filter_map(|command| match command {
         Command::Record { event, .. } | Command::Wait { event, .. } => Some(event.0),
@@ -671,8 +673,8 @@ fn check_events(plan: &Plan) -> Result<(), RuntimeError> {
     }
 }
 
-/// An index fault of a plan's launch, in terms of the program that was planned. The indices of a launch in parts are those of its
-/// parts, in order.
+/// An index fault of a launch of the plan, in terms of the program that was planned. The indices of a launch in parts are the concatenation
+/// of the indices of its parts.
 pub(crate) fn index_error(plan: &Plan, fault: IndexFault) -> RuntimeError {
     let IndexFault { label, element, index, limit } = fault;
     let whole = plan.share(label).launch;
@@ -681,7 +683,7 @@ pub(crate) fn index_error(plan: &Plan, fault: IndexFault) -> RuntimeError {
         let indices = launch.kernel.indices().and_then(|indices| launch.reads.get(indices.read));
         (launch.label, indices.map_or(0, |binding| binding.desc.element_count()))
     };
-    // Each part once, however often it runs.
+    // Each part counts once, however often it runs.
     let before: BTreeMap<u32, u64> = plan.launches().filter(|&launch| earlier(launch)).map(elements).collect();
     let element = before.values().sum::<u64>() + element;
     let name = plan.labels.get(label as usize).cloned().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Feeding: inputs that are written where launches read them, because device and host are one memory.
+//! Feeding: inputs that are written where launches read them, because device and host share one memory.
 //!
-//! Such an input has no second place on the host. Between two steps its place gives its memory back: the next batch takes as much while
-//! it is read, and moves in piece by piece.
+//! Such an input has no second place on the host. Between two steps its memory is given back: the next batch takes as much memory while it
+//! is read, and is moved in piece by piece.
 
 use forebay_base::{ByteRange, Command, Region, Space};
 use forebay_device::Device;
@@ -12,13 +12,13 @@ use crate::backing::{chunks, padded};
 use crate::binding::Binding;
 use crate::error::RuntimeError;
 
-/// Where a plan has inputs written that no copy brings to the device.
+/// The places in which a plan's inputs are written without a copy to the device.
 pub(crate) struct FedInPlace {
     regions: Vec<Region>,
 }
 
 impl FedInPlace {
-    /// Those of a plan.
+    /// Returns the places of a plan.
     pub fn of(plan: &Plan) -> FedInPlace {
         let pieces = plan.inputs.iter().flat_map(|backing| backing.pieces.iter().map(|(_, region)| *region));
         let on_device = |region: &Region| {
@@ -28,13 +28,13 @@ impl FedInPlace {
         FedInPlace { regions: pieces.filter(on_device).collect() }
     }
 
-    /// Whether there are none.
+    /// Whether there are no such inputs.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// What maps memory for inputs, and what maps the rest. Memory comes with its mapping: what inputs do not need yet goes back
-    /// before the rest comes.
+    /// Divides the prologue into the commands that map memory for inputs, and the others. Mapping takes memory: what inputs do not need yet
+    /// is given back before the rest is mapped.
     pub fn divide<'a>(&self, prologue: &'a [Command]) -> [Vec<&'a Command>; 2] {
         let is_fed = |command: &&Command| match command {
             Command::Map { region, .. } => self.regions.iter().any(|fed| fed.overlaps(*region)),
@@ -44,15 +44,14 @@ impl FedInPlace {
         [first, rest]
     }
 
-    /// Gives the memory of the places back. It comes again when inputs are written.
+    /// Gives back the memory of the places. It is taken again when inputs are written.
     pub fn release(&self, device: &dyn Device, binding: &Binding) {
         let regions = self.regions.iter().filter_map(|&region| binding.region(region).ok());
         regions.for_each(|region| device.release_host(region));
     }
 }
 
-/// Writes an input in chunks of its backing location, from its end to its beginning, and gives the memory of each up once it is
-/// written.
+/// Writes an input in chunks of its backing location, from its end to its beginning, and frees the memory of each chunk once it is written.
 pub(crate) fn give(
     backing: &BackingLocation,
     mut bytes: Vec<u8>,

@@ -1,19 +1,19 @@
-//! Now: plans run on devices, and what happened is written down.
+//! The runtime: runs plans on devices and records what happened.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`executor`] | a plan on a device: obtained, loaded, run step by step, released |
-//! | [`shared`] | device memory that several plans use |
+//! | [`executor`] | running a plan on a device: obtaining memory, loading, steps, release |
+//! | [`shared`] | device memory shared by several plans |
 //! | [`paged`] | the same step over managed memory |
-//! | [`backing`] | where tensors lie between steps |
-//! | [`binding`] | a plan's ids become the device's |
-//! | [`eager`] | contexts, streams, events and tensors: work launched as calls arrive |
-//! | [`profile`] | how long launches took, and which copies came too late |
+//! | [`backing`] | where tensors are stored between steps |
+//! | [`binding`] | translating a plan's ids to the device's |
+//! | [`eager`] | contexts, streams, events and tensors: work launched call by call |
+//! | [`profile`] | how long launches took, and which copies were late |
 //! | [`trace`] | what ran when, for Perfetto |
-//! | [`error`] | what can go wrong |
+//! | [`error`] | errors |
 //!
-//! The planner emits commands ahead of time; this crate renumbers, submits and joins. It decides nothing about memory or
-//! order, so that what `forebay plan` shows is what happens.
+//! The planner emits commands ahead of time; this crate renumbers, submits and joins them. It makes no decisions about memory or order, so
+//! what `forebay plan` shows is what runs.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

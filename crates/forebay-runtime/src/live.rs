@@ -1,4 +1,4 @@
-//! How many device bytes hold something that is still needed, command by command: the memory curve of a trace.
+//! The number of device bytes that hold something still needed, command by command: the memory curve of a trace.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use forebay_plan::Plan;
 /// Disjoint byte ranges of several memories.
 #[derive(Default)]
 struct ByteSet {
-    /// End of each range, by memory and start.
+    /// The end of each range, by memory and start.
     ranges: BTreeMap<(MemoryId, u64), u64>,
     size_bytes: u64,
 }
@@ -42,8 +42,8 @@ impl ByteSet {
     }
 }
 
-/// By launch label: device bytes that are needed while that launch runs. A byte is needed from its writing to its last
-/// reading; persistent tensors' backing locations are needed at the end of the step.
+/// By launch label: the device bytes that are needed while that launch runs. A byte is needed from when it is written until it is last
+/// read; the backing locations of persistent tensors are needed at the end of the step.
 pub fn live_bytes_by_label(plan: &Plan) -> BTreeMap<u32, u64> {
     let on_device = |region: &Region| matches!(plan.memory(region.memory).space, Space::Device(_));
     let mut live = ByteSet::default();

@@ -1,7 +1,7 @@
-//! Loans: inputs that launches read, and outputs that they write, in memory of the caller's.
+//! Loans: inputs that launches read, and outputs that they write, in the caller's memory.
 //!
-//! Before a step, each input's bytes are put behind their memory, and each output's memory is made. After the step the device gives both
-//! back: inputs to their owners, and outputs to the caller that takes them.
+//! Before a step, the bytes of each input are lent to the device, and memory is allocated for each output. After the step the device gives
+//! both back: inputs to their owners, and outputs to the caller that takes them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::backing::tensor_bytes;
 use crate::binding::Binding;
 use crate::error::RuntimeError;
 
-/// A memory of the device's behind which is an input or output.
+/// A memory of the device that is backed by an input or output.
 #[derive(Clone, Debug)]
 struct Place {
     memory: MemoryId,
@@ -27,15 +27,15 @@ struct Place {
 pub(crate) struct Loans {
     inputs: BTreeMap<String, Place>,
     outputs: BTreeMap<String, Place>,
-    /// Outputs of the latest step that no one has taken.
+    /// Outputs of the latest step that have not been taken.
     results: BTreeMap<String, Vec<u8>>,
 }
 
 impl Loans {
-    /// Those of a plan.
+    /// Returns the loans of a plan.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] where the plan names a memory that it does not list.
+    /// Returns [`RuntimeError::Plan`] if the plan names a memory that it does not list.
     pub fn of(plan: &Plan, binding: &Binding) -> Result<Loans, RuntimeError> {
         let places = |backing: &[BackingLocation]| {
             let whole = backing.iter().filter_map(|backing| Some((&backing.name, backing.pieces.first()?.1)));
@@ -49,17 +49,17 @@ impl Loans {
         Ok(Loans { inputs: places(&plan.inputs)?, outputs: places(&plan.outputs)?, results: BTreeMap::new() })
     }
 
-    /// Whether an input is read where the caller has it.
+    /// Whether an input is read in place, in the caller's memory.
     pub fn has_input(&self, name: &str) -> bool {
         self.inputs.contains_key(name)
     }
 
-    /// Whether an output is written to memory of its own.
+    /// Whether any output is written to separate memory.
     pub fn has_outputs(&self) -> bool {
         !self.outputs.is_empty()
     }
 
-    /// Puts an input in its place for the next step: as it is where that can be, else a copy.
+    /// Lends an input for the next step: in place if possible, otherwise as a copy.
     pub fn lend(&self, device: &dyn Device, name: &str, tensor: &Tensor) {
         let Some(place) = self.inputs.get(name) else { return };
         device.give_back(place.memory);
@@ -68,7 +68,7 @@ impl Loans {
         }
     }
 
-    /// The same of bytes that are given up; behind the tensor's end are zeros.
+    /// Like [`Loans::lend`], with bytes that are moved in. Zeros follow after the tensor's end.
     pub fn write(&self, device: &dyn Device, name: &str, mut bytes: Vec<u8>) {
         let Some(place) = self.inputs.get(name) else { return };
         bytes.resize(place.size_bytes as usize, 0);
@@ -78,7 +78,7 @@ impl Loans {
         }
     }
 
-    /// Before a step: makes memory for the outputs.
+    /// Before a step: allocates memory for the outputs.
     pub fn begin(&mut self, device: &dyn Device) {
         self.results.clear();
         for place in self.outputs.values() {
@@ -89,7 +89,7 @@ impl Loans {
         }
     }
 
-    /// After a step, whether it succeeded or not: takes everything from the device. Nothing runs there any more.
+    /// After a step, whether it succeeded or not: takes everything back from the device, on which nothing runs any more.
     pub fn end(&mut self, device: &dyn Device) {
         for place in self.inputs.values() {
             device.give_back(place.memory);
@@ -101,12 +101,12 @@ impl Loans {
         }
     }
 
-    /// The bytes of an output of the latest step; none where it lies elsewhere.
+    /// The bytes of an output of the latest step, or `None` if it is stored elsewhere.
     pub fn result(&self, name: &str) -> Option<&[u8]> {
         self.results.get(name).map(Vec::as_slice)
     }
 
-    /// The same, given up.
+    /// Like [`Loans::result`], but moves the bytes out.
     pub fn take(&mut self, backing: &BackingLocation) -> Option<Vec<u8>> {
         let mut bytes = self.results.remove(&backing.name)?;
         bytes.truncate(tensor_bytes(backing) as usize);

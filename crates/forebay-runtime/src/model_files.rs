@@ -1,4 +1,4 @@
-//! Weights that stay in the files of their model: the memory of a plan that is read there.
+//! Weights that stay in the files of their model: the memory of a plan that is read from these files.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use forebay_plan::plan::MemoryKind;
 use crate::backing::check_contents;
 use crate::error::RuntimeError;
 
-/// The bytes of that memory: parts of tensors, in ascending order, with padding between them.
+/// The bytes of that memory: parts of tensors in ascending order, with padding between them.
 #[derive(Debug)]
 struct ModelFiles {
     size_bytes: u64,
     parts: Vec<Part>,
 }
 
-/// Bytes of a tensor.
+/// A part of a tensor.
 #[derive(Debug)]
 struct Part {
-    /// Where they are in the memory.
+    /// Where its bytes are in the memory.
     range: ByteRange,
-    /// The first of them in the tensor.
+    /// The offset of its first byte in the tensor.
     offset_bytes: u64,
     tensor: Arc<Reader>,
 }
 
-/// What a plan reads from the model's files, whose tensors are given by their names; none where it reads nothing there.
+/// What a plan reads from the model's files, or `None` if it reads nothing from them. `contents` has the tensors by name.
 ///
 /// # Errors
-/// A tensor that was not given, or that has another size.
+/// Fails if a tensor was not given or has a different size.
 pub(crate) fn model_files(
     plan: &Plan,
     contents: &BTreeMap<String, Contents>,
@@ -60,8 +60,8 @@ pub(crate) fn model_files(
     Ok(Some(Arc::new(ModelFiles { size_bytes: memory.size_bytes, parts })))
 }
 
-/// Whether the system's page cache has no room for these files next to what the plan takes: what it holds would be gone before it is
-/// wanted again.
+/// Whether the system's page cache has no room for these files in addition to what the plan takes: what it holds would be evicted before it
+/// is needed again.
 fn exceeds_free_memory(plan: &Plan) -> bool {
     let statistics = &plan.statistics;
     let wanted = [statistics.device_peak_bytes, statistics.host_bytes, statistics.model_files_bytes];
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// A plan whose only memory is the model's files, with two tensors: one in two parts, in the other order, and one behind them.
+    /// A plan whose only memory is the model's files, with two tensors: one in two parts, in reverse order, and one after them.
     fn plan() -> Plan {
         let memory = PlanMemory { kind: MemoryKind::ModelFiles, space: Space::Disk, size_bytes: 64 };
         let backing = |name: &str, pieces: &[(u64, u64, u64)]| BackingLocation {

@@ -1,8 +1,8 @@
-//! A step over managed memory: the same launches as in a plan, one by one, with bytes that move as a strategy says.
+//! A step over managed memory: the launches of a plan, one by one, with bytes moved as a strategy decides.
 //!
-//! The strategies are those of Negishi and others ("Consideration on Application of CUDA Unified Memory to Deep Learning",
-//! 2018, section 4): the framework says every move, or hints, or says nothing but what it needs no more. None of them changes
-//! what a launch finds, so that results are those of a plan, bit for bit.
+//! The strategies are those of Negishi and others ("Consideration on Application of CUDA Unified Memory to Deep Learning", 2018, section
+//! 4): the framework requests every move, or gives hints, or only says what it no longer needs. None of them changes what a launch reads,
+//! so results are those of a plan, bit for bit.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,22 +26,22 @@ use crate::executor::{Decision, index_error};
 use crate::step_times::{StepClock, StepMoves, StepTimes};
 use crate::trace::Trace;
 
-/// How many launches ahead of the next one hints prefetch what launches read.
+/// How many launches ahead [`Strategy::Cooperative`] prefetches what launches read.
 const LAUNCHES_AHEAD: usize = 4;
 
 /// Who decides what is on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The framework says every move ([`Paging::moves`]), and stays within the budget: nothing is evicted on demand.
+    /// The framework requests every move ([`Paging::moves`]) and stays within the budget: nothing is evicted on demand.
     Direct,
-    /// The framework tells what comes, prefetches a few launches ahead, and discards what died.
+    /// The framework announces coming uses, prefetches a few launches ahead, and discards what is dead.
     Cooperative,
-    /// Managed memory alone, with this order of eviction. It is told only what is not needed any more.
+    /// Managed memory decides, with this eviction order. It is only told what is no longer needed.
     Automatic(Policy),
 }
 
 impl Strategy {
-    /// What changes the order of eviction.
+    /// The policy that determines the eviction order.
     pub fn policy(self) -> Policy {
         match self {
             Strategy::Direct => Policy::Driver,
@@ -56,11 +56,11 @@ impl Strategy {
 pub struct PagedOptions {
     /// Who decides what is on the device.
     pub strategy: Strategy,
-    /// Whether device memory is taken as launches need it. Without, all of it is taken at the start.
+    /// Whether device memory is taken as launches need it. If not, all of it is taken at the start.
     pub growth: bool,
-    /// The most bytes on the host; none for as many as it takes.
+    /// The most bytes on the host, or `None` for no limit.
     pub host_bytes: Option<u64>,
-    /// A folder for a file that takes what exceeds `host_bytes`; without, that is an error.
+    /// A folder for a file that takes what exceeds `host_bytes`. Without it, exceeding the limit is an error.
     pub spill_dir: Option<PathBuf>,
 }
 
@@ -72,21 +72,21 @@ pub struct PagedExecutor {
     context: Context,
     stream: Stream,
     memory: ManagedMemory,
-    /// All addresses of the plan.
+    /// The buffer that covers all addresses of the plan.
     buffer: ManagedBuffer,
-    /// By launch.
+    /// The work of each launch.
     work: Vec<Work>,
-    /// By launch: bytes that it needs as they are.
+    /// For each launch: the bytes that it reads.
     needed: Vec<Vec<Range<u64>>>,
     broken: bool,
     trace: Option<Trace>,
 }
 
 impl PagedExecutor {
-    /// Takes addresses for everything, and gives persistent tensors their contents: zeros where none are given.
+    /// Takes addresses for everything, and writes the contents of persistent tensors; those without contents are filled with zeros.
     ///
     /// # Errors
-    /// A device that cannot map tiles, contents of the wrong size, no host memory, or what the device reports.
+    /// Fails if the device cannot map tiles, if contents have the wrong size, if host memory runs out, or if the device reports an error.
     pub fn new(
         device: Arc<dyn Device>,
         mut paging: Paging,
@@ -147,59 +147,59 @@ impl PagedExecutor {
         Ok(executor)
     }
 
-    /// Its launches, and where everything is.
+    /// The plan: its launches, and where everything is.
     pub fn plan(&self) -> &Plan {
         &self.paging.plan
     }
 
-    /// What the device has handed out.
+    /// The memory that the device has handed out.
     pub fn usage(&self) -> DeviceUsage {
         self.device.usage()
     }
 
-    /// What was moved and waited for so far.
+    /// What has been moved and waited for so far.
     pub fn statistics(&self) -> ManagedStatistics {
         self.memory.statistics()
     }
 
-    /// Starts to keep when commands run. [`PagedExecutor::take_trace`] gives what was kept.
+    /// Starts recording when commands run. [`PagedExecutor::take_trace`] returns the recording.
     pub fn start_trace(&mut self) {
         self.trace.get_or_insert_with(|| Trace::new(&self.paging.plan));
     }
 
-    /// Takes what was kept since [`PagedExecutor::start_trace`] and stops keeping; none where it was never started.
+    /// Stops recording and returns what was recorded since [`PagedExecutor::start_trace`], or `None` if recording was never started.
     pub fn take_trace(&mut self) -> Option<Trace> {
         self.trace.take()
     }
 
-    /// Writes an input for the next step. Every input is written before every step: a step may overwrite it.
+    /// Writes an input for the next step. Every input must be written before every step, because a step may overwrite it.
     ///
     /// # Errors
-    /// An unknown name, another number of bytes than the input has, or no host memory.
+    /// Fails if the name is unknown, if `bytes` does not have the size of the input, or if host memory runs out.
     pub fn write_input(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
         self.write_backing(find(&self.plan().inputs, "input", name)?, bytes)
     }
 
-    /// Reads an output of the latest step, whole.
+    /// Reads a whole output of the latest step.
     ///
     /// # Errors
-    /// An unknown name, no host memory, or what the device reports.
+    /// Fails if the name is unknown, if host memory runs out, or if the device reports an error.
     pub fn read_output(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_backing(find(&self.plan().outputs, "output", name)?)
     }
 
-    /// Reads a parameter, state or constant as it is between two steps.
+    /// Reads the value that a parameter, state or constant has between two steps.
     ///
     /// # Errors
-    /// An unknown name, no host memory, or what the device reports.
+    /// Fails if the name is unknown, if host memory runs out, or if the device reports an error.
     pub fn read_persistent(&self, name: &str) -> Result<Tensor, RuntimeError> {
         self.read_backing(find(&self.plan().persistent, "persistent tensor", name)?)
     }
 
-    /// The same in pieces, one after the other.
+    /// Like [`PagedExecutor::read_persistent`], but passes the bytes to `take` piece by piece.
     ///
     /// # Errors
-    /// An unknown name, no host memory, what the device reports, or what `take` gives.
+    /// Fails if the name is unknown, if host memory runs out, if the device reports an error, or if `take` fails.
     pub fn read_persistent_in_pieces(
         &self,
         name: &str,
@@ -212,7 +212,7 @@ impl PagedExecutor {
     /// Overwrites a parameter, state or constant between two steps.
     ///
     /// # Errors
-    /// An unknown name, another number of bytes than it has, no host memory, or what the device reports.
+    /// Fails if the name is unknown, if the number of bytes is wrong, if host memory runs out, or if the device reports an error.
     pub fn write_persistent(&mut self, name: &str, bytes: &[u8]) -> Result<(), RuntimeError> {
         self.write_backing(find(&self.plan().persistent, "persistent tensor", name)?, bytes)
     }
@@ -220,17 +220,17 @@ impl PagedExecutor {
     /// Runs one step.
     ///
     /// # Errors
-    /// As [`PagedExecutor::run_in_phases`].
+    /// As for [`PagedExecutor::run_in_phases`].
     pub fn run(&mut self) -> Result<StepTimes, RuntimeError> {
         self.run_in_phases(&mut |_| Ok(Decision::Continue))
     }
 
-    /// Runs one step. After the first phase `between` looks at the outputs and decides whether the update phase runs.
+    /// Runs one step. After the first phase, `between` looks at the outputs and decides whether the update phase runs.
     ///
     /// # Errors
-    /// What managed memory or the device reports, or what `between` returns. Before the update phase parameters and state
-    /// are as before the step then, and another step may be tried unless the device failed. Later only
-    /// [`RuntimeError::Broken`] follows.
+    /// Fails if managed memory or the device reports an error, or if `between` fails. If the error occurs before the update phase,
+    /// parameters and state are as before the step, and another step may be tried unless the device failed. After a later error, every call
+    /// returns [`RuntimeError::Broken`].
     pub fn run_in_phases(
         &mut self,
         between: &mut dyn FnMut(&PagedExecutor) -> Result<Decision, RuntimeError>,
@@ -243,7 +243,7 @@ impl PagedExecutor {
         let mut updating = false;
         let result = self.phases(between, &mut updating).map_err(|error| self.explained(error));
         if result.is_err() {
-            // What the step's other launches find out is not the next step's.
+            // Faults found by the step's other launches must not be reported by the next step.
             let _ = self.context.synchronize();
             let _ = self.device.take_index_fault();
         }
@@ -253,7 +253,7 @@ impl PagedExecutor {
         }
         self.broken = result.is_err() && (updating || matches!(result, Err(RuntimeError::Device { .. })));
         if self.broken {
-            // What is lost shows when it is read.
+            // If something is lost, reading it reports the error.
             let _ = self.device.recover();
         }
         result.map(|()| StepTimes { moves: Some(moved(&before, &self.memory.statistics())), ..times })
@@ -280,13 +280,13 @@ impl PagedExecutor {
         Ok(())
     }
 
-    /// The context's errors in the plan's terms.
+    /// Translates the context's errors to the plan's terms.
     fn explained(&self, error: RuntimeError) -> RuntimeError {
         let RuntimeError::Index { launch: label, element, index, limit, .. } = error else { return error };
         index_error(self.plan(), IndexFault { label, element, index, limit })
     }
 
-    /// Submits launches, and says what the strategy says before and after each.
+    /// Submits launches, and carries out the strategy's moves and hints before and after each.
     fn launch(&self, launches: Range<usize>) -> Result<(), RuntimeError> {
         for launch in launches {
             match self.strategy {
@@ -305,7 +305,7 @@ impl PagedExecutor {
         Ok(())
     }
 
-    /// Prefetches what a launch a few launches later needs; before the first one, what those until then need, too.
+    /// Prefetches what the launch `LAUNCHES_AHEAD` later needs; before the first launch, also what the launches until then need.
     fn hint(&self, launch: usize) -> Result<(), RuntimeError> {
         let first = if launch == 0 { 1 } else { launch + LAUNCHES_AHEAD };
         let coming = self.needed.iter().take(launch + LAUNCHES_AHEAD + 1).skip(first);
@@ -350,7 +350,7 @@ impl PagedExecutor {
     }
 }
 
-/// The plan's launches over the buffer's addresses, with what they do to its bytes.
+/// The plan's launches over the buffer's addresses, with how each accesses its bytes.
 fn work(paging: &Paging, buffer: &ManagedBuffer, stream: &Stream) -> Vec<Work> {
     let (memory, own_stream) = (buffer.region().memory, stream_id(stream));
     let moved = |region: Region| Region { memory, range: region.range };
@@ -375,13 +375,13 @@ fn work(paging: &Paging, buffer: &ManagedBuffer, stream: &Stream) -> Vec<Work> {
     launches.zip(&paging.launches).map(work).collect()
 }
 
-/// Bytes that work needs as they are; it overwrites the others.
+/// The bytes that work needs to have their values; it overwrites the others.
 fn needed(work: &Work) -> Vec<Range<u64>> {
     let needed = work.uses.iter().filter(|(_, access)| *access != Access::Overwrite);
     needed.map(|(range, _)| range.clone()).collect()
 }
 
-/// What was done between two readings.
+/// The difference between two readings of the statistics.
 fn moved(before: &ManagedStatistics, after: &ManagedStatistics) -> StepMoves {
     StepMoves {
         faults: after.faults - before.faults,

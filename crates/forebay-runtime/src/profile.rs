@@ -1,9 +1,9 @@
-//! Profile: how long launches and copies took, from what a device recorded; and which copies came too late.
+//! Profile: how long launches and copies took according to a device's records, and which copies were late.
 //!
-//! Launches that run side by side slow each other down, and so do copies where workers copy; so a launch counts with its share
-//! of the machine: what it would have taken had it had all the workers that it can use. What passes before it starts counts as
-//! well, less the time in which copies moved that ended meanwhile: that is the machine's way from one launch to the next. What passes before
-//! the first command of a step and after the last one belongs to the step.
+//! Concurrent launches slow each other down, and so do copies if workers make them, so a launch counts with its share of the machine: the
+//! time that it would have taken with all the workers that it can use. The gap before a launch counts as well, minus the time in which
+//! copies that ended in the gap were running: it is the machine's overhead from one launch to the next. The time before the first command
+//! of a step and after the last one belongs to the step.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -13,14 +13,15 @@ use forebay_device::TraceRecord;
 use forebay_plan::cost::workers_for_launches;
 use forebay_plan::plan::Share;
 
-/// How many of the latest steps count.
+/// The number of latest steps that count.
 const STEPS_KEPT: usize = 7;
-/// Smaller copies tell how long it takes to begin one, not how fast bytes move.
+/// Smaller copies show how long it takes to begin a copy, not how fast bytes move.
 const RATED_MIN_BYTES: u64 = 64 << 10;
-/// What kept this part of the workers busy, or more, left none to launches. Over a link that is slower than workers copy, none does.
+/// A copy that kept at least this fraction of the workers busy left none for launches. Over a link that is slower than workers copy, no
+/// copy does.
 const ALL_WORKERS: f64 = 0.75;
 
-/// A way for copies, in one direction.
+/// A link for copies, in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Link {
     /// From host memory to the device.
@@ -33,27 +34,26 @@ pub enum Link {
     ToDisk,
 }
 
-/// The workers of a device, and who takes them.
+/// The workers of a device, and how they are used.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers<'a> {
-    /// How many there are.
+    /// The number of workers.
     pub count: f64,
-    /// By label: how many the launch can use; 1 where it is not listed.
+    /// By label: the number of workers that the launch can use; 1 if it is not listed.
     pub of_launches: &'a [f64],
-    /// For how long a copy between host and device keeps a worker busy where its record does not say, in nanoseconds for each
-    /// byte.
+    /// How long a copy between host and device keeps a worker busy, in nanoseconds per byte, if its record does not say.
     pub copy_ns_per_byte: f64,
-    /// Workers of the host that launches with these labels share alone; none where all launches share those of the device.
+    /// Workers of the host that only the launches with these labels share, or `None` if all launches share those of the device.
     pub host: Option<(f64, &'a BTreeSet<u32>)>,
 }
 
 impl Workers<'_> {
-    /// Whether a launch has the workers of the host.
+    /// Whether a launch uses the workers of the host.
     fn on_host(&self, record: &TraceRecord) -> bool {
         record.label.zip(self.host).is_some_and(|(label, (_, labels))| labels.contains(&label))
     }
 
-    /// Workers that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
+    /// The number of workers that the record's command wants while it runs; `copies` says whether it is a copy between host and device.
     fn wanted(&self, record: &TraceRecord, copies: bool) -> f64 {
         match record.label {
             Some(label) => self.of_launches.get(label as usize).copied().unwrap_or(1.0),
@@ -73,21 +73,21 @@ impl Workers<'_> {
 /// Durations in the latest steps.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// By launch of the program that was planned: nanoseconds, the newest last.
+    /// By launch of the program that was planned: its nanoseconds, newest last.
     launches: BTreeMap<u32, VecDeque<u64>>,
-    /// What all launches of a step took together, the newest last.
+    /// The time of all launches of a step together, newest last.
     totals: VecDeque<u64>,
-    /// By link: bytes, and the time in which at least one copy went that way, the newest last.
+    /// By link: bytes, and the time in which at least one copy used the link, newest last.
     copies: BTreeMap<Link, VecDeque<(u64, Duration)>>,
-    /// Bytes of copies between host and device, and for how long they kept a worker busy, the newest last.
+    /// Bytes of copies between host and device, and how long they kept a worker busy, newest last.
     worker_times: VecDeque<(u64, Duration)>,
-    /// What steps took next to their commands, the newest last.
+    /// The time that steps took outside their commands, newest last.
     steps: VecDeque<u64>,
 }
 
 impl Profile {
-    /// Adds a step's records, and how long it took as a whole; `link_of` says which way a stream's copies go, `share_of` what
-    /// part of which launch a label stands for.
+    /// Adds a step's records and its total duration. `link_of` returns the link that a stream's copies use, `share_of` the launch that a
+    /// label is a part of and the part's share of it.
     pub fn add(
         &mut self,
         records: &[TraceRecord],
@@ -101,7 +101,7 @@ impl Profile {
         keep(&mut self.steps, step.saturating_sub(to - from).as_nanos() as u64);
         let leads = leads(records, workers.count);
         let crosses = |record: &TraceRecord| matches!(link_of(record.stream), Some(Link::ToDevice | Link::FromDevice));
-        // By launch: its parts' nanoseconds, and what they make of it.
+        // By launch: the nanoseconds of its parts, and their total share of it.
         let mut parts: BTreeMap<u32, (u64, f64)> = BTreeMap::new();
         for (label, alone) in times_alone(records, crosses, workers) {
             let lead = leads.get(&label).copied().unwrap_or_default();
@@ -134,19 +134,19 @@ impl Profile {
         }
     }
 
-    /// Bytes per nanosecond of a link while large copies used it; none where there were none.
+    /// Bytes per nanosecond of a link while large copies used it, or `None` if there were none.
     pub fn bytes_per_ns(&self, link: Link) -> Option<f64> {
         rate(self.copies.get(&link)?)
     }
 
-    /// For how long copies between host and device keep a worker busy, in nanoseconds for each byte; none where no record says so.
+    /// How long copies between host and device keep a worker busy, in nanoseconds per byte, or `None` if no record says so.
     pub fn copy_worker_ns_per_byte(&self) -> Option<f64> {
         rate(&self.worker_times).map(f64::recip)
     }
 
-    /// Nanoseconds of each launch that ran, by its place in the program: the median, times a factor that is the same for all, so that their sum is
-    /// the median of the steps' sums. For what disturbs a step now and then makes a launch longer, never shorter, and each time
-    /// another one, so that a sum of medians would be that of a step that nothing ever disturbs.
+    /// The nanoseconds of each launch that ran, by its place in the program: the median, times a factor that is the same for all launches,
+    /// so that they add up to the median of the steps' sums. An occasional disturbance makes a launch longer, never shorter, and hits a
+    /// different launch each time, so the sum of the medians would be that of a step that is never disturbed.
     pub fn launch_ns(&self) -> BTreeMap<u32, u64> {
         let mut medians: BTreeMap<u32, u64> =
             self.launches.iter().filter_map(|(&label, kept)| Some((label, median(kept)?))).collect();
@@ -156,13 +156,13 @@ impl Profile {
         medians
     }
 
-    /// Median nanoseconds that a step takes next to its commands; none where there was no step.
+    /// The median number of nanoseconds that a step takes outside its commands, or `None` if there was no step.
     pub fn step_ns(&self) -> Option<u64> {
         median(&self.steps)
     }
 }
 
-/// Bytes per nanosecond; none where there is no byte, or no time.
+/// Bytes per nanosecond, or `None` if there are no bytes or no time.
 fn rate(kept: &VecDeque<(u64, Duration)>) -> Option<f64> {
     let bytes: u64 = kept.iter().map(|&(bytes, _)| bytes).sum();
     let time: Duration = kept.iter().map(|&(_, time)| time).sum();
@@ -182,12 +182,12 @@ fn keep<T>(kept: &mut VecDeque<T>, newest: T) {
     kept.push_back(newest);
 }
 
-/// The time that intervals cover together.
+/// The total time that intervals cover.
 pub(crate) fn covered(intervals: impl Iterator<Item = (Duration, Duration)>) -> Duration {
     union(intervals).into_iter().map(|(start, end)| end - start).sum()
 }
 
-/// What intervals cover together, as intervals that lie apart, in order.
+/// The union of intervals, as disjoint intervals in order.
 fn union(intervals: impl Iterator<Item = (Duration, Duration)>) -> Vec<(Duration, Duration)> {
     let mut intervals: Vec<(Duration, Duration)> = intervals.collect();
     intervals.sort_unstable();
@@ -201,14 +201,14 @@ fn union(intervals: impl Iterator<Item = (Duration, Duration)>) -> Vec<(Duration
     apart
 }
 
-/// By launch, what it would have taken alone: its time, weighted with the share of its workers that others left it. `crosses`
-/// tells copies between host and device from others.
+/// By launch: the time that it would have taken alone, which is its time weighted with the share of its workers that others left it.
+/// `crosses` tells copies between host and device from others.
 fn times_alone(
     records: &[TraceRecord],
     crosses: impl Fn(&TraceRecord) -> bool,
     workers: Workers<'_>,
 ) -> Vec<(u32, Duration)> {
-    // Starts and ends in order of time; ends before starts of the same moment.
+    // Starts and ends in order of time; ends come before starts at the same moment.
     let mut moments: Vec<(Duration, bool, usize)> = Vec::with_capacity(2 * records.len());
     for (index, record) in records.iter().enumerate() {
         moments.push((record.start, true, index));
@@ -238,7 +238,7 @@ fn times_alone(
     records.iter().zip(alone).filter_map(|(record, alone)| Some((record.label?, alone))).collect()
 }
 
-/// A time in which no kernel ran, between two that did.
+/// A time in which no kernel ran, between two kernels.
 struct IdleTime {
     start: Duration,
     end: Duration,
@@ -261,13 +261,13 @@ fn gaps(records: &[TraceRecord]) -> Vec<IdleTime> {
     gaps
 }
 
-/// The last of these moments that lies in a gap.
+/// The last of these moments that is inside a gap.
 fn last_inside(moments: &[Duration], gap: &IdleTime) -> Option<Duration> {
     let before_end = moments.partition_point(|&moment| moment <= gap.end);
     moments[..before_end].last().copied().filter(|&last| last > gap.start)
 }
 
-/// When copies ended, in order.
+/// The times at which copies ended, in order.
 fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<Duration> {
     let copies = records.iter().filter(|record| record.label.is_none() && counts(record));
     let mut ends: Vec<Duration> = copies.map(|record| record.end).collect();
@@ -275,8 +275,8 @@ fn ends(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Vec<D
     ends
 }
 
-/// By launch, the gap before it, less the time in which copies moved that ended in it, or that took the workers: they do that
-/// first.
+/// By launch: the gap before it, minus the time in which copies were running that ended in the gap or that took the workers, since workers
+/// copy first.
 fn leads(records: &[TraceRecord], workers: f64) -> BTreeMap<u32, Duration> {
     let mut copies: Vec<&TraceRecord> = records.iter().filter(|record| record.label.is_none()).collect();
     copies.sort_by_key(|copy| copy.end);
@@ -298,10 +298,10 @@ fn leads(records: &[TraceRecord], workers: f64) -> BTreeMap<u32, Duration> {
     gaps(records).into_iter().map(lead).collect()
 }
 
-/// Copies that kernels had to wait for: how many, and for how long no kernel ran because of them. `is_swap_in` tells copies to
-/// the device from others.
+/// The number of copies that kernels had to wait for, and how long no kernel ran because of them. `is_swap_in` tells copies to the device
+/// from others.
 ///
-/// A gap between kernels counts where a copy to the device was the last to end in it before kernels went on.
+/// A gap between kernels counts if a copy to the device was the last to end in it before kernels continued.
 pub fn late_copies(records: &[TraceRecord], is_swap_in: impl Fn(&TraceRecord) -> bool) -> (usize, Duration) {
     let ends = ends(records, is_swap_in);
     let late = gaps(records).into_iter().filter_map(|gap| Some(last_inside(&ends, &gap)? - gap.start));

@@ -1,10 +1,10 @@
-//! Memory of a plan that goes back to the system before the plan does.
+//! Memory of a plan that is given back to the system before the plan is dropped.
 
 use forebay_base::{ByteRange, MemoryId, Region};
 use forebay_plan::plan::MemoryKind;
 use forebay_plan::{BackingLocation, Plan};
 
-/// Everything but the persistent tensors that `keep` names.
+/// Everything but the persistent tensors for which `keep` returns true.
 pub(crate) fn all_but(plan: &Plan, keep: &dyn Fn(&str) -> bool) -> Vec<Region> {
     let mut regions = Vec::new();
     for (number, memory) in plan.memories.iter().enumerate().filter(|(_, memory)| can_be_released(memory.kind)) {
@@ -27,12 +27,12 @@ pub(crate) fn all_but(plan: &Plan, keep: &dyn Fn(&str) -> bool) -> Vec<Region> {
     regions
 }
 
-/// What holds a tensor.
+/// The regions that hold a tensor.
 pub(crate) fn of<'a>(plan: &'a Plan, backing: &'a BackingLocation) -> impl Iterator<Item = Region> + 'a {
     backing.pieces.iter().map(|(_, region)| *region).filter(|region| can_be_released(plan.memory(region.memory).kind))
 }
 
-/// Whether a memory is the plan's own and may be the host's.
+/// Whether memory of this kind belongs to the plan alone and can be the host's.
 fn can_be_released(kind: MemoryKind) -> bool {
     match kind {
         MemoryKind::HostBlock | MemoryKind::Reservation | MemoryKind::Placed => true,

@@ -1,4 +1,4 @@
-//! Device memory that several plans use: loaded once, and given back with the last of them.
+//! Device memory shared by several plans: loaded once, and given back with the last of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use forebay_plan::shared::block;
 use crate::error::RuntimeError;
 use crate::executor::Executor;
 
-/// A block of device memory of this size with tensors at their offsets, for [`Executor::sharing`]: a plan without steps, whose persistent
-/// tensors they are.
+/// Creates a block of `size_bytes` of device memory with tensors at the given offsets, for [`Executor::sharing`]. The block is a plan
+/// without steps; the tensors are its persistent tensors.
 ///
 /// # Errors
-/// What the device reports, or contents that cannot be read.
+/// Fails if the device reports an error, or if contents cannot be read.
 pub fn shared_memory<'a>(
     device: Arc<dyn Device>,
     size_bytes: u64,

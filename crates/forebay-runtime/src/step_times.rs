@@ -1,4 +1,4 @@
-//! When steps ran, and how long nothing did.
+//! The times of steps: how long they took, and how long no kernel ran.
 
 use std::time::{Duration, Instant};
 
@@ -7,31 +7,31 @@ use forebay_device::{Device, TraceRecord};
 
 use crate::profile::covered;
 
-/// When a step ran.
+/// The times of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
-    /// From the first submission to the last join.
+    /// The time from the first submission to the last join.
     pub total: Duration,
     /// The part of `total` in which no kernel ran: waiting for copies or other processes, or between commands.
     pub stall: Duration,
     /// The part of `stall` in which an exchange with other processes was under way.
     pub exchange_stall: Duration,
-    /// Copies to the device that kernels had to wait for.
+    /// The number of copies to the device that kernels had to wait for.
     pub late_copies: usize,
-    /// The part of `stall` that those cost.
+    /// The part of `stall` caused by late copies.
     pub late: Duration,
-    /// What managed memory did; none where a plan says every move.
+    /// What managed memory did, or `None` if a plan determines every move.
     pub moves: Option<StepMoves>,
 }
 
 /// What managed memory did in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
-    /// Units that launches found missing on the device.
+    /// The number of units that launches found missing on the device.
     pub faults: u64,
-    /// Units that left the device so that others could come.
+    /// The number of units evicted from the device to make room for others.
     pub evictions: u64,
-    /// Units that were prefetched.
+    /// The number of units that were prefetched.
     pub prefetches: u64,
     /// Bytes copied to the device.
     pub bytes_to_device: u64,
@@ -43,7 +43,7 @@ pub struct StepMoves {
     pub bytes_from_disk: u64,
     /// How often the host waited for the device before it could move a unit.
     pub stalls: u64,
-    /// How long it did so.
+    /// How long the host waited in total.
     pub stalled: Duration,
 }
 
@@ -53,13 +53,13 @@ pub(crate) struct StepClock {
 }
 
 impl StepClock {
-    /// Starts to measure. What ran on the device before is not part of the step.
+    /// Starts measuring. Anything that ran on the device before is not part of the step.
     pub(crate) fn start(device: &dyn Device) -> StepClock {
         drop(device.take_trace());
         StepClock { start: Instant::now() }
     }
 
-    /// The times of the step, and the device's records of it.
+    /// Returns the times of the step, and the device's records of it.
     pub(crate) fn stop(self, device: &dyn Device) -> (StepTimes, Vec<TraceRecord>) {
         let total = self.start.elapsed();
         let records = device.take_trace();
@@ -69,7 +69,7 @@ impl StepClock {
     }
 }
 
-/// Time in which at least one launch of a kind ran.
+/// The time in which at least one launch for which `counts` returns true ran.
 fn launched(records: &[TraceRecord], counts: impl Fn(&TraceRecord) -> bool) -> Duration {
     let launches = records.iter().filter(|record| record.label.is_some() && counts(record));
     covered(launches.map(|record| (record.start, record.end)))

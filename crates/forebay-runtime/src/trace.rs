@@ -1,4 +1,4 @@
-//! What ran when, as the JSON that Perfetto and chrome://tracing open: one row per stream, memory as a counter.
+//! What ran when, as JSON for Perfetto and chrome://tracing: one row per stream, with memory as a counter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 
 use crate::live::live_bytes_by_label;
 
-/// What ran when, in all steps that were traced.
+/// What ran when, in all traced steps.
 pub struct Trace {
     labels: Vec<String>,
     streams: Vec<String>,
-    /// Labels of launches that run on the host: they have rows of their own, behind those of the streams.
+    /// The labels of launches that run on the host. Their rows come after those of the streams.
     on_host: BTreeSet<u32>,
     live_bytes: BTreeMap<u32, u64>,
     heap_bytes: u64,
-    /// Stream of the plan, and the record.
+    /// The stream of the plan, and the record.
     records: Vec<(usize, TraceRecord)>,
 }
 
 impl Trace {
-    /// A trace without records for runs of this plan.
+    /// Creates a trace without records for runs of this plan.
     pub fn new(plan: &Plan) -> Trace {
         let on_host = plan.launches().filter(|launch| plan.runs_on_host(launch)).map(|launch| launch.label).collect();
         let streams = plan.streams.iter().map(|stream| stream.name.clone());
@@ -51,8 +51,8 @@ impl Trace {
         self.records.is_empty()
     }
 
-    /// The events in Chrome's trace event format, to be joined with those of other traces. `process` tells traces of
-    /// several plans apart, `name` is what the viewer calls it.
+    /// Returns the events in Chrome's trace event format, to be joined with those of other traces. `process` distinguishes the traces of
+    /// several plans, and `name` is the name shown in the viewer.
     pub fn events(&self, process: u32, name: &str) -> Vec<Value> {
         let mut events = vec![json!({
             "ph": "M", "pid": process, "name": "process_name", "args": { "name": name },
@@ -103,7 +103,7 @@ impl Trace {
     }
 }
 
-/// The whole document for one or more traces' events.
+/// Returns the whole document for the events of one or more traces.
 pub fn document(events: Vec<Value>) -> Value {
     json!({ "displayTimeUnit": "ms", "traceEvents": events })
 }
@@ -112,8 +112,8 @@ fn microseconds(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-/// Rows of the viewer. Slices of one row must not overlap, but a stream may run commands at once: it then gets further
-/// rows, each named after it.
+/// The rows of the viewer. Slices in one row must not overlap, but a stream can run several commands at once; it then gets additional rows,
+/// each named after it.
 #[derive(Default)]
 struct Workers {
     /// When each row of each stream is free.
@@ -121,7 +121,7 @@ struct Workers {
 }
 
 impl Workers {
-    /// The thread id for a record, and its row's number where the row is new. Records come in the order of their starts.
+    /// Returns the thread id for a record, and the number of its row if the row is new. Records come in the order of their starts.
     fn place(&mut self, stream: usize, record: &TraceRecord) -> (u64, Option<usize>) {
         let rows = self.free_at.range((stream, 0)..(stream + 1, 0));
         let free = rows.clone().find(|&(_, &free_at)| free_at <= record.start).map(|(&(_, worker), _)| worker);

@@ -1,20 +1,18 @@
-//! The inserter: adds to a list of work the barriers, records and waits that its hazards need, and no others.
+//! The inserter: adds the barriers, records and waits that the hazards of a list of work require, and no others.
 //!
-//! Commands are taken in the order of the list. What a command must come after is found in the [`History`] of the bytes
-//! it uses. What it does come after is a vector clock: per stream, the position up to which everything is complete before
-//! the command starts.
+//! Commands are processed in list order. The [`History`] of the bytes that a command uses tells what the command must come after. A vector
+//! clock tells what it does come after: for each stream, the position up to which everything is complete before the command starts.
 //!
-//! - *Across streams*, a wait is added where the clock of the command's stream does not reach the needed position. The
-//!   record stands directly after the last command that is needed, so that nothing else is waited for; one record serves
-//!   all waits for the same position. A record hands on everything that its own stream had waited for, so an order that
-//!   follows through other waits costs nothing.
-//! - *Within a stream*, a barrier is added directly before a command whose hazard is not ordered otherwise, by an earlier
-//!   barrier or by a wait for another stream that itself had waited for this one. A wait orders later commands after the
-//!   event, not after earlier commands of its own stream.
+//! - *Across streams*, a wait is added if the clock of the command's stream does not reach the required position. The record is placed
+//!   directly after the last command that is needed, so that nothing else is waited for; one record serves all waits for the same position.
+//!   A record carries along everything that its stream had waited for, so an order that already follows from other waits costs nothing.
+//! - *Within a stream*, a barrier is added directly before a command whose hazard is not otherwise ordered, either by an earlier barrier or
+//!   by a wait for another stream that had itself waited for this one. A wait orders later commands after the event, not after earlier
+//!   commands of the same stream.
 //!
-//! For the waits so found, no fewer barriers are possible (late greedy insertion meets disjoint hazards). No single
-//! barrier or wait can be removed: each stands for a hazard of the command behind it that nothing else orders, and what is
-//! added later in the list orders nothing earlier.
+//! Given these waits, no smaller number of barriers is possible, because late greedy insertion meets disjoint hazards. No single barrier or
+//! wait can be removed: each exists for a hazard of the following command that nothing else orders, and what is added later in the list
+//! orders nothing earlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,24 +22,24 @@ use crate::error::SyncError;
 use crate::history::{History, StreamPosition};
 use crate::physical::{PhysicalBytes, TileMap};
 
-/// How one step follows the step before.
+/// How a step follows the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepBoundary {
     /// The host waits for every stream before it submits the next step: nothing is needed between steps.
     HostJoin,
-    /// Streams run on into the next step: hazards between the end of one step and the start of the next are ordered by
-    /// waits and barriers at the end of the list, after all work of their stream.
+    /// Streams continue into the next step. Hazards between the end of one step and the start of the next are ordered by waits and barriers
+    /// at the end of the list, after all work of their stream.
     Streams,
 }
 
-/// A list of work with everything that its hazards need.
+/// A list of work with all the synchronisation that its hazards require.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synchronized {
-    /// The work in its given order, with barriers, records and waits between.
+    /// The work in the given order, with barriers, records and waits in between.
     pub commands: Vec<Command>,
-    /// For each command given, its index in [`Synchronized::commands`].
+    /// The index in [`Synchronized::commands`] of each given command.
     pub work_indices: Vec<usize>,
-    /// Number of events; one for each stream that is waited for. Generations count from 1 in each step.
+    /// Number of events, one per stream that is waited for. Generations count from 1 in each step.
     pub event_count: u32,
     /// Number of barriers.
     pub barriers: usize,
@@ -56,15 +54,15 @@ impl Synchronized {
     }
 }
 
-/// Per stream, the position up to which everything is complete.
+/// For each stream, the position up to which everything is complete.
 type Clock = Vec<u32>;
 
-/// What is added before a command, or after the last one of a stream.
+/// The synchronisation that is added before a command, or at the end of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Gate {
-    /// Places whose completion is waited for.
+    /// The places to wait for.
     waits: Vec<StreamPosition>,
-    /// Whether everything earlier in the own stream is.
+    /// Whether to wait for everything earlier in the same stream.
     barrier: bool,
 }
 
@@ -75,11 +73,11 @@ struct Work {
     writes: Vec<PhysicalBytes>,
 }
 
-/// Clocks of all streams while the list is gone through.
+/// The clocks of all streams during a pass over the list.
 struct Clocks {
-    /// What the next command of each stream starts after.
+    /// For each stream, what its next command starts after.
     now: Vec<Clock>,
-    /// What each position of each stream started after.
+    /// For each position of each stream, what it started after.
     past: Vec<Vec<Clock>>,
 }
 
@@ -92,14 +90,14 @@ impl Clocks {
         Clocks { now: vec![vec![0; streams]; streams], past: vec![Vec::new(); streams] }
     }
 
-    /// What is complete once everything up to a place is.
+    /// The clock once everything up to a place is complete.
     fn after(&self, place: StreamPosition) -> Clock {
         let mut clock = self.past[place.stream][place.position as usize - 1].clone();
         clock[place.stream] = place.position;
         clock
     }
 
-    /// Lets a stream pass a gate. Places of the gate lie `shift` positions per stream further on.
+    /// Advances a stream past a gate. The places of the gate are `shift` positions per stream further on.
     fn pass(&mut self, stream: usize, gate: &Gate, shift: &[u32]) {
         for wait in &gate.waits {
             let place = StreamPosition { position: wait.position + shift[wait.stream], ..*wait };
@@ -117,8 +115,8 @@ impl Clocks {
         self.past[stream].push(clock);
     }
 
-    /// The fewest places to wait for so that a stream's next command comes after `needs`, except in its own stream: a need
-    /// that another wait brings along is dropped.
+    /// The smallest set of places to wait for so that a stream's next command comes after `needs`, not counting its own stream. Needs that
+    /// another wait already covers are dropped.
     fn missing_waits(&self, stream: usize, needs: &[u32]) -> Vec<StreamPosition> {
         let missing = |clock: &[u32], other: usize| other != stream && needs[other] > clock[other];
         let now = &self.now[stream];
@@ -142,13 +140,13 @@ impl Clocks {
     }
 }
 
-/// Adds barriers, records and waits to a list of work (launches, copies, fills) that runs again and again.
+/// Adds barriers, records and waits to a list of work (launches, copies, fills) that runs repeatedly.
 ///
-/// The order of the work is kept, and with it the order of commands that have a hazard. `prologue` is the mapping under
-/// which the list runs. A stream's event has the stream's place among the streams that are waited for as its number.
+/// The order of the work is kept, and with it the order of commands with hazards between them. `prologue` is the mapping under which the
+/// list runs. The event of a stream is numbered by the stream's index among the streams that are waited for.
 ///
 /// # Errors
-/// A command that is not work, a prologue with anything but mapping, or a region that is not mapped.
+/// If a command is not work, the prologue contains anything other than mapping, or a region is not mapped.
 pub fn insert_barriers(
     prologue: &[Command],
     work: Vec<Command>,
@@ -166,7 +164,7 @@ pub fn insert_barriers(
     Ok(assemble(work, &streams, &analysed, &gates, &closing))
 }
 
-/// Finds streams, places and physical bytes.
+/// Determines streams, places and physical bytes.
 fn analyse(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work>), SyncError> {
     let streams: BTreeSet<StreamId> = work.iter().filter_map(Command::stream).collect();
     let streams: Vec<StreamId> = streams.into_iter().collect();
@@ -191,7 +189,7 @@ fn analyse(tiles: &TileMap, work: &[Command]) -> Result<(Vec<StreamId>, Vec<Work
     Ok((streams, analysed))
 }
 
-/// What a command must come after.
+/// The clock that a command must come after.
 fn needs_of(command: &Work, history: &History, streams: usize) -> Clock {
     let mut needs = vec![0; streams];
     command.reads.iter().for_each(|&bytes| history.needs_of_read(bytes, &mut needs));
@@ -199,7 +197,7 @@ fn needs_of(command: &Work, history: &History, streams: usize) -> Clock {
     needs
 }
 
-/// Adds a command's accesses, `shift` positions per stream further on.
+/// Adds the accesses of a command, `shift` positions per stream further on.
 fn remember(command: &Work, history: &mut History, shift: &[u32]) {
     let StreamPosition { stream, position } = command.place;
     let place = StreamPosition { stream, position: position + shift[stream] };
@@ -207,7 +205,7 @@ fn remember(command: &Work, history: &mut History, shift: &[u32]) {
     command.writes.iter().for_each(|&bytes| history.write(bytes, place));
 }
 
-/// The gate that the next command of the list needs. Passes it and issues the command.
+/// The gate that the next command of the list needs. Advances past the gate and issues the command.
 fn gate_before(command: &Work, history: &mut History, clocks: &mut Clocks) -> Gate {
     let stream = command.place.stream;
     let streams = clocks.now.len();
@@ -215,7 +213,7 @@ fn gate_before(command: &Work, history: &mut History, clocks: &mut Clocks) -> Ga
     let unshifted = vec![0; streams];
     let mut gate = Gate { waits: clocks.missing_waits(stream, &needs), barrier: false };
     clocks.pass(stream, &gate, &unshifted);
-    // Only now is it known what the waits bring along: perhaps they order this stream behind itself.
+    // Only now is it known what the waits cover: they may already order this stream after itself.
     if needs[stream] > clocks.now[stream][stream] {
         gate.barrier = true;
         clocks.now[stream][stream] = clocks.past[stream].len() as u32;
@@ -225,11 +223,11 @@ fn gate_before(command: &Work, history: &mut History, clocks: &mut Clocks) -> Ga
     gate
 }
 
-/// The gates at the end of each stream that order the next step behind this one.
+/// The gates at the end of each stream that order the next step after this one.
 ///
-/// Every need of the next step that its own gates leave open gets a wait or barrier at the end of its stream; then each
-/// is removed if the others order all needs without it. Two steps are enough: what must be ordered across more steps is
-/// ordered through the same bytes' accesses in the steps between.
+/// For every need of the next step that the step's own gates do not meet, a wait or barrier is added at the end of its stream. Then each of
+/// these is removed if the others order all needs without it. Two steps are enough: whatever must be ordered across more steps is ordered
+/// through accesses to the same bytes in the steps between.
 fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: Clocks) -> Vec<Gate> {
     let streams = end.now.len();
     let shift: Clock = end.past.iter().map(|past| past.len() as u32).collect();
@@ -237,7 +235,7 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
         .iter()
         .map(|command| {
             let mut needs = needs_of(command, history, streams);
-            // Needs inside the next step are those of this step, and its gates meet them.
+            // Needs within the next step equal those within this step, and its gates meet them.
             needs.iter_mut().zip(&shift).for_each(|(need, &length)| *need = if *need > length { 0 } else { *need });
             remember(command, history, &shift);
             needs
@@ -267,7 +265,7 @@ fn closing_gates(analysed: &[Work], gates: &[Gate], history: &mut History, end: 
     closing_of(&kept, streams)
 }
 
-/// Gates from (waiting stream, place) pairs; a stream's own place stands for a barrier.
+/// Makes gates from (waiting stream, place) pairs; a place in the waiting stream itself means a barrier.
 fn closing_of(pairs: &[(usize, StreamPosition)], streams: usize) -> Vec<Gate> {
     let mut gates = vec![Gate::default(); streams];
     for &(waiting, place) in pairs {
@@ -280,7 +278,7 @@ fn closing_of(pairs: &[(usize, StreamPosition)], streams: usize) -> Vec<Gate> {
     gates
 }
 
-/// Goes through the step that follows `end` and a closing, and shows each command's clock.
+/// Goes through the step that follows `end` and a closing, and calls `visit` with the clock of each command.
 fn next_step(
     analysed: &[Work],
     gates: &[Gate],
@@ -302,7 +300,7 @@ fn next_step(
     }
 }
 
-/// Writes the list out.
+/// Assembles the final list.
 fn assemble(
     work: Vec<Command>,
     streams: &[StreamId],

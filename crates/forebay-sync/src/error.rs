@@ -4,17 +4,17 @@ use std::fmt;
 
 use forebay_base::{HeapId, Region};
 
-/// What is wrong with the commands that were given.
+/// The error in the given commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncError {
     /// A region of a reservation has bytes without a mapping.
     Unmapped {
         /// The region.
         region: Region,
-        /// First byte of its memory that is not mapped.
+        /// The first byte of its memory that is not mapped.
         offset_bytes: u64,
     },
-    /// Tiles were mapped while they were mapped already.
+    /// Tiles were mapped that were already mapped.
     MappedTwice {
         /// The region that was to be mapped.
         region: Region,

@@ -1,7 +1,7 @@
-//! Who touched which bytes last: for every physical byte the last write, and each stream's last read since.
+//! The last accesses of all bytes: for every physical byte the last write, and each stream's last read since then.
 //!
-//! That is all a new command must be ordered after. Whatever happened before the last write is ordered before it, and in
-//! each stream "complete up to a position" covers every earlier position.
+//! A new command need not be ordered after anything else. Whatever happened before the last write is ordered before that write, and within
+//! a stream "complete up to a position" covers every earlier position.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use forebay_base::ByteRange;
 
 use crate::physical::{PhysicalBytes, PhysicalMemory};
 
-/// A command's place: a stream, by number, and how many commands of that stream there are up to and with this one.
+/// The place of a command: the number of its stream, and its position in that stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPosition {
     /// The stream's number.
     pub stream: usize,
-    /// The command's position in it, from 1.
+    /// The position of the command in the stream, counted from 1.
     pub position: u32,
 }
 
-/// Bytes with one history.
+/// A run of bytes with the same history.
 #[derive(Clone, Debug, Default)]
 struct Fragment {
     end: u64,
@@ -37,7 +37,7 @@ fn need(needs: &mut [u32], place: StreamPosition) {
     needs[place.stream] = needs[place.stream].max(place.position);
 }
 
-/// Cuts the fragment that has `at` inside, so that one starts there.
+/// Splits the fragment that contains `at`, so that a fragment starts there.
 fn cut(fragments: &mut BTreeMap<u64, Fragment>, at: u64) {
     if let Some((&start, fragment)) = fragments.range_mut(..at).next_back()
         && start < at
@@ -108,7 +108,7 @@ impl History {
         }
     }
 
-    /// Adds a write: from now on the bytes have no older history.
+    /// Adds a write, which replaces all older history of the bytes.
     pub fn write(&mut self, bytes: PhysicalBytes, place: StreamPosition) {
         let ByteRange { start, end } = bytes.range;
         if start == end {

@@ -1,24 +1,24 @@
-//! What must wait: hazards, barriers, happens-before and the race checker.
+//! Synchronisation: hazards, barriers, happens-before and the race checker.
 //!
-//! Commands say exactly which bytes they read and write ([`forebay_base::command`]), so every hazard can be found from
-//! bindings alone. This crate finds them, orders them with the fewest barriers, and checks the result independently.
+//! Commands state exactly which bytes they read and write ([`forebay_base::command`]), so every hazard can be found from bindings alone.
+//! This crate finds the hazards, orders them with the fewest barriers, and checks the result independently.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`ranges`] | interval sets over byte ranges |
 //! | [`physical`] | which physical bytes a region names, through the mapping of tiles |
-//! | [`tracker`] | one stream, one command at a time: free to go, or barrier first |
-//! | [`history`] | who touched which bytes last, across streams |
+//! | [`tracker`] | one stream, one command at a time: whether it needs a barrier first |
+//! | [`history`] | the last accesses of all bytes, across streams |
 //! | [`barriers`] | a whole list ahead of time: barriers, records and waits, none of them redundant |
 //! | [`race`] | the independent checker of lists and of eager traces; shares nothing with the above but [`physical`] |
-//! | [`states`] | resource states as Direct3D 12 has them: claims checked, or transitions computed |
+//! | [`states`] | resource states as Direct3D 12 defines them: claims checked, or transitions computed |
 //! | [`error`] | why a list cannot be synchronised |
 //!
 //! # Under somebody's own device code
 //!
-//! The tracker needs no plan and no device. Ask before each dispatch; where it says so, issue a barrier
-//! (`vkCmdPipelineBarrier2`, a UAV barrier, ...) first. A chain needs a barrier before each dependent dispatch, a diamond
-//! runs both of its sides between the same two barriers:
+//! The tracker needs no plan and no device. Ask it before each dispatch, and if it says so, issue a barrier (`vkCmdPipelineBarrier2`, a UAV
+//! barrier, ...) first. A chain needs a barrier before each dependent dispatch; a diamond runs both of its sides between the same two
+//! barriers:
 //!
 //! ```
 //! use forebay_base::{MemoryId, Region};
@@ -44,8 +44,8 @@
 //! # }
 //! ```
 //!
-//! Eager work is judged after the fact by [`check_trace`], and a device that wants to know the states of
-//! its resources is served by [`states`]; both modules have an example.
+//! [`check_trace`] checks eager work after the fact, and [`states`] serves devices that need to know the states of their resources. Both
+//! modules have an example.
 
 pub mod barriers;
 pub mod error;

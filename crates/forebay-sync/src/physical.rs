@@ -1,5 +1,5 @@
-//! Which physical bytes a region names. Two addresses that are mapped to the same tile conflict; two halves of one heap
-//! do not. The inserter and the checker both look through this map, and share nothing else.
+//! The physical bytes that a region names. Two addresses that are mapped to the same tile conflict; two halves of one heap do not. The
+//! inserter and the checker both use this map, and share nothing else.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use forebay_base::{ByteRange, Command, HeapId, MemoryId, Region};
 
 use crate::error::SyncError;
 
-/// Something that really holds bytes.
+/// A memory that physically holds bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PhysicalMemory {
     /// A heap whose tiles are mapped into reservations.
     Heap(HeapId),
-    /// A memory that is its own bytes: a placed heap, a host block, a spill file.
+    /// A memory without a mapping: a placed heap, a host block or a spill file.
     Memory(MemoryId),
 }
 
@@ -29,14 +29,14 @@ impl fmt::Display for PhysicalMemory {
 /// A range of physical bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PhysicalBytes {
-    /// What holds the bytes.
+    /// The memory that holds the bytes.
     pub memory: PhysicalMemory,
-    /// Which of its bytes.
+    /// The bytes of that memory.
     pub range: ByteRange,
 }
 
 impl PhysicalBytes {
-    /// Whether both hold a common byte.
+    /// Whether the ranges have a byte in common.
     pub fn overlaps(self, other: PhysicalBytes) -> bool {
         self.memory == other.memory && self.range.overlaps(other.range)
     }
@@ -56,13 +56,13 @@ struct Extent {
     heap_offset_bytes: u64,
 }
 
-/// The mapping of tiles, as the host's `Map` and `Unmap` commands made it.
+/// The mapping of tiles, as established by the host's `Map` and `Unmap` commands.
 ///
-/// A memory that was never mapped is its own physical bytes; one that was is a reservation from then on, and only its
+/// A memory that was never mapped holds its bytes itself. Once anything has been mapped into a memory, it is a reservation, and only its
 /// mapped bytes may be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TileMap {
-    /// Per reservation, extents by their first address; neighbours that continue each other are one extent.
+    /// For each reservation, its extents by first address; neighbours that continue each other form one extent.
     reservations: BTreeMap<MemoryId, BTreeMap<u64, Extent>>,
 }
 
@@ -86,7 +86,7 @@ impl TileMap {
     /// Maps bytes of a heap into a reservation.
     ///
     /// # Errors
-    /// If some of the region is mapped already, or the heap's range does not fit 64 bits.
+    /// If part of the region is already mapped, or the heap's range does not fit into 64 bits.
     pub fn map(&mut self, region: Region, heap: HeapId, heap_offset_bytes: u64) -> Result<(), SyncError> {
         if heap_offset_bytes.checked_add(region.range.len()).is_none() {
             return Err(SyncError::MappingOverflow { region, heap });
@@ -117,12 +117,12 @@ impl TileMap {
         Ok(())
     }
 
-    /// Says that a memory is a reservation, before anything is mapped into it: none of its bytes may be used yet.
+    /// Declares that a memory is a reservation, before anything is mapped into it: none of its bytes can be used yet.
     pub fn reserve(&mut self, memory: MemoryId) {
         self.reservations.entry(memory).or_default();
     }
 
-    /// Removes the mapping of a region. Bytes that are not mapped stay so.
+    /// Removes the mapping of a region. Bytes that are not mapped stay unmapped.
     pub fn unmap(&mut self, region: Region) {
         let extents = self.reservations.entry(region.memory).or_default();
         let removed = region.range;
@@ -144,7 +144,7 @@ impl TileMap {
         }
     }
 
-    /// The physical bytes that are mapped into a region, in the order of their addresses; none where nothing is mapped.
+    /// The physical bytes that are mapped into a region, in address order; empty if nothing is mapped.
     pub fn mapped(&self, region: Region) -> Vec<PhysicalBytes> {
         let Some(extents) = self.reservations.get(&region.memory).filter(|_| !region.range.is_empty()) else {
             return Vec::new();
@@ -159,10 +159,10 @@ impl TileMap {
         extents.range(first..region.range.end).filter_map(piece).collect()
     }
 
-    /// The physical bytes of a region, in the order of their addresses.
+    /// The physical bytes of a region, in address order.
     ///
     /// # Errors
-    /// If the region lies in a reservation and some of it is not mapped.
+    /// If the region lies in a reservation and part of it is not mapped.
     pub fn physical(&self, region: Region) -> Result<Vec<PhysicalBytes>, SyncError> {
         let Some(extents) = self.reservations.get(&region.memory) else {
             return Ok(vec![PhysicalBytes { memory: PhysicalMemory::Memory(region.memory), range: region.range }]);

@@ -1,19 +1,16 @@
-//! The independent checker: finds every hazard of a list of commands that nothing orders.
+//! The independent checker: finds every hazard in a list of commands that is not ordered.
 //!
-//! It judges lists that run again and again ([`check_races`]) and traces of eager work ([`check_trace`]), by the same
-//! rules and with the same code. It is written so that it cannot repeat the inserter's mistakes: it remembers accesses by
-//! cells of bytes that it cuts itself, and follows happens-before from the commands as they stand. Only
-//! [`crate::physical`] is shared.
+//! It checks lists that run repeatedly ([`check_races`]) and traces of eager work ([`check_trace`]), by the same rules and with the same
+//! code. It is written so that it cannot repeat the inserter's mistakes: it records accesses in cells of bytes that it cuts itself, and
+//! derives happens-before directly from the commands. Only [`crate::physical`] is shared.
 //!
-//! Each stream has a clock that says, per stream, before which index everything is complete when the stream's next
-//! command starts. A barrier raises the stream's own entry to the present; a record keeps the clock with its own entry at
-//! the present; a wait joins the record's. Command `a` happens before `b` where `b`'s clock has passed `a`. The host is
-//! one more timeline: each of its actions is complete before its next, and every command joins what the host knew to be
-//! complete when it submitted the command.
+//! Each stream has a clock that holds, for each stream, the index before which everything is complete when the stream's next command
+//! starts. A barrier raises the stream's own entry to the present. A record stores the clock, with its own entry at the present, and a wait
+//! joins the clock of its record. Command `a` happens before `b` if the clock of `b` has passed `a`. The host is another timeline: each of
+//! its actions is complete before its next one, and every command joins what the host knew to be complete when it submitted the command.
 //!
-//! Each access is compared with the last write of each of its bytes and, if it writes, with every timeline's last read
-//! since. A race with an older access is hidden behind one of these: where all of them are ordered, so is everything
-//! older.
+//! Each access is compared with the last write of each of its bytes and, if it is a write, with the last read since then of every timeline.
+//! A race with an older access is hidden behind one of these: if all of them are ordered, so is everything older.
 
 use forebay_base::Command;
 
@@ -36,10 +33,10 @@ use uses::Uses;
 
 /// Checks a list that runs `steps` times in a row under the mapping of `prologue`.
 ///
-/// Two steps are enough to judge any number: the steps are alike.
+/// Two steps are enough to check any number, because all steps are alike.
 ///
 /// # Errors
-/// Every violation found, races in the order of their second command.
+/// All violations found; races are in the order of their second command.
 pub fn check_races(
     prologue: &[Command],
     commands: &[Command],
@@ -62,7 +59,7 @@ pub fn check_races(
     for step in 0..steps {
         for (index, command) in commands.iter().enumerate() {
             order.advance(index);
-            // An order that is wrong in one step is wrong in each; one report is enough.
+            // An order that is wrong in one step is wrong in every step, so one report is enough.
             let found = order.submit(index, command);
             violations.extend(found.filter(|_| step == 0));
             if let Some(stream) = command.stream().filter(|_| command.is_work()) {
@@ -83,10 +80,10 @@ pub fn check_races(
     }
 }
 
-/// Adds the races that an access met, in a list of `length` entries.
+/// Adds the races of an access, in a list of `length` entries.
 fn report(met: Met, now: Moment, actor: Actor, length: usize, order: &Order, violations: &mut Vec<Violation>) {
     for (past, hazard, bytes) in met.unordered {
-        // What the host did is complete before everything later, so the earlier access is always a stream's.
+        // The host's actions are complete before everything later, so the earlier access always belongs to a stream.
         let Some(first_stream) = order.stream(past) else { continue };
         violations.push(Violation::Race(Race {
             first: past.time % length,

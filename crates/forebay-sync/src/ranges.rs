@@ -1,16 +1,15 @@
-//! Interval sets: which bytes of which memories have been touched.
+//! Interval sets: the bytes of memories that have been touched.
 
 use std::collections::BTreeMap;
 
 use forebay_base::{ByteRange, MemoryId, Region};
 
-/// A set of bytes per memory, kept as disjoint ranges that do not touch each other.
+/// A set of bytes per memory, stored as disjoint ranges that do not touch each other.
 ///
-/// `K` names memories: [`MemoryId`] for addresses as commands name them, or
-/// [`PhysicalMemory`](crate::physical::PhysicalMemory).
+/// `K` identifies memories: [`MemoryId`] for addresses as commands name them, or [`PhysicalMemory`](crate::physical::PhysicalMemory).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeSet<K = MemoryId> {
-    /// Per memory, the end of each range by its start.
+    /// For each memory, the end of each range, keyed by its start.
     memories: BTreeMap<K, BTreeMap<u64, u64>>,
 }
 
@@ -28,7 +27,7 @@ impl<K: Ord + Copy> RangeSet<K> {
         }
         let ends = self.memories.entry(memory).or_default();
         let (mut start, mut end) = (range.start, range.end);
-        // Ranges are disjoint, so walking back from the last one that starts inside or at the end meets all that touch.
+        // Ranges are disjoint, so walking back from the last one that starts inside or at the end visits all that touch.
         while let Some((&other_start, &other_end)) = ends.range(..=end).next_back() {
             if other_end < start {
                 break;
@@ -40,7 +39,7 @@ impl<K: Ord + Copy> RangeSet<K> {
         ends.insert(start, end);
     }
 
-    /// Whether the set holds a byte of the range. An empty range overlaps nothing.
+    /// Whether the set contains any byte of the range. An empty range overlaps nothing.
     pub fn overlaps(&self, memory: K, range: ByteRange) -> bool {
         if range.is_empty() {
             return false;
@@ -54,7 +53,7 @@ impl<K: Ord + Copy> RangeSet<K> {
         self.memories.clear();
     }
 
-    /// Whether the set holds no byte.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.memories.is_empty()
     }
@@ -71,7 +70,7 @@ impl RangeSet<MemoryId> {
         self.insert(region.memory, region.range);
     }
 
-    /// Whether the set holds a byte of the region.
+    /// Whether the set contains any byte of the region.
     pub fn overlaps_region(&self, region: Region) -> bool {
         self.overlaps(region.memory, region.range)
     }

@@ -1,27 +1,27 @@
-//! Resource states, as Direct3D 12 has them for buffers.
+//! Resource states, as Direct3D 12 defines them for buffers.
 //!
-//! Some devices want to be told how a resource is about to be used. [`ResourceStates`] is the machine behind that, for the
-//! states that compute work meets. It *checks* what a caller claims ([`ResourceStates::transition`] and
-//! [`ResourceStates::access`]), or *computes* the transitions that commands need ([`ResourceStates::require`]).
+//! Some devices need to be told how a resource is about to be used. [`ResourceStates`] is the state machine for this, with the states that
+//! occur in compute work. It either *checks* what a caller claims ([`ResourceStates::transition`] and [`ResourceStates::access`]), or
+//! *computes* the transitions that commands need ([`ResourceStates::require`]).
 //!
-//! - A resource begins in `COMMON`, and the first access promotes it from there to the state that the access needs. That
-//!   is free, and no transition. From any other state only an explicit transition leads on.
-//! - When a submission (`ExecuteCommandLists`) is over, every buffer decays to `COMMON`, whatever its state was. Nothing
-//!   decays between the command lists of one submission.
-//! - Everything bound to a launch must be in `UNORDERED_ACCESS`, or promotable to it, and stays there afterwards. One
-//!   resource may be bound several times, for reading and for writing.
-//! - A copy reads a resource in `COPY_SOURCE` and writes one in `COPY_DEST`. No state allows both, so a copy within one
-//!   resource has no legal state.
-//! - A fill counts as a launch: `ClearUnorderedAccessViewUint` demands `UNORDERED_ACCESS` and behaves as a dispatch, also
-//!   in that nothing orders it with the work around it. A fill between launches so needs no transition.
-//! - A transition is a barrier too: what used the resource before is complete before anything uses it afterwards. It needs
-//!   no UAV barrier next to it. Two copies in a row need neither: such a device runs them one after the other, because no
-//!   barrier could say that they must be ordered.
+//! - A resource starts in `COMMON`, and the first access promotes it from there to the state that the access needs. This is free and not a
+//!   transition. Any other state can be left only through an explicit transition.
+//! - At the end of a submission (`ExecuteCommandLists`), every buffer decays to `COMMON`, whatever its state. Nothing decays between the
+//!   command lists of one submission.
+//! - Everything bound to a launch must be in `UNORDERED_ACCESS`, or promotable to it, and stays there afterwards. A resource may be bound
+//!   several times, for reading and for writing.
+//! - A copy reads a resource in `COPY_SOURCE` and writes one in `COPY_DEST`. No state allows both, so there is no legal state for a copy
+//!   within one resource.
+//! - A fill counts as a launch: `ClearUnorderedAccessViewUint` requires `UNORDERED_ACCESS` and behaves like a dispatch, including that
+//!   nothing orders it with the work around it. So a fill between launches needs no transition.
+//! - A transition is also a barrier: everything that used the resource before is complete before anything uses it afterwards, so no UAV
+//!   barrier is needed next to it. Two copies in a row need neither: such a device runs them one after the other, because no barrier could
+//!   express that they must be ordered.
 //!
-//! With *fixed-state aliases* ([`Aliasing::FixedState`]) each memory is three resources over the same bytes, one for each
-//! [`Access`], and a command takes the one that suits it. None of them ever leaves its state, so no transition is ever
-//! needed, and a copy within one memory is legal. What is left to do is ordering: nothing here orders two aliases of one
-//! memory, hazards between them need a barrier as all others do.
+//! With *fixed-state aliases* ([`Aliasing::FixedState`]), each memory is three resources over the same bytes, one for each [`Access`], and
+//! a command uses the one that suits it. None of them ever leaves its state, so transitions are never needed, and a copy within one memory
+//! is legal. Only ordering remains: nothing here orders two aliases of one memory, so hazards between them need a barrier, as all hazards
+//! do.
 //!
 //! ```
 //! use forebay_base::{Command, MemoryId, Region, StreamId};
@@ -61,7 +61,7 @@ use forebay_base::{Command, MemoryId};
 /// The state of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceState {
-    /// Nothing in particular; the first access promotes it.
+    /// No particular state; the first access promotes it.
     #[default]
     Common,
     /// Bound to launches.
@@ -83,7 +83,7 @@ impl fmt::Display for ResourceState {
     }
 }
 
-/// How a command uses a resource. With fixed-state aliases it also says which alias.
+/// How a command uses a resource. With fixed-state aliases, it also selects the alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// A launch reads or writes it, or a fill writes it.
@@ -111,12 +111,12 @@ impl fmt::Display for Access {
     }
 }
 
-/// Something that has a state.
+/// An object that has a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource {
     /// Its memory.
     pub memory: MemoryId,
-    /// Which of the memory's fixed-state aliases it is; none where a memory is one resource.
+    /// The fixed-state alias of the memory that it is; `None` if the memory is a single resource.
     pub alias: Option<Access>,
 }
 
@@ -129,23 +129,23 @@ impl fmt::Display for Resource {
     }
 }
 
-/// What resources a memory consists of.
+/// The resources that a memory consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aliasing {
-    /// One, whose state changes.
+    /// One resource, whose state changes.
     None,
-    /// Three over the same bytes, one for each [`Access`].
+    /// Three resources over the same bytes, one for each [`Access`].
     FixedState,
 }
 
-/// A change of state. It orders everything before it on the resource before everything after it.
+/// A change of state. It orders everything on the resource before it before everything after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// The resource.
     pub resource: Resource,
     /// The state that it is in.
     pub before: ResourceState,
-    /// The state that it gets.
+    /// The state that it changes to.
     pub after: ResourceState,
 }
 
@@ -155,26 +155,26 @@ impl fmt::Display for Transition {
     }
 }
 
-/// What is wrong with a claim about states.
+/// The error in a claim about states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateError {
-    /// A command needs a resource in another state.
+    /// A command needs a resource to be in another state.
     NotInState {
         /// The resource.
         resource: Resource,
         /// The state that it is in.
         state: ResourceState,
-        /// What the command does with it.
+        /// How the command uses it.
         needed: Access,
     },
-    /// A transition claims that the resource is in a state in which it is not.
+    /// A transition claims that the resource is in a state that it is not in.
     WrongClaim {
         /// The transition.
         claimed: Transition,
         /// The state that the resource is in.
         state: ResourceState,
     },
-    /// A transition leads to the state in which the resource is.
+    /// A transition leads to the state that the resource is already in.
     NoChange {
         /// The transition.
         claimed: Transition,
@@ -183,9 +183,9 @@ pub enum StateError {
     TwoStates {
         /// The resource.
         resource: Resource,
-        /// One need.
+        /// One of the accesses.
         one: Access,
-        /// The other.
+        /// The other access.
         other: Access,
     },
 }
@@ -225,7 +225,7 @@ impl fmt::Display for StateError {
 
 impl std::error::Error for StateError {}
 
-/// The resources that a command uses, in ascending order, each once.
+/// The resources that a command uses, each once, in ascending order.
 ///
 /// # Errors
 /// [`StateError::TwoStates`] for a copy within one resource.
@@ -247,7 +247,7 @@ pub fn accesses(command: &Command, aliasing: Aliasing) -> Result<Vec<(Resource, 
     Ok(accesses)
 }
 
-/// Whether no resource is needed in two states.
+/// Checks that no resource is needed in two states.
 fn one_state_each(accesses: &[(Resource, Access)]) -> Result<(), StateError> {
     let mut needed: BTreeMap<Resource, Access> = BTreeMap::new();
     for &(resource, other) in accesses {
@@ -272,10 +272,10 @@ impl ResourceStates {
         self.states.get(&resource).copied().unwrap_or_default()
     }
 
-    /// Checks a transition that the caller issues, and follows it.
+    /// Checks a transition that the caller issues, and applies it.
     ///
     /// # Errors
-    /// If the resource is not in the state that the transition names, or would not change. Nothing changes then.
+    /// If the resource is not in the state that the transition names, or would not change state. In that case nothing changes.
     pub fn transition(&mut self, claimed: Transition) -> Result<(), StateError> {
         let state = self.state(claimed.resource);
         if state != claimed.before {
@@ -288,10 +288,10 @@ impl ResourceStates {
         Ok(())
     }
 
-    /// Checks the accesses of one command, and follows them: resources in `COMMON` are promoted.
+    /// Checks the accesses of one command, and applies them: resources in `COMMON` are promoted.
     ///
     /// # Errors
-    /// If a resource is in another state than the access needs, or is needed in two. Nothing changes then.
+    /// If a resource is in a state other than the one that its access needs, or is needed in two states. In that case nothing changes.
     pub fn access(&mut self, accesses: &[(Resource, Access)]) -> Result<(), StateError> {
         one_state_each(accesses)?;
         for &(resource, needed) in accesses {
@@ -304,11 +304,11 @@ impl ResourceStates {
         Ok(())
     }
 
-    /// Computes the transitions that must stand before a command with these accesses, and follows them and the command.
-    /// None of them could be left out.
+    /// Computes the transitions needed before a command with these accesses, and applies them and the accesses. None of the transitions can
+    /// be left out.
     ///
     /// # Errors
-    /// [`StateError::TwoStates`] if no transition helps. Nothing changes then.
+    /// [`StateError::TwoStates`] if no transition can help. In that case nothing changes.
     pub fn require(&mut self, accesses: &[(Resource, Access)]) -> Result<Vec<Transition>, StateError> {
         one_state_each(accesses)?;
         let mut transitions = Vec::new();
@@ -322,7 +322,7 @@ impl ResourceStates {
         Ok(transitions)
     }
 
-    /// The submission is over: every resource decays to `COMMON`.
+    /// Ends the submission: every resource decays to `COMMON`.
     pub fn end_submission(&mut self) {
         self.states.clear();
     }

@@ -1,8 +1,8 @@
-//! One stream, one command at a time: says of the next command whether it is free to go or needs a barrier first.
+//! Tracks one stream, one command at a time, and tells whether the next command needs a barrier first.
 //!
-//! A barrier is put as late as possible, only before a command that has a hazard with something since the last one. No
-//! smaller number of barriers orders the same commands: each barrier stands before a command whose hazard began after the
-//! barrier before, so these hazards are disjoint and each needs a barrier of its own.
+//! A barrier is placed as late as possible, only before a command that has a hazard with something since the last barrier. No smaller
+//! number of barriers orders the same commands: each barrier precedes a command whose hazard began after the previous barrier, so these
+//! hazards are disjoint and each needs a separate barrier.
 
 use forebay_base::Region;
 
@@ -19,20 +19,20 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A stream that uses memories as `tiles` maps them. Without mapped tiles, [`Tracker::default`] will do.
+    /// A tracker for a stream that uses memories as `tiles` maps them. Without mapped tiles, use [`Tracker::default`].
     pub fn new(tiles: TileMap) -> Tracker {
         Tracker { tiles, ..Tracker::default() }
     }
 
-    /// The mapping. Change it only while no one uses the tiles.
+    /// The mapping. Change it only while nothing uses the tiles.
     pub fn tiles_mut(&mut self) -> &mut TileMap {
         &mut self.tiles
     }
 
-    /// Adds the next command of the stream. Whether a barrier must stand before it; if so, the barrier counts as issued.
+    /// Adds the next command of the stream and returns whether a barrier is needed before it. If so, the barrier counts as issued.
     ///
     /// # Errors
-    /// If a region is not mapped; nothing is added then.
+    /// If a region is not mapped; then nothing is added.
     pub fn submit(&mut self, reads: &[Region], writes: &[Region]) -> Result<bool, SyncError> {
         let reads = self.physical(reads)?;
         let writes = self.physical(writes)?;
@@ -48,8 +48,8 @@ impl Tracker {
         Ok(hazard)
     }
 
-    /// Says that everything submitted so far is ordered before everything later: the caller issued a barrier of its own,
-    /// or waited on the host.
+    /// Records that everything submitted so far is ordered before everything later, because the caller issued a separate barrier or waited
+    /// on the host.
     pub fn barrier(&mut self) {
         self.read.clear();
         self.written.clear();

@@ -1,4 +1,4 @@
-//! Low-rank adapters of a trained model as files that PEFT reads.
+//! Saves the low-rank adapters of a trained model as files that PEFT reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,19 +13,20 @@ use crate::error::Error;
 use crate::files;
 use crate::trainer::Trainer;
 
-/// The files of adapters, as PEFT names them.
+/// The adapter files, as PEFT names them.
 const TENSORS: &str = "adapter_model.safetensors";
 const SETTINGS: &str = "adapter_config.json";
-/// What PEFT puts before the name of each module.
+/// The prefix that PEFT gives to every module name.
 const PREFIX: &str = "base_model.model.";
 
 impl Trainer {
-    /// Writes the adapters of the model, and what trains as a whole next to them, into a folder: `adapter_model.safetensors` with the
-    /// names and shapes that PEFT has, and `adapter_config.json`. PEFT's modules are told by the names of weights: `encoder.0.weight`
+    /// Writes the model's adapters, and any parameters that are trained in full next to them, into a folder: `adapter_model.safetensors`,
+    /// with PEFT's names and shapes, and `adapter_config.json`. PEFT's modules are derived from the names of weights: `encoder.0.weight`
     /// belongs to `encoder.0`.
     ///
     /// # Errors
-    /// [`Error::Option`] for a model without adapters; what the device reports; files that cannot be written.
+    /// Fails with [`Error::Option`] if the model has no adapters. Also fails if the device reports an error or the files cannot be
+    /// written.
     pub fn save_adapters(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();
         let onnx = self.model().onnx();
@@ -55,7 +56,7 @@ impl Trainer {
                 }
             }
         }
-        // PEFT takes a module as a whole: also its running statistics, and what of it does not train.
+        // PEFT takes whole modules, including their running statistics and the parts of them that do not train.
         let mut state = if whole.is_empty() { BTreeMap::new() } else { self.state()? };
         for (name, contents) in onnx.contents() {
             let of_module = name.rsplit_once('.').is_some_and(|(module, _)| whole.contains(module));
@@ -98,13 +99,13 @@ impl Trainer {
     }
 }
 
-/// The module that a weight belongs to.
+/// Returns the module that a weight belongs to.
 fn module_of(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
 }
 
-/// The two factors under the names and in the shapes that PEFT has: A meets the input, \[rank, inputs], and B gives the output,
-/// \[outputs, rank].
+/// Returns the two factors with PEFT's names and shapes: A, \[rank, inputs], is applied to the input, and B, \[outputs, rank], produces
+/// the output.
 fn as_in_peft(adapter: &Adapter, left: Tensor, right: Tensor) -> [(String, Tensor); 2] {
     let module = module_of(&adapter.weight);
     let (a, b) = match adapter.layer.is_right_first() {
@@ -119,7 +120,7 @@ fn as_in_peft(adapter: &Adapter, left: Tensor, right: Tensor) -> [(String, Tenso
     [(name_a, a), (name_b, b)]
 }
 
-/// A matrix with its axes swapped.
+/// Transposes a matrix.
 fn turned(matrix: &Tensor) -> Tensor {
     let (rows, columns) = (matrix.shape()[0] as usize, matrix.shape()[1] as usize);
     let values = matrix.to_f32().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Values between the stages of a model: how many bytes of host memory they take next to plans.
+//! Counts the bytes of host memory that values between the stages of a model take, in addition to plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,27 +7,28 @@ use forebay_model::Tensor;
 use crate::compile::Compiled;
 use crate::tensor_info::TensorInfo;
 
-/// Values by name: what a run was given and what it has computed.
+/// Values by name: a run's inputs and what it has computed so far.
 pub(crate) type Values = BTreeMap<String, Tensor>;
 
-/// Counts what stages gave and others will take. What the caller gave is the caller's.
+/// Counts the values that stages have produced and later stages will use. The caller's inputs belong to the caller and are not counted.
 #[derive(Default)]
 pub(crate) struct Between {
-    /// Where the elements of the caller's inputs begin.
+    /// The addresses at which the elements of the caller's inputs begin.
     given: BTreeSet<usize>,
-    /// Bytes of values around the loop that runs, and of what it has collected.
+    /// Bytes of the values outside the running loop, and of those that the loop has collected.
     outside_bytes: u64,
-    /// The most that there was at once.
+    /// The most bytes held at once.
     pub(crate) peak_bytes: u64,
 }
 
 impl Between {
-    /// Before a run with these inputs.
+    /// Starts counting for a run with these inputs.
     pub(crate) fn new(inputs: &Values) -> Between {
         Between { given: inputs.values().map(place).collect(), ..Between::default() }
     }
 
-    /// Bytes of values when a plan begins, and once its outputs are there and what may go has gone.
+    /// Returns the bytes of the values held when a plan begins, and of those held once its outputs exist and the values that may be
+    /// dropped are gone.
     pub(crate) fn around(
         &self,
         compiled: &Compiled,
@@ -43,12 +44,13 @@ impl Between {
         (before_bytes, after_bytes.saturating_add(outputs.fold(0, u64::saturating_add)))
     }
 
-    /// Notes how much there was.
+    /// Records that this many bytes are held.
     pub(crate) fn note(&mut self, bytes: u64) {
         self.peak_bytes = self.peak_bytes.max(bytes);
     }
 
-    /// Begins a loop: values around it stay where they are, and what it captured is not counted twice. What [`Between::leave`] takes.
+    /// Begins a loop: values outside it stay where they are, and captured values are not counted twice. Returns the argument for
+    /// [`Between::leave`].
     pub(crate) fn enter(&mut self, values: &Values, captured: &[(String, Tensor)]) -> (u64, Vec<usize>) {
         let before_bytes = self.outside_bytes;
         self.outside_bytes = self.held(values.values());
@@ -56,7 +58,8 @@ impl Between {
         (before_bytes, captured.collect::<Vec<_>>())
     }
 
-    /// Counts what an iteration gave for the loop's end: it will be there twice, when all of it is joined.
+    /// Counts a value that an iteration produced for the end of the loop. It counts twice, because it exists twice when all such values
+    /// are joined.
     pub(crate) fn collect(&mut self, value: &Tensor) {
         self.outside_bytes = self.outside_bytes.saturating_add(2 * value.bytes().len() as u64);
         self.note(self.outside_bytes);
@@ -70,7 +73,7 @@ impl Between {
         self.outside_bytes = outside_bytes;
     }
 
-    /// Bytes of these values, and of those around them.
+    /// Returns the bytes of these values and of those outside the loop.
     fn held<'a>(&self, values: impl Iterator<Item = &'a Tensor>) -> u64 {
         let own = values.filter(|value| !self.given.contains(&place(value)));
         own.fold(self.outside_bytes, |sum, value| sum.saturating_add(value.bytes().len() as u64))
@@ -81,7 +84,7 @@ fn size_bytes(info: &TensorInfo) -> u64 {
     forebay_base::host_tensor::packed_size_bytes(info.data_type, &info.shape).unwrap_or(u64::MAX)
 }
 
-/// Where a tensor's elements begin: clones share them.
+/// Returns the address at which a tensor's elements begin. Clones share their elements.
 fn place(tensor: &Tensor) -> usize {
     tensor.bytes().as_ptr() as usize
 }

@@ -1,4 +1,4 @@
-//! Builders: sessions, trainers and models with defaults for everything that is not said.
+//! Builders for sessions, trainers and models, with defaults for everything that is not set.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::session::Session;
 use crate::trainer::Trainer;
 
 impl Session {
-    /// A session with defaults for everything that is not said.
+    /// Returns a builder for a session, with defaults for everything that is not set.
     pub fn builder(model: &Model) -> SessionBuilder<'_> {
         SessionBuilder::new(model)
     }
 }
 
-/// Builds a [`Session`]: on the host, without budgets, where nothing else is said.
+/// Builds a [`Session`]: by default on the host and without budgets.
 ///
 /// ```
 /// use forebay::{Model, Session};
@@ -46,50 +46,50 @@ impl<'a> SessionBuilder<'a> {
 
     engine_setters!(options.engine);
 
-    /// Device, budgets, planning and measuring at once.
+    /// Sets the options for the device, budgets, planning and measuring at once.
     pub fn engine(mut self, engine: EngineOptions) -> Self {
         self.options.engine = engine;
         self
     }
 
-    /// The size of the batch dimension, where the model leaves it open.
+    /// Sets the size of the batch dimension, if the model leaves it open.
     pub fn batch_size(mut self, batch_size: u64) -> Self {
         self.options.batch_size = Some(batch_size);
         self
     }
 
-    /// A size that the model leaves open, by the symbol that it gives it. May be said several times.
+    /// Sets a size that the model leaves open, by its symbol in the model. Can be called several times.
     pub fn size(mut self, symbol: impl Into<String>, size: u64) -> Self {
         self.options.sizes.insert(symbol.into(), size);
         self
     }
 
-    /// Plans the model on the device that was named.
+    /// Plans the model on the device that the options name.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// Same as [`Session::new`].
     pub fn build(self) -> Result<Session, Error> {
         Session::new(self.model, &self.options)
     }
 
-    /// Plans the model on a device of the caller's.
+    /// Plans the model on the given device.
     ///
     /// # Errors
-    /// As [`Session::with_device`].
+    /// Same as [`Session::with_device`].
     pub fn build_on(self, device: Arc<dyn Device>) -> Result<Session, Error> {
         Session::with_device(self.model, &self.options, device)
     }
 }
 
 impl Trainer {
-    /// A trainer with defaults for everything that is not said.
+    /// Returns a builder for a trainer, with defaults for everything that is not set.
     pub fn builder(model: &Model) -> TrainerBuilder {
         TrainerBuilder::new(model.clone())
     }
 }
 
-/// Builds a [`Trainer`]: softmax cross-entropy and gradient descent with a step size of 0.01, on the host, without budgets, where
-/// nothing else is said.
+/// Builds a [`Trainer`]: by default with softmax cross-entropy and gradient descent with a step size of 0.01, on the host and without
+/// budgets.
 ///
 /// ```
 /// use forebay::training::Optimizer;
@@ -120,74 +120,75 @@ impl TrainerBuilder {
 
     engine_setters!(options.engine);
 
-    /// Device, budgets, planning and measuring at once.
+    /// Sets the options for the device, budgets, planning and measuring at once.
     pub fn engine(mut self, engine: EngineOptions) -> Self {
         self.options.engine = engine;
         self
     }
 
-    /// What is minimised.
+    /// Sets the loss to minimise.
     pub fn loss(mut self, loss: Loss) -> Self {
         self.options.training.loss = loss;
         self
     }
 
-    /// The output that the loss takes, where the model has several; or a value inside the model, such as the logits in front of its last softmax.
+    /// Sets the output that the loss takes, if the model has several, or a value inside the model, such as the logits before its last
+    /// softmax.
     pub fn loss_output(mut self, name: impl Into<String>) -> Self {
         self.options.training.loss_output = Some(name.into());
         self
     }
 
-    /// How parameters follow their gradients.
+    /// Sets how parameters are updated from their gradients.
     pub fn optimizer(mut self, optimizer: Optimizer) -> Self {
         self.options.training.optimizer = optimizer;
         self
     }
 
-    /// How the learning rate changes from step to step; it stays the optimizer's own where not given.
+    /// Sets how the learning rate changes from step to step. By default, it stays the optimizer's own.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.options.schedule = schedule;
         self
     }
 
-    /// Which parameters decay; matrices only for AdamW, else all, where not given.
+    /// Sets which parameters decay. By default, only matrices decay with AdamW, and all parameters otherwise.
     pub fn decay(mut self, rule: DecayRule) -> Self {
         self.options.training.decay = Some(rule);
         self
     }
 
-    /// Does not train parameters whose names match (`*` and `?` are wildcards). May be said several times.
+    /// Freezes parameters whose names match (`*` and `?` are wildcards). Can be called several times.
     pub fn freeze(mut self, pattern: impl Into<String>) -> Self {
         self.options.training.freeze.push(pattern.into());
         self
     }
 
-    /// Limits gradients before the optimizer takes them.
+    /// Clips gradients before the optimizer uses them.
     pub fn clipping(mut self, clipping: Clipping) -> Self {
         self.options.training.clipping = Some(clipping);
         self
     }
 
-    /// Has each step report the norm of all gradients.
+    /// Makes each step report the norm of all gradients.
     pub fn gradient_norm(mut self) -> Self {
         self.options.training.gradient_norm = true;
         self
     }
 
-    /// Trains parameters whose names match with numbers of their own. May be said several times: a parameter belongs to the first group
-    /// that matches.
+    /// Trains the parameters whose names match the group with hyperparameters of their own. Can be called several times: a parameter
+    /// belongs to the first group that matches.
     pub fn group(mut self, group: ParameterGroup) -> Self {
         self.options.training.groups.push(group);
         self
     }
 
-    /// The same for a group whose learning rate changes by a schedule of its own.
+    /// Same as `group`, for a group whose learning rate follows its own schedule.
     pub fn group_with_schedule(mut self, group: ParameterGroup, schedule: Schedule) -> Self {
         self.options.group_schedules.insert(self.options.training.groups.len(), schedule);
         self.group(group)
     }
 
-    /// Adds the loss of one more output, times a weight: deep supervision, several tasks.
+    /// Adds the weighted loss of another output, for deep supervision or several tasks.
     pub fn term(mut self, term: LossTerm) -> Self {
         self.options.training.terms.push(term);
         self
@@ -199,76 +200,76 @@ impl TrainerBuilder {
         self
     }
 
-    /// The factor of the first loss, where there are more; it is 1 where not given.
+    /// Sets the factor of the first loss, if there are several. The default is 1.
     pub fn loss_weight(mut self, weight: f32) -> Self {
         self.options.training.loss_weight = Some(weight);
         self
     }
 
-    /// Keeps an exponential moving average of every parameter: [`Trainer::save_average`] writes a model of them.
+    /// Keeps an exponential moving average of every parameter. [`Trainer::save_average`] writes a model with the averages.
     pub fn average(mut self, decay: f32) -> Self {
         self.options.training.average = Some(decay);
         self
     }
 
-    /// Goes through the batch of a step in this number of parts, one after the other, whose gradients add up: a step takes that many times
-    /// [`TrainerBuilder::batch_size`] samples, and the activations of one part at a time. Results are those of the batch as a whole, bit for
-    /// bit. Where samples are normalised with statistics of their batch, parts are batches of their own, whose losses are averaged
-    /// ([`Trainer::parts_apart`]).
+    /// Splits the batch of a step into this many parts, which run one after the other and whose gradients are accumulated. A step takes
+    /// that many times [`TrainerBuilder::batch_size`] samples, but holds the activations of only one part at a time. Results are those of
+    /// the whole batch, bit for bit. If samples are normalised with statistics of their batch, parts are separate batches, whose losses
+    /// are averaged ([`Trainer::parts_apart`]).
     pub fn accumulate(mut self, parts: u64) -> Self {
         self.options.training.accumulate = parts;
         self
     }
 
-    /// The seed of dropout.
+    /// Sets the seed of dropout.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.training.seed = seed;
         self
     }
 
-    /// The size of a batch, where the model leaves it open or another one is wanted.
+    /// Sets the batch size, if the model leaves it open or a different one is wanted.
     pub fn batch_size(mut self, batch_size: u64) -> Self {
         self.options.batch_size = Some(batch_size);
         self
     }
 
-    /// Another size that the model leaves open, by the symbol that it gives it, or as `input[dimension]`. May be said several times.
+    /// Sets another size that the model leaves open, by its symbol in the model or as `input[dimension]`. Can be called several times.
     pub fn size(mut self, name: impl Into<String>, size: u64) -> Self {
         self.options.sizes.insert(name.into(), size);
         self
     }
 
-    /// What happens when the loss is not a finite number; the step fails where not given.
+    /// Sets what happens when the loss is not a finite number. By default, the step fails.
     pub fn on_nan(mut self, on_nan: OnNan) -> Self {
         self.options.on_nan = on_nan;
         self
     }
 
-    /// Plans training on the device that was named.
+    /// Plans training on the device that the options name.
     ///
     /// # Errors
-    /// As [`Trainer::new`].
+    /// Same as [`Trainer::new`].
     pub fn build(self) -> Result<Trainer, Error> {
         Trainer::new(self.model, self.options)
     }
 
-    /// Plans training on a device of the caller's.
+    /// Plans training on the given device.
     ///
     /// # Errors
-    /// As [`Trainer::with_device`].
+    /// Same as [`Trainer::with_device`].
     pub fn build_on(self, device: Arc<dyn Device>) -> Result<Trainer, Error> {
         Trainer::with_device(self.model, self.options, device)
     }
 }
 
 impl Model {
-    /// Reads a model that needs more than a path says.
+    /// Returns a builder for a model that needs more than a path.
     pub fn builder() -> ModelBuilder {
         ModelBuilder::default()
     }
 }
 
-/// Reads a [`Model`] that needs more than one path says.
+/// Reads a [`Model`] that needs more than one path.
 ///
 /// ```
 /// use forebay::Model;
@@ -288,7 +289,7 @@ pub struct ModelBuilder {
 }
 
 impl ModelBuilder {
-    /// The folder of external data files. Where not given: that of the model's file, and none for a model in memory.
+    /// Sets the folder of external data files. The default is the folder of the model's file; a model in memory has none.
     pub fn external_data(mut self, folder: impl Into<PathBuf>) -> Self {
         self.external_data = Some(folder.into());
         self
@@ -297,7 +298,7 @@ impl ModelBuilder {
     /// Reads a model from a file.
     ///
     /// # Errors
-    /// As [`Model::from_file`].
+    /// Same as [`Model::from_file`].
     pub fn read_file(self, path: impl AsRef<Path>) -> Result<Model, Error> {
         Model::read_file(path.as_ref(), self.external_data.as_deref())
     }
@@ -305,7 +306,7 @@ impl ModelBuilder {
     /// Reads a model from memory.
     ///
     /// # Errors
-    /// As [`Model::from_bytes`].
+    /// Same as [`Model::from_bytes`].
     pub fn read_bytes(self, bytes: &[u8]) -> Result<Model, Error> {
         Model::read_bytes(bytes, self.external_data.as_deref())
     }

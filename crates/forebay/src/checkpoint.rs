@@ -1,11 +1,11 @@
-//! Checkpoints: everything that a training run needs to go on as if it had never stopped.
+//! Checkpoints: everything that a training run needs to continue as if it had never stopped.
 //!
-//! A checkpoint is a directory with two files: the tensors (`tensors-STEP-CHECKSUM.safetensors`) and `checkpoint.json`,
-//! which names that file with its length and checksum. A new checkpoint first writes its tensors under their own name and
-//! then replaces `checkpoint.json` by a rename, so that there is one complete checkpoint at any moment, whenever the
-//! process dies. One process at a time writes into a directory ([`CheckpointFolder`]).
+//! A checkpoint is a directory with two files: the tensors (`tensors-STEP-CHECKSUM.safetensors`) and `checkpoint.json`, which names that
+//! file with its length and checksum. A new checkpoint first writes its tensors under a name of their own, and then replaces
+//! `checkpoint.json` by a rename, so that there is a complete checkpoint at every moment, whenever the process dies. Only one process at
+//! a time writes into a directory ([`CheckpointFolder`]).
 //!
-//! Tensors are written and read in pieces: a checkpoint that was read says where they are in the file.
+//! Tensors are written and read in pieces: a checkpoint that was read only records where they are in the file.
 
 mod folder;
 mod tensor_file;
@@ -31,16 +31,16 @@ pub(crate) use folder::Position;
 const VERSION: u32 = 1;
 /// The file that makes a directory a checkpoint.
 const MANIFEST: &str = "checkpoint.json";
-/// How often a checkpoint that is replaced while it is read is read again.
+/// How many times a read is attempted if the checkpoint is replaced meanwhile.
 const READ_ATTEMPTS: usize = 20;
-/// Longest manifest that is read: it holds no tensors, so a longer one is not ours.
+/// The longest manifest that is read, in bytes. A manifest holds no tensors, so a longer file is not ours.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 
-/// A training run between two steps.
+/// The state of a training run between two steps.
 ///
-/// One that was read from a directory keeps its file of tensors open and reads them when they are needed: restoring a trainer
-/// copies them to where they belong, in pieces. One that [`Trainer::checkpoint`](crate::Trainer::checkpoint) gives holds them in memory, or in a file
-/// without a name where the trainer has a folder for what exceeds memory.
+/// A checkpoint that was read from a directory keeps its tensor file open and reads tensors when they are needed; restoring a trainer
+/// copies them into place in pieces. A checkpoint from [`Trainer::checkpoint`](crate::Trainer::checkpoint) holds its tensors in memory,
+/// or in an unnamed file if the trainer has a spill folder.
 ///
 /// ```
 /// use forebay::{Checkpoint, JsonValue, Model, Tensor, Trainer};
@@ -64,21 +64,21 @@ const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Steps done.
+    /// The number of steps done.
     pub step: u64,
-    /// Seed of dropout: with the step, its whole random state.
+    /// The seed of dropout. Together with the step, it is the entire random state of dropout.
     pub seed: u64,
-    /// Position in the data, in the caller's own terms.
+    /// The position in the data, in the caller's own terms.
     pub position: Value,
-    /// What else steps change; none where that is not known, so that it stays as it is.
+    /// Other state that steps change. `None` if it is not known, in which case it stays as it is.
     pub(crate) progress: Option<Progress>,
     /// Parameters, optimizer state and running statistics, by name.
     pub(crate) contents: BTreeMap<String, Contents>,
-    /// The file that it was read from; empty for one that was not read.
+    /// The file that the checkpoint was read from; empty if it was not read.
     pub(crate) source: PathBuf,
 }
 
-/// `checkpoint.json`: the content, and a checksum over its text.
+/// `checkpoint.json`: the content and a checksum of its text.
 #[derive(Serialize, Deserialize)]
 struct Manifest {
     format: String,
@@ -105,53 +105,52 @@ struct TensorFile {
 }
 
 impl Checkpoint {
-    /// A checkpoint of these tensors, before the first step.
+    /// Creates a checkpoint of these tensors, before the first step.
     pub fn new(tensors: BTreeMap<String, Tensor>) -> Checkpoint {
         let contents = tensors.into_iter().map(|(name, tensor)| (name, tensor.into())).collect();
         Checkpoint { step: 0, seed: 0, position: Value::Null, progress: None, contents, source: PathBuf::new() }
     }
 
-    /// The types of all tensors, by name.
+    /// Returns the types of all tensors, by name.
     pub fn types(&self) -> BTreeMap<String, TensorType> {
         self.contents.iter().map(|(name, contents)| (name.clone(), contents.ty().clone())).collect()
     }
 
-    /// A parameter, optimizer state or running statistics; none where there is none of this name.
+    /// Returns a parameter, optimizer state or running statistics, or `None` if there is no tensor of this name.
     ///
     /// # Errors
-    /// A file that cannot be read, or that was changed since.
+    /// Fails if the file cannot be read or has been changed since.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>, Error> {
         Ok(self.contents.get(name).map(Contents::to_tensor).transpose()?)
     }
 
-    /// All tensors by name, in memory at once. [`Checkpoint::tensor`] gives one at a time.
+    /// Returns all tensors by name, in memory at once. [`Checkpoint::tensor`] returns one at a time.
     ///
     /// # Errors
-    /// As [`Checkpoint::tensor`].
+    /// Same as [`Checkpoint::tensor`].
     pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         let tensor = |(name, contents): (&String, &Contents)| Ok((name.clone(), contents.to_tensor()?));
         self.contents.iter().map(tensor).collect()
     }
 
-    /// Writes the checkpoint into a directory, which is made if need be. The checkpoint that was there stays complete
-    /// until the new one is. While it is written, the directory is locked; [`CheckpointFolder`] keeps the lock between
-    /// checkpoints.
+    /// Writes the checkpoint into a directory, creating it if necessary. The previous checkpoint stays complete until the new one is. The
+    /// directory is locked during the write; [`CheckpointFolder`] keeps the lock between checkpoints.
     ///
     /// # Errors
-    /// [`Error::File`] where the system refuses, with the file, or where another writer has the directory.
+    /// Fails with [`Error::File`] if the system reports an error for a file, or if another writer holds the directory.
     pub fn write(&self, directory: impl AsRef<Path>) -> Result<(), Error> {
         CheckpointFolder::lock(directory)?.write(self)
     }
 
-    /// When the checkpoint of a directory was written; none where there is none.
+    /// Returns when the checkpoint in a directory was written, or `None` if there is none.
     pub fn written_at(directory: impl AsRef<Path>) -> Option<SystemTime> {
         fs::metadata(directory.as_ref().join(MANIFEST)).and_then(|manifest| manifest.modified()).ok()
     }
 
-    /// Reads the checkpoint of a directory, also while another process writes there: what is read is one whole checkpoint.
+    /// Reads the checkpoint in a directory, even while another process writes there: the result is always one complete checkpoint.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] with the file that is missing, cut short, changed, or of another format.
+    /// Fails with [`Error::Checkpoint`], which names the file, if one is missing, truncated, changed, or in another format.
     pub fn read(directory: impl AsRef<Path>) -> Result<Checkpoint, Error> {
         let source = directory.as_ref().join(MANIFEST);
         let manifest = || read_content(&source).map_err(|reason| Error::Checkpoint { path: source.clone(), reason });
@@ -165,7 +164,7 @@ impl Checkpoint {
                 }
                 Err(reason) => reason,
             };
-            // A writer may have put the next checkpoint in place of the one that the manifest named.
+            // A writer may have replaced the checkpoint that the manifest named with the next one.
             let newer = manifest()?;
             if newer.tensors.file == content.tensors.file {
                 return Err(Error::Checkpoint { path, reason });
@@ -251,7 +250,7 @@ mod tests {
                 let mut bad = good.clone();
                 bad[index] ^= 1;
                 fs::write(&path, &bad).unwrap();
-                // A flipped bit in the manifest's frame may only change the spelling of an ignored name; anything else fails.
+                // A flipped bit in the manifest's frame can at most change the spelling of an ignored name; anything else fails.
                 if let Ok(read) = Checkpoint::read(&directory) {
                     let tensors = (read.tensors().unwrap(), checkpoint(1).tensors().unwrap());
                     assert_eq!(tensors.0, tensors.1, "byte {index} of {}", path.display());
@@ -275,7 +274,7 @@ mod tests {
     fn a_crash_before_the_manifest_leaves_the_previous_checkpoint() {
         let directory = directory("crash");
         checkpoint(1).write(&directory).unwrap();
-        // What a process that dies at each stage of writing leaves behind.
+        // The files that a process leaves behind if it dies, for each stage of writing.
         let elsewhere = directory.join("elsewhere");
         checkpoint(2).write(&elsewhere).unwrap();
         let written = read_content(&elsewhere.join(MANIFEST)).unwrap().tensors.file;
@@ -299,7 +298,7 @@ mod tests {
     /// Names the directory in which [`endless_writer`] writes.
     const WRITER: &str = "FOREBAY_TEST_CHECKPOINT_WRITER";
 
-    /// Writes checkpoints until it is killed, in a process of its own. As a test by itself it does nothing.
+    /// Writes checkpoints in a separate process until it is killed. Run as an ordinary test, it does nothing.
     #[test]
     fn endless_writer() {
         let Some(directory) = std::env::var_os(WRITER) else { return };
@@ -396,7 +395,7 @@ mod tests {
     /// Names the directory that [`idle_writer`] locks.
     const HOLDER: &str = "FOREBAY_TEST_CHECKPOINT_HOLDER";
 
-    /// Holds a directory until it is killed, in a process of its own. As a test by itself it does nothing.
+    /// Holds a directory in a separate process until it is killed. Run as an ordinary test, it does nothing.
     #[test]
     fn idle_writer() {
         let Some(directory) = std::env::var_os(HOLDER) else { return };

@@ -1,4 +1,4 @@
-//! From graph to plan: lowering, fusion, workspace, budget. What a session or trainer keeps of it.
+//! Compiles a graph into a plan: lowering, fusion, workspace, budget. Also what a session or trainer keeps of the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -33,44 +33,44 @@ use crate::shards::Shards;
 use crate::tensor_info::TensorInfo;
 use crate::weights::{Block, Weights};
 
-/// Bytes of a launch in a program with its operands, about.
+/// The approximate size in bytes of a launch in a program, with its operands.
 const LAUNCH_BYTES: usize = 2 << 10;
-/// Bytes of a command of a plan, about.
+/// The approximate size in bytes of a command in a plan.
 const COMMAND_BYTES: usize = 512;
 
 /// A graph that is ready to run.
 pub(crate) struct Compiled {
     /// The plan, or what managed memory runs.
     pub(crate) step: Step,
-    /// What was planned, without the contents of its buffers.
+    /// The program that was planned, without the contents of its buffers.
     program: Arc<Program>,
-    /// The order in which its launches are planned, now and again.
+    /// The order in which the program's launches are planned, now and when it is planned again.
     groups: Option<Arc<[Vec<usize>]>>,
-    /// The search for a better plan that goes on meanwhile.
+    /// The search for a better plan that continues meanwhile.
     search: Option<ContinuedSearch>,
     /// What the plan expects of the machine.
     forecast: Forecast,
-    /// Launches of which the given costs say nothing.
+    /// The launches that the given costs do not cover.
     unknown: Option<Unknown>,
-    /// What the caller feeds, whether or not the plan uses it.
+    /// The inputs that the caller feeds, whether or not the plan uses them.
     pub(crate) inputs: Vec<TensorInfo>,
-    /// What the caller gets.
+    /// The outputs that the caller gets.
     pub(crate) outputs: Vec<TensorInfo>,
-    /// What steps change, with its role: parameters and state.
+    /// The parameters and state that steps change, with their roles.
     pub(crate) changing: BTreeMap<String, (Role, TensorInfo)>,
     /// Initial contents of constants, parameters and state, by name.
     pub(crate) contents: BTreeMap<String, Contents>,
-    /// By input that is used as an index: how many entries there are to choose from.
+    /// For each input that is used as an index, the number of entries that it chooses from.
     pub(crate) index_limits: BTreeMap<String, u64>,
-    /// The memory that the plan shares with others.
+    /// The memory that the plan shares with other plans.
     pub(crate) shared: Vec<Arc<Block>>,
-    /// By input of which this process computes its share of the batch: which samples these are.
+    /// For each input of which this process computes its share of the batch, the range of its samples.
     own_samples: BTreeMap<String, Range<u64>>,
-    /// By parameter or state that is sharded: the elements of each process's slice.
+    /// For each parameter or state that is sharded, the elements of each process's slice.
     shards: BTreeMap<String, Vec<Range<u64>>>,
-    /// The number of this process.
+    /// The rank of this process.
     rank: usize,
-    /// How launches are shared out among processes.
+    /// How launches are distributed among processes.
     pub(crate) shared_work: Option<SharedWork>,
 }
 
@@ -81,18 +81,20 @@ pub(crate) struct Batch<'a> {
     pub(crate) unshared: &'a BTreeSet<String>,
     /// Constants that are sharded.
     pub(crate) sharded: &'a BTreeSet<String>,
-    /// Elements of the blocks that the optimizer's state has numbers for; 1 where it has none.
+    /// The number of elements in each block for which the optimizer's state has numbers; 1 if there are no such blocks.
     pub(crate) block_elements: u64,
-    /// In how many parts the step of each process goes through its samples, one after the other; up to 1: as a whole.
+    /// The number of parts in which each process's step goes through its samples, one after the other. With at most 1, it takes them all
+    /// at once.
     pub(crate) parts: u64,
 }
 
-/// Plans a graph whose values all have types, with the given costs or estimates. Initializers in `parameters` that the graph
-/// updates are parameters. Weights that other plans use, too, may lie in memory that all of them share. Where several processes compute a
-/// batch together, it is shared out if `batch` is given.
+/// Plans a graph whose values all have types, with the given costs or with estimates. Initializers in `parameters` that the graph updates
+/// are parameters. Weights that other plans use as well can be placed in memory that all of them share. If several processes compute
+/// together and `batch` is given, the batch is distributed among them.
 ///
 /// # Errors
-/// A graph that cannot be lowered, a kernel that the device cannot run, costs of another program, or budgets that are too small.
+/// Fails if the graph cannot be lowered, the device cannot run a kernel, the costs are those of another program, or the budgets are too
+/// small.
 pub(crate) fn compile(
     graph: &Graph,
     parameters: &BTreeSet<ValueId>,
@@ -161,7 +163,7 @@ pub(crate) fn compile(
     if let Some(weights) = weights {
         weights.keep(&shared);
     }
-    // Weights in files are needed again to plan again.
+    // Weights in files are needed when planning again.
     program.contents.retain(|_, contents| contents.is_in_file());
     Ok(Compiled {
         step,
@@ -184,11 +186,11 @@ pub(crate) fn compile(
 }
 
 impl Compiled {
-    /// Looks at a step that has just run, and plans again where the machine is not what was expected. The new plan has taken
-    /// the old one's place when there is something to tell; without a budget there is nothing to gain.
+    /// Checks a step that has just run, and plans again if the machine is not what was expected. If it returns a report, the new plan has
+    /// replaced the old one. Without a budget there is nothing to gain.
     ///
     /// # Errors
-    /// A broken invariant of the new plan (a defect).
+    /// Fails if the new plan breaks an invariant (a defect).
     pub(crate) fn watch(
         &mut self,
         runner: &Runner,
@@ -242,7 +244,7 @@ impl Compiled {
             new => new?,
         };
         if machine.process_limit().is_some() {
-            // The plan that runs, and the next one, want the limit for themselves.
+            // The running plan and the next one need the limit for themselves.
             forebay_device::process::give_back();
         }
         let replan = self.forecast.compare(plan, new.plan(), reason, times);
@@ -252,7 +254,7 @@ impl Compiled {
         Ok(replan)
     }
 
-    /// What each of several processes keeps a slice of.
+    /// Returns the parameters and state of which each process keeps a slice.
     pub(crate) fn shards(&self, machine: &LimitedDevice) -> Shards {
         let whole = |(name, slices): (&String, &Vec<Range<u64>>)| {
             let (_, info) = self.changing.get(name)?;
@@ -264,7 +266,7 @@ impl Compiled {
     /// Checks that each process keeps the same slices in the plan of another batch.
     ///
     /// # Errors
-    /// Others (a defect).
+    /// Fails if the slices differ (a defect).
     pub(crate) fn check_shards(&self, other: &Compiled) -> Result<(), Error> {
         if self.shards == other.shards {
             return Ok(());
@@ -275,7 +277,7 @@ impl Compiled {
         })
     }
 
-    /// The type of what this process keeps of a parameter or of state: its slice, or all of it.
+    /// Returns the type of what this process keeps of a parameter or of state: its slice, or the whole tensor.
     pub(crate) fn kept_type(&self, name: &str, whole: &TensorInfo) -> TensorType {
         let slice = self.shards.get(name).and_then(|slices| slices.get(self.rank));
         match slice {
@@ -284,12 +286,12 @@ impl Compiled {
         }
     }
 
-    /// Which samples of an input this process is fed; none where all.
+    /// Returns the samples of an input that this process is fed, or `None` if it is fed all.
     pub(crate) fn own_samples(&self, input: &str) -> Option<&Range<u64>> {
         self.own_samples.get(input)
     }
 
-    /// What this process is fed of an input.
+    /// Returns the part of an input that this process is fed.
     pub(crate) fn own_bytes<'a>(&self, input: &str, tensor: &'a Tensor) -> &'a [u8] {
         let (all, rows) = (tensor.bytes(), tensor.shape().first().copied().unwrap_or(1).max(1));
         let Some(own) = self.own_samples.get(input) else { return all };
@@ -297,7 +299,7 @@ impl Compiled {
         &all[place(own.start)..place(own.end)]
     }
 
-    /// What this process is fed of the inputs of all.
+    /// Reduces the inputs of all processes to the parts that this process is fed.
     pub(crate) fn own_share(&self, mut fed: BTreeMap<String, Tensor>) -> BTreeMap<String, Tensor> {
         for (name, share) in &self.own_samples {
             if let Some(tensor) = fed.get_mut(name) {
@@ -307,38 +309,38 @@ impl Compiled {
         fed
     }
 
-    /// Bytes that it takes in memory, about; what it has on a device is not counted.
+    /// Returns the approximate number of bytes that it takes in memory, not counting what it has on a device.
     pub(crate) fn size_bytes(&self) -> usize {
         let plan = self.step.plan();
         self.program.launches.len() * LAUNCH_BYTES + plan.commands.len() * COMMAND_BYTES
     }
 
-    /// Seconds that a step takes with what was measured so far, as predicted.
+    /// Returns the predicted duration of a step in seconds, given what has been measured so far.
     pub(crate) fn predicted_seconds(&self) -> f64 {
         self.forecast.predicted_seconds(self.step.plan())
     }
 
-    /// The costs that the plan is a function of.
+    /// Returns the costs from which the plan was made.
     pub(crate) fn costs(&self) -> SavedCosts {
         SavedCosts::new(&self.program, self.forecast.costs())
     }
 
-    /// The costs that the latest steps measured.
+    /// Returns the costs measured in the latest steps.
     pub(crate) fn measured_costs(&self) -> SavedCosts {
         SavedCosts::new(&self.program, &self.forecast.measured_costs())
     }
 
-    /// Launches of which the costs in the options say nothing, so that they are estimated.
+    /// Returns the launches that the costs in the options do not cover, so that they are estimated.
     pub(crate) fn unknown_costs(&self) -> Option<&Unknown> {
         self.unknown.as_ref()
     }
 
-    /// Bytes that a data set may keep of its samples; none without a limit on the process.
+    /// Returns how many bytes of its samples a data set may keep, or `None` without a limit on the process.
     pub(crate) fn kept_bytes(&self, machine: &LimitedDevice) -> Option<u64> {
         process_memory::kept_bytes(&self.program, self.step.plan(), machine)
     }
 
-    /// Whether the process has outgrown its limit, if the plan runs.
+    /// Returns whether the process has outgrown its limit if the plan runs.
     pub(crate) fn exceeds_limit(&self, machine: &LimitedDevice) -> bool {
         process_memory::is_exceeded(&self.program, self.step.plan(), machine)
     }
@@ -346,7 +348,7 @@ impl Compiled {
     /// Plans again within the machine's budgets as they are now.
     ///
     /// # Errors
-    /// Budgets that are too small; the plan is then as before.
+    /// Fails if the budgets are too small; the plan is then unchanged.
     pub(crate) fn replan(&mut self, machine: &LimitedDevice) -> Result<(), Error> {
         let (costs, brief) = (self.forecast.costs(), machine.searches_on());
         self.step = step_within(&self.program, self.groups.as_deref(), machine, costs, None, brief)?;
@@ -355,7 +357,7 @@ impl Compiled {
     }
 }
 
-/// Inputs that have as many indices along their first axis as the first of them, the samples of a batch.
+/// Returns the inputs whose first axis is as long as that of the first input: the samples of a batch.
 fn batch_inputs(program: &Program, unshared: &BTreeSet<String>) -> BTreeSet<String> {
     let samples = |info: &program::NamedOperand| info.shape.first().copied();
     let inputs = || program.inputs.iter().filter(|info| !unshared.contains(&info.name));
@@ -367,8 +369,8 @@ fn resolved(info: &program::NamedOperand) -> TensorInfo {
     TensorInfo { name: info.name.clone(), data_type: info.operand.desc.data_type(), shape: info.shape.clone() }
 }
 
-/// Constants have backing locations in a plan as parameters have: each becomes a persistent operand. Names that lowering gave twice are
-/// told apart by the buffer's number.
+/// Makes each constant a persistent operand: in a plan, constants have backing locations, as parameters do. Names that lowering gave
+/// twice are distinguished by the buffer's number.
 fn add_constants(program: &mut Program) -> Result<(), Error> {
     let mut names: BTreeSet<String> = program.persistent.iter().map(|info| info.name.clone()).collect();
     let known: BTreeSet<program::BufferId> = program.persistent.iter().map(|info| info.operand.buffer).collect();
@@ -386,13 +388,13 @@ fn add_constants(program: &mut Program) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a plan was refused because a budget or limit is too small.
+/// Returns whether a plan was refused because a budget or limit is too small.
 fn is_of_budgets(error: &Error) -> bool {
     let of_plan = matches!(error, Error::Plan(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. }));
     of_plan || matches!(error, Error::MemoryLimit { .. } | Error::FreeMemory { .. })
 }
 
-/// How a step is planned within the budgets. Those that are shares are shares of `in_core_peak_bytes`.
+/// Returns the options for planning a step within the budgets. Budgets given as percentages are percentages of `in_core_peak_bytes`.
 fn plan_options(
     machine: &LimitedDevice,
     in_core_peak_bytes: u64,
@@ -413,7 +415,7 @@ fn plan_options(
     }
 }
 
-/// Plans within the budgets, after a brief search or a whole one. A share of the peak needs the unlimited plan first.
+/// Plans within the budgets, with a brief or a full search. A percentage of the peak requires the unlimited plan first.
 fn step_within(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
@@ -444,7 +446,7 @@ fn step_within(
     if let Some(strategy) = options.strategy()? {
         let mut paging = page(program, plan_options.device_budget_bytes, limits, costs)?;
         if in_core_peak_bytes > 0 {
-            // Shares are of what the plan takes, in every mode.
+            // In every mode, percentages are of what the plan takes.
             paging.plan.statistics.in_core_peak_bytes = in_core_peak_bytes;
         }
         let least_bytes = paging.unit_bytes.saturating_add(reserved_bytes);
@@ -478,7 +480,7 @@ fn step_within(
     Ok(Step::Planned(plan, options.spill_dir.clone()))
 }
 
-/// Inputs that are indices of a gather, directly or converted, with the number of entries that they choose from.
+/// Returns the inputs that are indices of a gather, directly or after a cast, with the number of entries that they choose from.
 fn index_limits(program: &Program) -> BTreeMap<String, u64> {
     let mut sources: BTreeMap<program::BufferId, String> =
         program.inputs.iter().map(|info| (info.operand.buffer, info.name.clone())).collect();

@@ -1,4 +1,4 @@
-//! The search for a plan that goes on while steps run.
+//! The search for a plan that continues while steps run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use forebay_plan::{Plan, PlanError, PlanOptions, plan_unless_stopped};
 
 use crate::forecast::ReplanReason;
 
-/// A search on a thread of its own. Dropping it ends the search early.
+/// A search that runs on its own thread. Dropping it ends the search early.
 pub(crate) struct ContinuedSearch {
-    /// Why there is a search.
+    /// Why the search was started.
     pub(crate) reason: ReplanReason,
     found: Receiver<Result<Plan, PlanError>>,
     stop: Arc<AtomicBool>,
@@ -30,27 +30,27 @@ pub(crate) struct SearchRequest {
 }
 
 impl ContinuedSearch {
-    /// Begins to search.
+    /// Starts the search.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// Fails if the system cannot start a thread.
     pub(crate) fn start(request: SearchRequest, reason: ReplanReason) -> io::Result<ContinuedSearch> {
         let (sender, found) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let search = move || {
             let SearchRequest { program, groups, options, limits, costs } = &request;
-            // Sending fails where the search was dropped: then the plan is not wanted any more.
+            // Sending fails if the search was dropped: the plan is then no longer wanted.
             let _ = sender.send(plan_unless_stopped(program, groups.as_deref(), options, limits, costs, &stopped));
         };
         thread::Builder::new().name("forebay-planning".to_string()).spawn(search)?;
         Ok(ContinuedSearch { reason, found, stop })
     }
 
-    /// What the search has come to. Its plan is returned once.
+    /// Returns the state of the search. Its plan is returned only once.
     ///
     /// # Errors
-    /// Those of planning. Budgets that are too small are none, since the plan that runs stays within them.
+    /// Fails if planning fails. Budgets that are too small are not an error, since the running plan stays within them.
     pub(crate) fn poll(&self) -> Result<Found, PlanError> {
         match self.found.try_recv() {
             Ok(Err(PlanError::HostBudget { .. } | PlanError::DeviceBudget { .. })) => Ok(Found::Ended(None)),
@@ -61,11 +61,11 @@ impl ContinuedSearch {
     }
 }
 
-/// What a search has come to.
+/// The state of a search.
 pub(crate) enum Found {
-    /// It goes on.
+    /// It is still running.
     NotYet,
-    /// It has ended, with a plan or without.
+    /// It has ended, with or without a plan.
     Ended(Option<Box<Plan>>),
 }
 

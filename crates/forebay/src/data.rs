@@ -1,4 +1,4 @@
-//! Data sets as batches of tensors: NumPy arrays, NIfTI volumes, images, tar shards, text. More of it is in the crate `forebay-data`.
+//! Data sets as batches of tensors: NumPy arrays, NIfTI volumes, images, tar shards, text. See the crate `forebay-data` for more.
 //!
 //! ```
 //! use forebay::data::{open, LabelKind, Requirements, Sampler};

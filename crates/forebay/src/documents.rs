@@ -1,4 +1,4 @@
-//! Files that plans are a function of: descriptions of machines, and costs.
+//! Files from which plans are made: machine descriptions and costs.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use crate::error::Error;
 use crate::files;
 use crate::schedule::Curve;
 
-/// The longest file that is read, in bytes: costs of a hundred thousand launches are shorter.
+/// The longest file that is read, in bytes. The costs of a hundred thousand launches are shorter.
 const DOCUMENT_BYTES_MAX: u64 = 256 << 20;
 
-/// A machine by the name of one that comes with the library, or by the file that describes it.
+/// Returns a machine by the name of one that comes with the library, or by the file that describes it.
 ///
 /// # Errors
-/// A file that cannot be read or has no meaning.
+/// Fails if the file cannot be read or is invalid.
 pub fn machine(name_or_file: &str) -> Result<MachineDescription, Error> {
     if let Some(machine) = MachineDescription::built_in(name_or_file) {
         return Ok(machine);
@@ -29,18 +29,18 @@ pub fn machine(name_or_file: &str) -> Result<MachineDescription, Error> {
     read(name_or_file.as_ref(), MachineDescription::parse)
 }
 
-/// Reads costs that were saved.
+/// Reads saved costs.
 ///
 /// # Errors
-/// A file that cannot be read or has no meaning.
+/// Fails if the file cannot be read or is invalid.
 pub fn read_costs(path: &Path) -> Result<SavedCosts, Error> {
     read(path, SavedCosts::parse)
 }
 
-/// Writes costs as a file; it is replaced as a whole or not at all.
+/// Writes costs to a file, which is replaced as a whole or not at all.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// Fails if the file cannot be written.
 pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
     let text = serde_json::to_vec_pretty(costs).map_err(|error| files::write_error(path, error))?;
     files::replace(path, &text)
@@ -49,7 +49,7 @@ pub fn write_costs(path: &Path, costs: &SavedCosts) -> Result<(), Error> {
 /// Reads a table of learning rates: see [`Curve::table_from_csv`].
 ///
 /// # Errors
-/// A file that cannot be read or has no meaning.
+/// Fails if the file cannot be read or is invalid.
 pub fn read_rates(path: &Path) -> Result<Curve, Error> {
     read(path, |text| {
         Curve::table_from_csv(text).map_err(|reason| PlanError::Document { what: "a table of rates", reason })

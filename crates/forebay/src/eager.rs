@@ -1,5 +1,5 @@
-//! Single operations on streams, as calls arrive: a [`Context`] on a device, its [`Stream`]s and [`Event`]s, and [`DeviceTensor`]s
-//! in its memory.
+//! Single operations that are launched on streams as they are called: a [`Context`] on a device, its [`Stream`]s and [`Event`]s, and
+//! [`DeviceTensor`]s in its memory.
 //!
 //! ```
 //! use forebay::{Context, ContextOptions, DeviceOptions, DeviceTensor, Tensor};

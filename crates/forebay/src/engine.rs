@@ -1,8 +1,8 @@
 //! One device, one plan on it at a time, and the values that outlive plans.
 //!
-//! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget
-//! that one of them fills, so the values of parameters and state move to the host (or the disk, see [`crate::handover`]), the
-//! old plan gives everything back, and only then the new one takes what it needs.
+//! A trainer has several plans: one per batch size, and one for evaluation. Two of them at once would not fit a budget that one of them
+//! fills. The values of parameters and state therefore move to the host (or to disk, see [`crate::handover`]), the old plan gives
+//! everything back, and only then does the new one take what it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(crate) type PlanKey = (Purpose, u64);
 pub(crate) enum Purpose {
     /// One training step.
     Training,
-    /// The same, whose gradients can be read.
+    /// One training step, whose gradients can be read.
     TrainingWithGradients,
     /// A forward pass of a trainer.
     Inference,
@@ -42,7 +42,7 @@ pub(crate) enum Purpose {
     Session,
 }
 
-/// A plan that waits on the device.
+/// A plan that stays on the device while it is not active.
 struct Parked {
     key: PlanKey,
     runner: Runner,
@@ -53,19 +53,19 @@ struct Parked {
 pub(crate) struct Engine {
     machine: LimitedDevice,
     active: Option<(PlanKey, Runner)>,
-    /// Other plans that are still on the device, the one that ran last at the end: only of plans without values that outlive them.
+    /// Other plans that are still on the device, the most recently run last. Only plans without values that outlive them are kept here.
     parked: Vec<Parked>,
     /// Memory that plans on the device share.
     blocks: PlacedBlocks,
-    /// What the active plan uses of that.
+    /// The shared memory that the active plan uses.
     shared: Vec<Arc<Block>>,
-    /// Whether a better plan than the active one waits for the next step.
+    /// Whether a better plan than the active one is waiting for the next step.
     stale: bool,
     /// Types of parameters and state.
     types: BTreeMap<String, TensorType>,
-    /// Values of parameters and state, but for those that are in the active plan alone.
+    /// Values of parameters and state, except those that only the active plan has.
     values: BTreeMap<String, Contents>,
-    /// Names of those.
+    /// Names of the values that only the active plan has.
     in_plan: BTreeSet<String>,
     traces: Vec<(PlanKey, Trace)>,
 }
@@ -99,10 +99,10 @@ impl Engine {
         self.machine.device.usage()
     }
 
-    /// What runs a plan, with the newest values; what was on the device before is given back first.
+    /// Returns the runner of a plan, with the newest values. What was on the device before is given back first.
     ///
     /// # Errors
-    /// What the device reports. The values are then safe on the host.
+    /// Fails if the device reports an error. The values are then safe on the host.
     pub(crate) fn activate(&mut self, key: PlanKey, compiled: &Compiled) -> Result<&mut Runner, Error> {
         if self.stale || self.active.as_ref().is_none_or(|(active, _)| *active != key) {
             self.park_or_retire(compiled)?;
@@ -120,10 +120,10 @@ impl Engine {
         }
     }
 
-    /// Makes room for a plan: the active one stays on the device where both fit and no value outlives it, next to those that ran before.
+    /// Makes room for a plan. The active one stays on the device, next to those that ran before, if both fit and no value outlives it.
     ///
     /// # Errors
-    /// As [`Engine::retire`].
+    /// Same as [`Engine::retire`].
     fn park_or_retire(&mut self, next: &Compiled) -> Result<(), Error> {
         if self.stale || !self.types.is_empty() {
             return self.retire();
@@ -144,7 +144,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives back what a plan has on the device: it is not used again.
+    /// Gives back what a plan has on the device. The plan is not used again.
     pub(crate) fn forget(&mut self, key: PlanKey) {
         self.parked.retain(|parked| parked.key != key);
         if self.active.as_ref().is_some_and(|(active, _)| *active == key) {
@@ -152,14 +152,15 @@ impl Engine {
         }
     }
 
-    /// Puts a plan on the device, and the newest values into it. What the plan alone has from then on leaves memory value by value,
-    /// so that it is never there twice.
+    /// Puts a plan on the device, and the newest values into it. Values that only the plan has from then on leave memory one by one, so
+    /// that they are never held twice.
     ///
     /// # Errors
-    /// What the device reports. The values are then where they were, or in a plan that is taken apart before the next one comes.
+    /// Fails if the device reports an error. The values are then where they were, or in a plan that is retired before the next one is
+    /// activated.
     fn put_on_device(&mut self, (purpose, batch_size): PlanKey, compiled: &Compiled) -> Result<(), Error> {
         if self.machine.process_limit().is_some() {
-            // The limit leaves room for the code of one plan's steps, and not for what ran before them, too.
+            // The limit leaves room for the code of one plan's steps, but not also for what ran before them.
             forebay_device::process::give_back();
         }
         let has = |name: &str| {
@@ -174,7 +175,7 @@ impl Engine {
         let shared = self.blocks.bring(&self.machine.device, &compiled.shared)?;
         let mut runner = Runner::new(self.machine.device.clone(), &compiled.step, &all, shared)?;
         self.shared.clone_from(&compiled.shared);
-        // What may have to be read from files comes first: where that fails, no value has moved.
+        // What may have to be read from files comes first: if that fails, no value has moved.
         for name in runner.missing().iter().filter(|name| !self.values.contains_key(*name)) {
             runner.load(name, compiled.contents.get(name))?;
         }
@@ -183,12 +184,12 @@ impl Engine {
         }
         let (_, runner) = self.active.insert(((purpose, batch_size), runner));
         let names: Vec<String> = self.values.keys().filter(|name| has(name)).cloned().collect();
-        // Values that take no memory of their own stay until all is there.
+        // Values that take no memory of their own are kept until everything is loaded.
         let mut kept = Vec::new();
         let mut move_in = |name: String| {
             let value = &self.values[&name];
             runner.load(&name, Some(value))?;
-            // Steps of training change it. An evaluation only reads it: what is in a file may stay there.
+            // Training steps change the value. An evaluation only reads it, so a value in a file can stay there.
             let trains = matches!(purpose, Purpose::Training | Purpose::TrainingWithGradients);
             if trains || value.is_held() {
                 let value = self.values.remove(&name).filter(|value| !value.is_held());
@@ -207,7 +208,7 @@ impl Engine {
             if self.in_plan.is_empty() {
                 self.active = None;
             } else {
-                // The others can still be read.
+                // The other values can still be read.
                 let _ = self.machine.device.recover();
             }
             return Err(error.into());
@@ -215,11 +216,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the step that the active plan has just run; where a better one has taken its place, the old one goes before the
-    /// next step.
+    /// Checks the step that the active plan has just run. If a better plan has replaced it, the old one is removed before the next step.
     ///
     /// # Errors
-    /// A broken invariant of a new plan (a defect).
+    /// Fails if a new plan breaks an invariant (a defect).
     pub(crate) fn watch(&mut self, compiled: &mut Compiled, times: StepTimes) -> Result<Option<Replan>, Error> {
         let Some((_, runner)) = &self.active else { return Ok(None) };
         let replan = compiled.watch(runner, times, &self.machine)?;
@@ -227,11 +227,11 @@ impl Engine {
         Ok(replan)
     }
 
-    /// Before another plan is made within a limit on the process: what is on the device goes, so that planning has its memory, and what else
-    /// the process takes by now can be measured.
+    /// Removes what is on the device before another plan is made within a limit on the process. Planning can then use that memory, and
+    /// what else the process takes by now can be measured.
     ///
     /// # Errors
-    /// As [`Engine::retire`].
+    /// Same as [`Engine::retire`].
     pub(crate) fn make_room_to_plan(&mut self) -> Result<(), Error> {
         if self.machine.process_limit().is_none() || self.active.is_none() {
             return Ok(());
@@ -243,11 +243,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings the values out of the active plan, into a file where there is a folder for what exceeds memory, and gives back what is on
-    /// the device.
+    /// Moves the values out of the active plan, into a file if there is a spill folder, and gives back what is on the device.
     ///
     /// # Errors
-    /// What the device reports; the plan then stays where it is.
+    /// Fails if the device reports an error; the plan then stays where it is.
     pub(crate) fn retire(&mut self) -> Result<(), Error> {
         match self.machine.options.memory.spill_dir.clone() {
             Some(folder) => (self.values, self.in_plan) = (self.copies(Some(&folder))?, BTreeSet::new()),
@@ -258,10 +257,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the values that the active plan has to memory. It gives up the memory of each that has moved.
+    /// Moves the active plan's values to memory. The plan gives up the memory of each value that has moved.
     fn move_to_memory(&mut self) -> Result<(), Error> {
         let Some((_, runner)) = self.active.as_mut().filter(|_| !self.in_plan.is_empty()) else { return Ok(()) };
-        // No step runs there any more, even if this ends half-way.
+        // No step runs there any more, even if this fails half-way.
         self.stale = true;
         runner.release_all_but(&|name| self.in_plan.contains(name));
         while let Some(name) = self.in_plan.first().cloned() {
@@ -273,11 +272,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The newest values as they are now, whatever steps change later: in memory, or in a file without a name where there is a
-    /// folder for what exceeds memory and the folder takes it.
+    /// Returns the newest values as they are now, whatever later steps change: in memory, or in an unnamed file if there is a spill
+    /// folder that accepts it.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub(crate) fn snapshot(&self) -> Result<BTreeMap<String, Contents>, Error> {
         let folder = self.machine.options.memory.spill_dir.as_deref();
         self.copies(folder).or_else(|error| if folder.is_some() { self.copies(None) } else { Err(error) })
@@ -297,15 +296,15 @@ impl Engine {
         handover.finish()
     }
 
-    /// The types of parameters and state.
+    /// Returns the types of parameters and state.
     pub(crate) fn types(&self) -> &BTreeMap<String, TensorType> {
         &self.types
     }
 
-    /// The newest value of a parameter or of state, in memory; none where there is none of this name.
+    /// Returns the newest value of a parameter or of state, in memory, or `None` if there is none of this name.
     ///
     /// # Errors
-    /// What the device reports, and initial values that cannot be read.
+    /// Fails if the device reports an error or initial values cannot be read.
     pub(crate) fn value(&self, name: &str) -> Result<Option<Tensor>, Error> {
         match self.newest(name) {
             Some(runner) => Ok(Some(runner.read_persistent(name)?)),
@@ -313,10 +312,10 @@ impl Engine {
         }
     }
 
-    /// Gives the newest value of a parameter or of state in pieces.
+    /// Passes the newest value of a parameter or of state to `take`, in pieces.
     ///
     /// # Errors
-    /// What the device reports, initial values that cannot be read, or what `take` gives.
+    /// Fails if the device reports an error, initial values cannot be read, or `take` fails.
     pub(crate) fn give(&self, name: &str, take: Take) -> Result<(), Error> {
         match (self.newest(name), self.values.get(name)) {
             (Some(runner), _) => give_persistent(runner, name, take),
@@ -325,12 +324,12 @@ impl Engine {
         }
     }
 
-    /// The plan on the device, where that has the newest value of this name.
+    /// Returns the plan on the device, if it has the newest value of this name.
     fn newest(&self, name: &str) -> Option<&Runner> {
         self.active.as_ref().filter(|_| self.in_plan.contains(name)).map(|(_, runner)| runner)
     }
 
-    /// Replaces values; what is on the device is given back.
+    /// Replaces the values, and gives back what is on the device.
     pub(crate) fn set_values(&mut self, values: BTreeMap<String, Contents>) {
         self.keep_traces();
         (self.active, self.stale) = (None, false);
@@ -348,7 +347,7 @@ impl Engine {
         }
     }
 
-    /// Everything that was traced so far, as one document. Each plan is a process of its own in the viewer.
+    /// Returns everything traced so far as one document. Each plan is a separate process in the viewer.
     pub(crate) fn trace(&mut self) -> Value {
         self.keep_traces();
         let mut processes: Vec<PlanKey> = self.traces.iter().map(|(key, _)| *key).collect();
@@ -368,7 +367,8 @@ impl Engine {
     }
 }
 
-/// Bytes that a plan takes of the device and the host, and those of memory that it shares with others, unless that was counted before.
+/// Returns the bytes that a plan takes on the device and the host, including memory that it shares with other plans unless that is
+/// already counted.
 fn bytes_with(plan: &Plan, shared: &[Arc<Block>], counted: &mut BTreeSet<u32>) -> u64 {
     let shared_bytes: u64 = shared.iter().map(|block| block.size_bytes).sum();
     let new = shared.iter().filter(|block| counted.insert(block.number)).map(|block| block.size_bytes);

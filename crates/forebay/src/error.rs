@@ -10,7 +10,7 @@ use forebay_offload::workload::SwapError;
 use forebay_plan::PlanError;
 use forebay_runtime::RuntimeError;
 
-/// Why something was not done. Messages carry names, numbers and a way out.
+/// The reason why an operation failed. Messages give names, numbers and a way out.
 ///
 /// ```
 /// use forebay::{Error, Model};
@@ -26,36 +26,36 @@ pub enum Error {
     Model(ModelError),
     /// There is no plan within the budgets.
     Plan(PlanError),
-    /// The device cannot be had, or cannot run a kernel of the model.
+    /// The device is unavailable, or cannot run a kernel of the model.
     Device {
         /// What was being done.
         action: String,
-        /// The device's words.
+        /// The error that the device reported.
         error: DeviceError,
     },
     /// The process cannot stay within its memory limit.
     MemoryLimit {
         /// The limit in bytes.
         limit_bytes: u64,
-        /// What tensors need at least, in bytes, as far as is known.
+        /// The least that tensors need, in bytes, as far as is known.
         tensors_bytes: u64,
-        /// The node that needs most of them at once.
+        /// The node that needs the most of these bytes at once.
         launch: String,
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
     },
-    /// No limit was given, and the process cannot stay within what is free.
+    /// No limit was given, and the process cannot stay within the free memory.
     FreeMemory {
-        /// What is free for it, in bytes, with what it has already.
+        /// The memory that is free for the process, in bytes, including what it already has.
         free_bytes: u64,
-        /// What tensors need at least, in bytes, as far as is known.
+        /// The least that tensors need, in bytes, as far as is known.
         tensors_bytes: u64,
-        /// The node that needs most of them at once.
+        /// The node that needs the most of these bytes at once.
         launch: String,
         /// What the rest of the process takes, in bytes.
         other_bytes: u64,
     },
-    /// A stage of a model has no plan next to the values that other stages gave or will take.
+    /// A stage of a model has no plan that fits next to the values that other stages have produced or will use.
     BetweenStages {
         /// Bytes of those values.
         bytes: u64,
@@ -64,23 +64,23 @@ pub enum Error {
     },
     /// A plan failed while it ran.
     Runtime(RuntimeError),
-    /// An option has no meaning.
+    /// An option is invalid.
     Option {
-        /// Why, and what would.
+        /// Why, and what would be valid.
         reason: String,
     },
-    /// An input is not there.
+    /// An input is missing.
     MissingInput {
         /// The input, with its type and shape.
         expected: String,
-        /// Names that were given.
+        /// The names that were given.
         given: Vec<String>,
     },
     /// The model has no input of this name.
     UnknownInput {
         /// The name given.
         name: String,
-        /// The inputs that there are, with types and shapes.
+        /// The model's inputs, with types and shapes.
         known: Vec<String>,
     },
     /// An input has the wrong type or shape.
@@ -90,7 +90,7 @@ pub enum Error {
         /// The type and shape that were given.
         given: String,
     },
-    /// An input has no axis along which samples lie, so that no data set can feed it.
+    /// An input has no axis along which samples lie, so no data set can feed it.
     NoBatchAxis {
         /// The input, with its type and shape.
         input: String,
@@ -101,18 +101,18 @@ pub enum Error {
         name: String,
         /// The index.
         value: i64,
-        /// Where it stands.
+        /// The position of the index.
         position: Vec<u64>,
-        /// Number of entries that there are.
+        /// The number of entries.
         limit: u64,
     },
     /// A label is not a class.
     Label {
         /// The label.
         value: i64,
-        /// Where it stands in the labels.
+        /// The position of the label.
         position: Vec<u64>,
-        /// Number of classes.
+        /// The number of classes.
         classes: u64,
     },
     /// The loss is not a finite number. Parameters and state are as before the step.
@@ -127,12 +127,12 @@ pub enum Error {
         /// The step, counted from 1.
         step: u64,
     },
-    /// Every label of a batch has the value that does not count, so that the loss is the mean of nothing. Parameters and state
-    /// are as before the step.
+    /// Every label of a batch has the value that is ignored, so the loss is the mean of nothing. Parameters and state are as before the
+    /// step.
     NothingCounts {
         /// The step, counted from 1.
         step: u64,
-        /// The value that does not count.
+        /// The value that is ignored.
         ignore_index: i64,
     },
     /// A checkpoint cannot be read, or does not fit the model.
@@ -142,14 +142,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A trace has no meaning, or no schedule.
+    /// A trace is invalid, or has no schedule.
     Swap {
         /// The trace.
         path: PathBuf,
         /// Why.
         error: SwapError,
     },
-    /// A file that describes a machine or costs has no meaning.
+    /// A file that describes a machine or costs is invalid.
     Document {
         /// The file.
         path: PathBuf,
@@ -160,9 +160,9 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// `read` or `write`.
+        /// What was being done, for example `read` or `write`.
         action: &'static str,
-        /// The system's words.
+        /// The system's error message.
         reason: String,
     },
 }

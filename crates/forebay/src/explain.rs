@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use crate::layers::layers;
 
-/// Rows of the table of what moves: more would not fit a screen.
+/// The number of rows in the table of what moves. More would not fit on a screen.
 const ROWS_MAX: usize = 10;
-/// Characters of the longest bar.
+/// The number of characters in the longest bar.
 const BAR_WIDTH: u64 = 30;
-/// Characters of a layer's name.
+/// The number of characters in the column of layer names.
 const LAYER_WIDTH: usize = 32;
 
 /// What a plan does, as numbers and reasons.
@@ -37,23 +37,23 @@ const LAYER_WIDTH: usize = 32;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The budget in bytes; none when unlimited.
+    /// The budget in bytes; `None` if unlimited.
     pub device_budget_bytes: Option<u64>,
     /// Device bytes that the plan takes.
     pub device_peak_bytes: u64,
     /// Device bytes that the unlimited plan takes.
     pub in_core_peak_bytes: u64,
-    /// The smallest budget in bytes that has a plan.
+    /// The smallest budget for which there is a plan, in bytes.
     pub minimum_budget_bytes: u64,
-    /// The node that sets the smallest budget.
+    /// The node that determines the smallest budget.
     pub minimum_launch: String,
-    /// The budget for host bytes, less what the device itself takes there; none when unlimited.
+    /// The budget for host memory in bytes, less what the device itself takes there; `None` if unlimited.
     pub host_budget_bytes: Option<u64>,
     /// Host bytes that the plan takes.
     pub host_bytes: u64,
     /// Bytes of spill files.
     pub spill_bytes: u64,
-    /// Bytes of weights that stay in the model's files, and are read there.
+    /// Bytes of weights that stay in the model's files and are read from there.
     pub model_files_bytes: u64,
     /// Bytes copied to the device in a step.
     pub bytes_to_device: u64,
@@ -65,46 +65,46 @@ pub struct Explanation {
     pub bytes_from_model_files: u64,
     /// Bytes copied to disk in a step: the part of `bytes_from_device` that goes there, and what updates on the host have changed.
     pub bytes_to_disk: u64,
-    /// Kernels launched in a step.
+    /// The number of kernels launched in a step.
     pub launches: usize,
-    /// The part of the launches that runs on the host, because the device cannot run it.
+    /// The number of `launches` that run on the host because the device cannot run them.
     pub host_launches: usize,
-    /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for those.
+    /// The part of `bytes_to_device` and `bytes_from_device` together that is copied for `host_launches`.
     pub host_launch_bytes: u64,
-    /// The part of the launches that updates parameters and state on the host ([`Updates::Host`](crate::Updates::Host)).
+    /// The number of `launches` that update parameters and state on the host ([`Updates::Host`](crate::Updates::Host)).
     pub host_updates: usize,
-    /// The operators behind `host_launches`: the name of each node, once.
+    /// The operators of `host_launches`, with each node listed once.
     pub host_operators: Vec<HostOperatorExplanation>,
-    /// Launches that run again in the same step, for contents that were dropped.
+    /// Launches that run again in the same step to recompute contents that were dropped.
     pub repeats: usize,
-    /// How long those are thought to take, in seconds.
+    /// The estimated duration of `repeats`, in seconds.
     pub repeated_seconds: f64,
     /// Launches of the model that were cut into parts.
     pub launches_cut: usize,
     /// Barriers in a step.
     pub barriers: usize,
-    /// The fewest barriers that any order of the launches can do with.
+    /// The fewest barriers that any order of the launches needs.
     pub fewest_barriers: usize,
     /// Waits for events in a step.
     pub waits: usize,
     /// Predicted time of a step in seconds.
     pub predicted_seconds: f64,
-    /// What no way to move bytes within the budget can beat, in seconds: for these launches in this order, with these
+    /// The time that no way of moving bytes within the budget can beat, in seconds, for these launches in this order, with these
     /// barriers.
     pub lower_bound_seconds: f64,
     /// Predicted time of a step without a budget, in seconds.
     pub in_core_predicted_seconds: f64,
-    /// What holds device memory while most of it is taken.
+    /// What takes up device memory at the peak.
     pub peak: PeakExplanation,
     /// What moves in a step, by layer of the model, most bytes first.
     pub traffic: Vec<LayerTraffic>,
     /// Every copy of a step, in order.
     pub movements: Vec<MovementExplanation>,
-    /// What lies where in device memory, and when.
+    /// What is where in device memory, and when.
     pub placement: Vec<PlacementExplanation>,
 }
 
-/// What holds device memory during the launch that finds most of it taken.
+/// What takes up device memory during the launch with the most of it in use.
 ///
 /// ```
 /// use forebay::{Model, Session};
@@ -123,13 +123,13 @@ pub struct Explanation {
 pub struct PeakExplanation {
     /// The node that the launch belongs to.
     pub launch: String,
-    /// What holds memory, by kind, most bytes first.
+    /// What takes up memory, by kind, most bytes first.
     pub held: Vec<HeldMemory>,
 }
 
 impl PeakExplanation {
-    /// The same for a process whose memory holds the device's, too: what lies idle in the device's memory, and what the rest of the
-    /// process takes, are kinds of their own.
+    /// Extends this to a process whose memory includes the device's: idle device memory and the memory of the rest of the process become
+    /// separate kinds.
     ///
     /// ```
     /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
@@ -162,14 +162,14 @@ impl PeakExplanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct HeldMemory {
-    /// `parameters`, `optimizer state`, `constants`, `inputs`, `activations`, `gradients` or `workspace`; of a process also `idle` and
+    /// `parameters`, `optimizer state`, `constants`, `inputs`, `activations`, `gradients` or `workspace`; for a process also `idle` and
     /// `rest of process`.
     pub kind: &'static str,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// An operator that runs on the host, because the device cannot run it.
+/// An operator that runs on the host because the device cannot run it.
 ///
 /// ```
 /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
@@ -182,9 +182,9 @@ pub struct HeldMemory {
 pub struct HostOperatorExplanation {
     /// The node.
     pub name: String,
-    /// What runs.
+    /// The kernel that runs.
     pub kernel: &'static str,
-    /// What it computes in.
+    /// The data type that it computes in.
     pub data_type: &'static str,
 }
 
@@ -200,9 +200,9 @@ pub struct HostOperatorExplanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LayerTraffic {
-    /// How the names of what it moves begin.
+    /// The prefix of the names of what it moves.
     pub layer: String,
-    /// What kinds of contents it moves.
+    /// The kinds of contents that it moves.
     pub kinds: BTreeSet<&'static str>,
     /// Bytes copied to the device.
     pub bytes_to_device: u64,
@@ -235,11 +235,11 @@ pub struct PlacementExplanation {
     pub kind: &'static str,
     /// Its first byte in device memory.
     pub offset_bytes: u64,
-    /// How many bytes it takes.
+    /// The number of bytes that it takes.
     pub bytes: u64,
-    /// The first launch during which they are taken, counted from 0 in the plan's order.
+    /// The first launch during which these bytes are taken, counted from 0 in the plan's order.
     pub first_launch: usize,
-    /// The last one.
+    /// The last such launch.
     pub last_launch: usize,
 }
 
@@ -267,9 +267,9 @@ pub struct MovementExplanation {
     pub kind: &'static str,
     /// Bytes moved.
     pub bytes: u64,
-    /// `to device`, `from device` (the host's side is meant), `from disk`, `to disk` or `within`.
+    /// `to device` (from the host), `from device` (to the host), `from disk`, `to disk` or `within`.
     pub direction: &'static str,
-    /// Why.
+    /// The reason for the copy.
     pub reason: String,
 }
 
@@ -314,7 +314,7 @@ pub fn explain(plan: &Plan) -> Explanation {
     }
 }
 
-/// What holds memory during the launch that finds most of it taken; the first such launch.
+/// Explains what takes up memory during the launch with the most of it in use, or the first such launch.
 fn explain_peak(plan: &Plan) -> PeakExplanation {
     let launches = plan.commands.iter().filter_map(|command| match command {
         Command::Launch { launch, .. } => Some(launch.label),
@@ -345,7 +345,7 @@ fn explain_peak(plan: &Plan) -> PeakExplanation {
     PeakExplanation { launch: label.cloned().unwrap_or_default(), held }
 }
 
-/// The operators that run on the host, in the order of their launches. Parts of a launch are one.
+/// Returns the operators that run on the host, in launch order. The parts of a launch count as one.
 fn host_operators(plan: &Plan) -> Vec<HostOperatorExplanation> {
     let (mut seen, mut operators) = (BTreeSet::new(), Vec::new());
     let updates: BTreeSet<u32> = plan.host_updates().collect();
@@ -367,7 +367,7 @@ fn kind(interval: &ResidencyInterval) -> &'static str {
     interval.role.map_or("workspace", Role::name)
 }
 
-/// What moves, by layer: as many of them as fit a screen.
+/// Returns what moves, by layer, with as many layers as fit on a screen.
 fn traffic(movements: &[MovementExplanation]) -> Vec<LayerTraffic> {
     let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
     for movement in movements {
@@ -407,7 +407,7 @@ fn explain_interval(interval: &ResidencyInterval) -> PlacementExplanation {
     }
 }
 
-/// A plan's device memory over the launches of a step, to be drawn.
+/// Returns a picture of a plan's device memory over the launches of a step.
 pub fn memory_picture(plan: &Plan, title: &str) -> Picture {
     let bar = |interval: &ResidencyInterval| Bar {
         owner: interval.name.clone(),
@@ -445,7 +445,7 @@ fn explain_movement(plan: &Plan, movement: &Movement) -> Option<MovementExplanat
     })
 }
 
-/// Every command of a step, one line each, launches with the names of their nodes; before them, what runs once.
+/// Returns every command of a step, one per line, with the names of nodes for launches. Commands that run once come first.
 pub fn command_lines(plan: &Plan) -> Vec<String> {
     plan.prologue
         .iter()
@@ -552,7 +552,7 @@ impl fmt::Display for PeakExplanation {
     }
 }
 
-/// What moves, as a table.
+/// Writes what moves as a table.
 fn write_traffic(traffic: &[LayerTraffic], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if traffic.is_empty() {
         return Ok(());
@@ -577,7 +577,7 @@ fn write_traffic(traffic: &[LayerTraffic], f: &mut fmt::Formatter<'_>) -> fmt::R
     Ok(())
 }
 
-/// A name that fits its column: its end, where that is what tells it from others.
+/// Shortens a name to fit its column. A long name keeps its end, which tells it from others.
 fn shortened(name: &str) -> String {
     let count = name.chars().count();
     if count <= LAYER_WIDTH {
@@ -588,7 +588,7 @@ fn shortened(name: &str) -> String {
 }
 
 impl Explanation {
-    /// Every copy of a step with its reason, one line each.
+    /// Returns every copy of a step with its reason, one per line.
     pub fn movement_lines(&self) -> Vec<String> {
         let line = |movement: &MovementExplanation| {
             let MovementExplanation { direction, bytes, name, reason, .. } = movement;

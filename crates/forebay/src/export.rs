@@ -1,4 +1,4 @@
-//! From a checkpoint to a model.
+//! Exports a checkpoint as a model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +11,18 @@ use crate::error::Error;
 use crate::model::Model;
 
 impl Checkpoint {
-    /// Writes the model that was trained as ONNX: `model` with the parameters and running statistics of this checkpoint,
-    /// as [`Trainer::save`](crate::Trainer::save) writes it. Initializers that did not train stay as they are.
+    /// Writes the trained model as ONNX: `model` with the parameters and running statistics of this checkpoint, as
+    /// [`Trainer::save`](crate::Trainer::save) writes it. Initializers that were not trained stay as they are.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for a checkpoint of another model; a file that cannot be written.
+    /// Fails with [`Error::Checkpoint`] if the checkpoint is of another model. Also fails if the file cannot be written.
     pub fn export(&self, model: &Model, path: impl AsRef<Path>) -> Result<(), Error> {
         let types =
             self.types_of(model.graph()).map_err(|reason| Error::Checkpoint { path: self.source.clone(), reason })?;
         model.write(path.as_ref(), &types, &mut |name, take| self.contents[name].give_in_pieces(take))
     }
 
-    /// The types of the graph's initializers that the checkpoint holds. All that it holds has to belong to the graph.
+    /// Returns the types of the graph's initializers that the checkpoint holds. Everything in the checkpoint must belong to the graph.
     fn types_of(&self, graph: &Graph) -> Result<BTreeMap<String, TensorType>, String> {
         let initializer = |name: &str| graph.initializers.get(&graph.find(name)?);
         let mut types = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and locks on folders: the crate `forebay-files`, with this crate's errors.
+//! Files that appear whole or not at all, and folder locks: the crate `forebay-files`, with this crate's errors.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ pub use forebay_files::{
 
 use crate::error::Error;
 
-/// Replaces `path` by `bytes`, as a whole or not at all.
+/// Replaces the contents of `path` with `bytes`, as a whole or not at all.
 ///
 /// # Errors
-/// [`Error::File`]; the old content, if there was any, is then still there.
+/// Fails with [`Error::File`]; the old contents, if any, are then still there.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write(path, bytes).map_err(|error| write_error(path, error))
 }
 
-/// An error about writing `path`.
+/// Returns an error about writing `path`.
 pub(crate) fn write_error(path: &Path, reason: impl ToString) -> Error {
     Error::File { path: path.to_owned(), action: "write", reason: reason.to_string() }
 }

@@ -1,7 +1,7 @@
-//! Forecast: what a plan expects of the machine, and a new plan where the machine turns out to be another.
+//! Forecasts: what a plan expects of the machine, and a new plan if the machine turns out to be different.
 //!
-//! A plan is a function of costs. The first are estimates; the first step measures the real ones, and every later step is
-//! compared with what was predicted. No result depends on it: every plan computes the same bits.
+//! A plan is a function of costs. The first costs are estimates. The first step measures the real ones, and every later step is compared
+//! with its prediction. No result depends on this: every plan computes the same bits.
 
 use std::collections::BTreeSet;
 
@@ -11,22 +11,22 @@ use forebay_plan::{Plan, costs_of_parts};
 use forebay_runtime::profile::{Link, Profile, Workers};
 use forebay_runtime::{Executor, StepTimes};
 
-/// A step that takes longer or shorter than predicted by this factor is off.
+/// A step is off if it takes longer or shorter than predicted by this factor.
 const OFF_RATIO: f64 = 1.25;
-/// This many steps in a row must be off before a plan is made again.
+/// This many steps in a row must be off before the step is planned again.
 const OFF_STEPS: usize = 3;
-/// A new plan must promise to take at most this part of the old one's time: making room for it costs time, too.
+/// A new plan must promise to take at most this fraction of the old one's time, because making room for it takes time, too.
 const GAIN: f64 = 0.98;
 
-/// What a plan expects, and what was measured.
+/// What a plan expects and what was measured.
 pub(crate) struct Forecast {
     costs: Costs,
     profile: Profile,
     /// Whether the costs are measured.
     measured: bool,
-    /// Whether a step has run that warmed up the device.
+    /// Whether a step that warms up the device has run.
     is_warm: bool,
-    /// Steps in a row that were off.
+    /// The number of steps in a row that were off.
     off: usize,
 }
 
@@ -49,10 +49,10 @@ pub(crate) struct Forecast {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplanReason {
-    /// The first step was measured; or the second one, where the search for a plan goes on while steps run
+    /// The first step was measured, or the second one if the search for a plan continues while steps run
     /// ([`PlanSearch::Continued`](crate::PlanSearch::Continued)).
     FirstStep,
-    /// Steps take another time than predicted.
+    /// Steps take longer or shorter than predicted.
     Drift,
 }
 
@@ -75,31 +75,31 @@ pub enum ReplanReason {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Replan {
-    /// Why.
+    /// Why the plan was made again.
     pub reason: ReplanReason,
-    /// Seconds that the step took after which this was decided.
+    /// The duration in seconds of the step after which this was decided.
     pub measured_seconds: f64,
-    /// Seconds that had been predicted for it.
+    /// The duration in seconds that had been predicted for that step.
     pub predicted_seconds: f64,
-    /// Seconds that the old plan would take with the measured costs, as predicted now.
+    /// The duration in seconds now predicted for the old plan, with the measured costs.
     pub old_seconds: f64,
-    /// Seconds that the new plan will take, as predicted now.
+    /// The duration in seconds now predicted for the new plan.
     pub new_seconds: f64,
 }
 
 impl Forecast {
-    /// Nothing measured yet.
+    /// Creates a forecast for which nothing has been measured yet.
     pub(crate) fn new(costs: Costs) -> Forecast {
         Forecast { costs, profile: Profile::default(), measured: false, is_warm: false, off: 0 }
     }
 
-    /// The costs that plans are made with.
+    /// Returns the costs that plans are made with.
     pub(crate) fn costs(&self) -> &Costs {
         &self.costs
     }
 
-    /// Looks at a step that has just run; says whether it is time to plan again, with the measured costs: after the first step, or after the
-    /// second one where the first `warms_up` the device (it compiles kernels, for example) and is not counted.
+    /// Checks a step that has just run, and returns why it is time to plan again with the measured costs, if it is: after the first step,
+    /// or after the second one if the first `warms_up` the device (by compiling kernels, for example) and is not counted.
     pub(crate) fn watch(
         &mut self,
         plan: &Plan,
@@ -109,7 +109,7 @@ impl Forecast {
     ) -> Option<ReplanReason> {
         let is_cold = warms_up && !self.is_warm;
         if self.is_warm && !self.measured {
-            // What the first step took is not what the others take.
+            // The durations of the first step differ from those of the others.
             self.profile = Profile::default();
         }
         self.is_warm = true;
@@ -139,17 +139,17 @@ impl Forecast {
         Some(reason)
     }
 
-    /// Seconds that a step of the plan takes with what was measured so far, as predicted.
+    /// Returns the predicted duration of the plan's step in seconds, given what has been measured so far.
     pub(crate) fn predicted_seconds(&self, plan: &Plan) -> f64 {
         simulate(plan, &costs_of_parts(&self.measured_costs(), &plan.shares)).step_ns as f64 / 1e9
     }
 
-    /// Predicts a plan's step with the costs that plans are made with.
+    /// Predicts the duration of a plan's step from the costs that plans are made with.
     pub(crate) fn predict(&self, plan: &mut Plan) {
         plan.statistics.predicted_ns = simulate(plan, &costs_of_parts(&self.costs, &plan.shares)).step_ns;
     }
 
-    /// The costs, with the durations that the latest steps measured.
+    /// Returns the costs with the durations measured in the latest steps.
     pub(crate) fn measured_costs(&self) -> Costs {
         let mut costs = self.costs.clone();
         let measured = self.profile.launch_ns();
@@ -169,7 +169,7 @@ impl Forecast {
         costs
     }
 
-    /// Whether `new` is worth to take over from `old`; and what to tell of it. The old plan's predicted time is made true.
+    /// Returns what to report if it is worth replacing `old` with `new`. Corrects the old plan's predicted time.
     pub(crate) fn compare(&self, old: &mut Plan, new: &Plan, reason: ReplanReason, times: StepTimes) -> Option<Replan> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let predicted_seconds = seconds(old.statistics.predicted_ns);

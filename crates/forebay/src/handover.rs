@@ -1,7 +1,7 @@
-//! Where values are while no plan has them: in memory, or in a file where plans spill to disk.
+//! Storage for values while no plan has them: in memory, or in a file if plans spill to disk.
 //!
-//! A host budget counts what plans take. Between two plans all parameters and state have to be somewhere; where there is a
-//! folder for what exceeds the budget, that is a file without a name in it.
+//! A host budget counts what plans take. Between two plans, all parameters and state have to be somewhere. If there is a spill folder,
+//! they are in an unnamed file in it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,10 +17,10 @@ use crate::error::Error;
 use crate::pieces::give_persistent;
 use crate::runner::Runner;
 
-/// Values of fewer bytes in all stay in memory.
+/// Values with fewer bytes in total stay in memory.
 const STORED_BYTES_MIN: u64 = 1 << 20;
 
-/// Smaller values are tensors, which the allocator looks after.
+/// Smaller values are tensors, whose memory the allocator manages.
 const HELD_BYTES_MIN: u64 = 64 << 10;
 
 /// Values on their way out of a plan.
@@ -33,15 +33,15 @@ struct HandoverFile {
     folder: PathBuf,
     file: BufWriter<File>,
     size_bytes: u64,
-    /// By name: what is in the file, and where it begins.
+    /// The values in the file by name: the type of each, and the offset at which it begins.
     stored: BTreeMap<String, (TensorType, u64)>,
 }
 
 impl Handover {
-    /// For values of this size, in memory or in a folder.
+    /// Creates a handover for values of this total size, in memory or in a folder.
     ///
     /// # Errors
-    /// A folder in which no file can be made.
+    /// Fails if no file can be created in the folder.
     pub(crate) fn new(folder: Option<&Path>, size_bytes: u64) -> Result<Handover, Error> {
         let file = match folder.filter(|_| size_bytes >= STORED_BYTES_MIN) {
             None => None,
@@ -54,10 +54,10 @@ impl Handover {
         Ok(Handover { file, values: BTreeMap::new() })
     }
 
-    /// Takes a value that a plan on a device has.
+    /// Adds a value that a plan on a device has.
     ///
     /// # Errors
-    /// What the device reports, and a file that cannot be written.
+    /// Fails if the device reports an error or the file cannot be written.
     pub(crate) fn add(&mut self, name: &str, ty: &TensorType, runner: &Runner) -> Result<(), Error> {
         match &mut self.file {
             Some(to) => to.add(name, ty, runner),
@@ -68,15 +68,15 @@ impl Handover {
         }
     }
 
-    /// Takes a value that is in no plan: it stays where it is.
+    /// Adds a value that is in no plan. It stays where it is.
     pub(crate) fn keep(&mut self, name: &str, value: &Contents) {
         self.values.insert(name.to_owned(), value.clone());
     }
 
-    /// The values, wherever they are.
+    /// Returns the values, wherever they are.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// Fails if the file cannot be written.
     pub(crate) fn finish(mut self) -> Result<BTreeMap<String, Contents>, Error> {
         let Some(HandoverFile { folder, file, size_bytes, stored }) = self.file else { return Ok(self.values) };
         let file = file.into_inner().map_err(|error| refused(&folder, error.into_error()))?;
@@ -92,10 +92,11 @@ impl Handover {
     }
 }
 
-/// A value of a plan, copied to memory that goes back to the system with it. An allocator may keep what it is given back.
+/// Copies a value of a plan to memory that returns to the system when the value is dropped. An allocator might keep what it is given
+/// back.
 ///
 /// # Errors
-/// No memory, or what the device reports.
+/// Fails if there is not enough memory or the device reports an error.
 pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<Contents, Error> {
     let size_bytes = ty.checked_size_bytes().unwrap_or(u64::MAX);
     if size_bytes < HELD_BYTES_MIN {
@@ -118,7 +119,7 @@ pub(crate) fn in_memory(name: &str, ty: &TensorType, runner: &Runner) -> Result<
     contents.ok_or_else(|| refused("it has another size than its type".to_string()))
 }
 
-/// Memory of a value.
+/// The memory of a value.
 #[derive(Debug)]
 struct Held(MmapMut);
 

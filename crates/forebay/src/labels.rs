@@ -1,4 +1,4 @@
-//! Labels: what they must be, and the check before a step that they are.
+//! What labels must be, and the check before a step that they are.
 
 use forebay_base::DataType;
 use forebay_data::convert::one_hot;
@@ -10,18 +10,19 @@ use crate::tensor_info::{self, TensorInfo};
 /// The classes that labels choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Classes {
-    /// Number of classes.
+    /// The number of classes.
     pub(crate) count: u64,
-    /// The axis along which they lie.
+    /// The axis along which the classes lie.
     pub(crate) axis: usize,
-    /// A label value that does not count.
+    /// A label value that is ignored.
     pub(crate) ignore_index: Option<i64>,
 }
 
-/// The labels as the plan wants them: integers of any width become the plan's, and classes probabilities, where it takes these.
+/// Converts labels to what the plan expects: integers of any width to the plan's type, and classes to probabilities if the plan takes
+/// those.
 ///
 /// # Errors
-/// Another type or shape, or a label that is neither a class nor ignored.
+/// Fails if the type or shape is different, or if a label is neither a class nor ignored.
 pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes>) -> Result<Tensor, Error> {
     if let Some(classes) = classes.filter(|_| info.data_type.is_float()) {
         check_classes(&labels, classes)?;
@@ -40,10 +41,10 @@ pub(crate) fn prepare(labels: Tensor, info: &TensorInfo, classes: Option<Classes
     Ok(labels)
 }
 
-/// Whether labels are classes or ignored.
+/// Checks that all labels are classes or ignored.
 ///
 /// # Errors
-/// The first one that is neither.
+/// Fails with the first label that is neither.
 pub(crate) fn check_classes(labels: &Tensor, classes: Classes) -> Result<(), Error> {
     let wrong = |value: i64| {
         classes.ignore_index != Some(value) && u64::try_from(value).map_or(true, |value| value >= classes.count)

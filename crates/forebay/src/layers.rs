@@ -1,12 +1,13 @@
-//! Which layers of a model moved bytes belong to: names that begin alike, grouped until they fill a table of some rows.
+//! Finds the layers of a model to which moved bytes belong: names with a common prefix, grouped so that they fill a table with a given
+//! number of rows.
 
 use std::collections::BTreeMap;
 
-/// What stands between the parts of a name.
+/// The separators between the parts of a name.
 const SEPARATORS: [char; 2] = ['/', '.'];
 
-/// The groups of names: for each, how many characters of the name are that of its layer. Groups are split, those of the largest
-/// weight first, for as long as there are no more than `most` of them.
+/// Groups names, and returns for each name the prefix that is its layer. Groups are split, those with the largest weight first, as long
+/// as there are no more than `most` of them.
 pub(crate) fn layers<'a>(weights: &BTreeMap<&'a str, u64>, most: usize) -> BTreeMap<&'a str, &'a str> {
     let mut groups: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
     for &name in weights.keys() {
@@ -32,7 +33,8 @@ pub(crate) fn layers<'a>(weights: &BTreeMap<&'a str, u64>, most: usize) -> BTree
     groups.into_iter().flat_map(named).collect()
 }
 
-/// The name up to the separator that follows the part behind `length` bytes of it; all of it where none does.
+/// Returns the name up to the separator that follows the part after its first `length` bytes, or the whole name if there is no such
+/// separator.
 fn prefix(name: &str, length: usize) -> &str {
     let rest = &name[length..];
     let start = rest.len() - rest.trim_start_matches(SEPARATORS).len();

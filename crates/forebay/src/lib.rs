@@ -1,9 +1,9 @@
 //! Train and run ONNX models whose tensors do not fit in device memory.
 //!
-//! You give Forebay a model and a memory budget. It plans every step ahead of time: what stays on the device, what moves to host
-//! memory or to disk and back while other work goes on, and what is computed a second time instead. It never exceeds the budget, and
-//! results are the same, bit for bit, as without one. Devices are the CPU (`host`) and GPUs through Vulkan (`vulkan`, the default
-//! feature of the same name; drivers are loaded at run time).
+//! You give Forebay a model and a memory budget. It plans every step ahead of time: what stays on the device, what moves to host memory
+//! or to disk and back while other work goes on, and what is recomputed instead. It never exceeds the budget, and its results are the
+//! same, bit for bit, as without one. It runs on the CPU (`host`) and on GPUs through Vulkan (`vulkan`, behind the default feature of the
+//! same name; drivers are loaded at run time).
 //!
 //! # Run a model
 //!
@@ -48,7 +48,7 @@
 //! # }
 //! ```
 //!
-//! # Ask whether a model fits on a machine that is not there
+//! # Check whether a model fits on a machine that you do not have
 //!
 //! ```
 //! use forebay::{documents, Model, Trainer};
@@ -72,19 +72,19 @@
 //! | hold data on the host | [`Tensor`], [`DataType`]; data sets in [`data`] |
 //! | run | [`Session`], [`SessionBuilder`], [`RunTimes`], [`PlanCache`] |
 //! | train | [`Trainer`], [`TrainerBuilder`], [`training`], [`StepReport`], [`Evaluation`], [`Windows`] |
-//! | stop and go on | [`Checkpoint`], [`CheckpointFolder`] |
+//! | stop and resume | [`Checkpoint`], [`CheckpointFolder`] |
 //! | choose a device | [`DeviceName`], [`DeviceOptions`], [`devices`], [`open_device`] |
 //! | set budgets | [`MemoryOptions`], [`MemoryLimit`], [`MemorySize`], [`MemoryMode`] |
 //! | see or steer plans | [`PlanningOptions`], [`Explanation`], [`Statistics`], [`Plan`], [`SavedCosts`], [`documents`] |
 //! | see what ran when | [`MeasuringOptions`], [`Session::trace`], [`Trainer::trace`] |
 //! | launch single operations on streams | [`mod@eager`]: [`Context`], [`Stream`], [`Event`], [`DeviceTensor`] |
 //! | use buffers larger than the device | [`managed`]: [`ManagedMemory`], [`ManagedBuffer`] |
-//! | write files that appear whole or not at all | [`files`] |
-//! | find out in which order a driver evicts | [`mod@probe`] |
-//! | plan traces of other frameworks | [`mod@replay`] |
+//! | write files atomically | [`files`] |
+//! | find a driver's eviction order | [`mod@probe`] |
+//! | plan traces from other frameworks | [`mod@replay`] |
 //! | handle failures | [`Error`] |
 //!
-//! Types whose names end in `Options` may get more fields: make them with `default` or `new`, and set fields or use a builder.
+//! Types whose names end in `Options` may gain fields: create them with `default` or `new`, then set fields or use a builder.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -282,7 +282,7 @@ pub use tensor_info::{TensorInfo, Value, ValueInfo};
 pub use trainer::Trainer;
 pub use windows::{Blend, Windows};
 
-/// The examples of documents, compiled with those of the code.
+/// The examples in the documentation, compiled together with those in the code.
 #[cfg(doctest)]
 mod documents_for_people {
     #[doc = include_str!("../../../docs/library.md")]

@@ -1,4 +1,4 @@
-//! A plan that computes a loss: one training step, or an evaluation; and what must be fed to it.
+//! Plans that compute a loss, for one training step or an evaluation, and what must be fed to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,26 +26,26 @@ pub(crate) struct LossPlan {
     pub(crate) labels: TensorInfo,
     /// Whether the labels are one of the model's inputs.
     pub(crate) has_own_labels: bool,
-    /// Name of the output that is the loss.
+    /// The name of the output that is the loss.
     pub(crate) loss: String,
-    /// What the loss compares with the labels.
+    /// The value that the loss compares with the labels.
     pub(crate) logits: TensorInfo,
     /// The axis of the logits along which the classes lie.
     pub(crate) class_axis: Option<usize>,
     classes: Option<Classes>,
     /// Inputs that are labels of further losses, and their classes.
     further_classes: Vec<(String, Classes)>,
-    /// Name of the input that takes the number of the step and the seed.
+    /// The name of the input that takes the step number and the seed.
     step: Option<String>,
-    /// Names of the inputs that take hyperparameters.
+    /// The names of the inputs that take hyperparameters.
     hyperparameters: Vec<String>,
-    /// Name of the output that is the norm of all gradients.
+    /// The name of the output that is the norm of all gradients.
     pub(crate) gradient_norm: Option<String>,
-    /// Why parts of a batch that accumulate gradients are batches of their own, where they are.
+    /// Why the parts of a batch whose gradients are accumulated are separate batches, if they are.
     pub(crate) parts_apart: Option<PartsApart>,
 }
 
-/// What a training step is fed next to its batch.
+/// What a training step is fed in addition to its batch.
 pub(crate) struct StepNumbers {
     /// The number of the update, from 1.
     pub(crate) update: u64,
@@ -55,7 +55,7 @@ pub(crate) struct StepNumbers {
     pub(crate) hyperparameters: Vec<Vec<f32>>,
 }
 
-/// The values of a graph that tell what is what.
+/// The values of a graph that play a particular role.
 struct Landmarks {
     loss: ValueId,
     prediction: ValueId,
@@ -67,11 +67,11 @@ struct Landmarks {
 }
 
 impl LossPlan {
-    /// Plans a training step on a batch of these sizes, with costs of this very step where they are given. It goes through the batch in as many
-    /// parts as the options say.
+    /// Plans a training step on a batch of these sizes, with the costs of this same step if they are given. The step goes through the
+    /// batch in as many parts as the options specify.
     ///
     /// # Errors
-    /// A model that cannot be trained as asked, costs of another step, or budgets that are too small.
+    /// Fails if the model cannot be trained as requested, the costs are those of another step, or the budgets are too small.
     pub(crate) fn training(
         model: &Model,
         options: &TrainingOptions,
@@ -91,11 +91,11 @@ impl LossPlan {
         Ok(LossPlan { parts_apart, ..LossPlan::new(&step.graph, compiled, landmarks, options)? })
     }
 
-    /// Plans an evaluation: the loss and the model's output, with whatever values the parameters then have. Each process keeps slices of
-    /// those in `sharded`.
+    /// Plans an evaluation: the loss and the model's output, with whatever values the parameters have by then. Each process keeps slices
+    /// of the parameters in `sharded`.
     ///
     /// # Errors
-    /// A model that cannot run, or budgets that are too small.
+    /// Fails if the model cannot run or the budgets are too small.
     pub(crate) fn evaluation(
         model: &Model,
         options: &TrainingOptions,
@@ -113,16 +113,16 @@ impl LossPlan {
         LossPlan::new(&graph.graph, compiled, landmarks, options)
     }
 
-    /// Whether the loss depends on nothing but one prediction and labels.
+    /// Returns whether the loss depends on nothing but one prediction and labels.
     pub(crate) fn takes_predictions(options: &TrainingOptions) -> bool {
         let is_own = matches!(options.loss, Loss::Output { .. });
         !is_own && options.loss.other_output().is_none() && options.terms.is_empty()
     }
 
-    /// Plans the loss of predictions that are given.
+    /// Plans the loss of given predictions.
     ///
     /// # Errors
-    /// A loss that depends on more, or budgets that are too small.
+    /// Fails if the loss depends on more than predictions and labels, or if the budgets are too small.
     pub(crate) fn of_predictions(
         predictions: &TensorInfo,
         options: &TrainingOptions,
@@ -193,10 +193,10 @@ impl LossPlan {
         })
     }
 
-    /// Checks a batch with its labels, and gives everything that the plan is fed: the numbers of a training step, too.
+    /// Checks a batch and its labels, and returns everything that the plan is fed, including the numbers of a training step.
     ///
     /// # Errors
-    /// Names, types, shapes, indices or labels that do not fit.
+    /// Fails if names, types, shapes, indices or labels do not fit.
     pub(crate) fn check(
         &self,
         batch: BTreeMap<String, Tensor>,
@@ -220,14 +220,14 @@ impl LossPlan {
         Ok(fed)
     }
 
-    /// The label value that is ignored, where all labels of a batch have it.
+    /// Returns the label value that is ignored, if all labels of a batch have it.
     pub(crate) fn ignored_label(&self, fed: &BTreeMap<String, Tensor>) -> Option<i64> {
         let ignored = self.classes?.ignore_index?;
         let mut labels = fed.get(&self.labels.name)?.integers()?;
         labels.all(|label| label == ignored).then_some(ignored)
     }
 
-    /// What parameters and state hold before the first step.
+    /// Returns the contents of parameters and state before the first step.
     pub(crate) fn initial_values(&self) -> BTreeMap<String, Contents> {
         let value = |name: &String, info: &TensorInfo| {
             let contents = self.compiled.contents.get(name).cloned();
@@ -240,13 +240,14 @@ impl LossPlan {
 /// The graph of a training step.
 struct Step {
     graph: TrainingGraph,
-    /// In how many parts its launches go through the batch.
+    /// The number of parts in which its launches go through the batch.
     parts: u64,
-    /// Why the graph itself has the parts, where it has.
+    /// Why the graph itself has the parts, if it does.
     parts_apart: Option<PartsApart>,
 }
 
-/// Why the parts of a batch whose gradients add up are batches of their own: the bits of a step are not those of the batch as a whole then.
+/// Why the parts of a batch whose gradients are accumulated are separate batches. The bits of a step are then not those of the whole
+/// batch.
 ///
 /// ```
 /// use forebay::{Model, PartsApart, Trainer};
@@ -258,14 +259,14 @@ struct Step {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsApart {
-    /// Batch normalisation takes the statistics of each part.
+    /// Batch normalisation uses the statistics of each part.
     BatchStatistics,
-    /// The model has a batch size of its own, or another reason not to take the batch as a whole.
+    /// The model has a batch size of its own, or does not accept the whole batch for another reason.
     BatchSize,
 }
 
-/// The graph of a step on a batch of these sizes: that of the whole batch, if the model takes it and no sample depends on its batch, else one
-/// that repeats the graph of a part.
+/// Returns the graph of a step on a batch of these sizes: that of the whole batch if the model accepts it and no sample depends on its
+/// batch, otherwise one that repeats the graph of a part.
 fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result<Step, Error> {
     if options.accumulate <= 1 {
         let graph = training_graph(&model.open_graph(sizes)?, options)?;
@@ -290,18 +291,18 @@ fn step_graph(model: &Model, options: &TrainingOptions, sizes: &Sizes) -> Result
     }
 }
 
-/// The samples of a batch where none is asked for.
+/// Returns the number of samples in a batch if no batch size is requested.
 pub(crate) fn own_batch_size(model: &Model) -> Option<u64> {
     first_size(&model.open_graph(&Sizes::default()).ok()?)
 }
 
-/// The size of the first axis of a graph's first input that has one.
+/// Returns the size of the first axis of a graph's first input that has one.
 fn first_size(graph: &Graph) -> Option<u64> {
     graph.inputs.iter().find_map(|&input| graph.ty(input)?.shape.first().copied())
 }
 
-/// The options of a step on a batch of these sizes, and the sizes of each of its parts: as many as were asked for, or the next larger
-/// number that divides the batch, so that no part is larger than asked for.
+/// Returns the options of a step on a batch of these sizes, and the sizes of each of its parts. There are as many parts as requested, or
+/// the next larger number that divides the batch, so that no part is larger than requested.
 fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Sizes) {
     let mut options = options.clone();
     if let Some(whole) = sizes.batch_size.filter(|_| options.accumulate > 1) {
@@ -314,7 +315,7 @@ fn in_parts(options: &TrainingOptions, mut sizes: Sizes) -> (TrainingOptions, Si
     (options, sizes)
 }
 
-/// The class axis of the logits, from the front, and the classes along it.
+/// Returns the class axis of the logits, counted from the front, and the classes along it.
 fn classes(loss: &Loss, logits: &TensorInfo) -> (Option<usize>, Option<Classes>) {
     if let (Loss::Ctc(_), Some(&count)) = (loss, logits.shape.last()) {
         return (None, Some(Classes { count, axis: logits.shape.len() - 1, ignore_index: Some(-1) }));

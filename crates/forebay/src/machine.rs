@@ -24,17 +24,17 @@ use crate::options::{
 pub(crate) struct LimitedDevice {
     /// The device.
     pub(crate) device: Arc<dyn Device>,
-    /// What was asked for, with the budgets of a described machine. Costs are not kept here: they belong to one program.
+    /// The options that were given, with the budgets of a described machine. Costs are not kept here because they belong to one program.
     pub(crate) options: EngineOptions,
-    /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
+    /// Host bytes that are taken regardless of the plan: the device's own and the executor's staging.
     reserved_host_bytes: AtomicU64,
-    /// The most that the process was found to take while no plan was on the device, in bytes.
+    /// The most bytes that the process was found to take while no plan was on the device.
     pub(crate) process_bytes: AtomicU64,
-    /// Bytes of parameters and state that wait in memory between two plans: the next plan counts them.
+    /// Bytes of parameters and state that are held in memory between two plans. The next plan counts them.
     pub(crate) waiting_bytes: AtomicU64,
-    /// The most that planning took for a while, in bytes.
+    /// The most bytes that planning took temporarily.
     pub(crate) planning_bytes: AtomicU64,
-    /// The limit on the process that the first plan got, and those after it keep to.
+    /// The limit on the process that the first plan was given and later plans keep to.
     process_limit: Mutex<Option<ProcessLimit>>,
     /// See [`LimitedDevice::simulates`].
     simulates: AtomicBool,
@@ -44,23 +44,23 @@ impl LimitedDevice {
     /// Opens the device that the options name.
     ///
     /// # Errors
-    /// An unknown name, no threads, tiles that there cannot be, a folder to spill to that cannot be used, or what the system
-    /// refuses.
+    /// Fails if the name is unknown, there are no threads, the requested tiles are impossible, the spill folder cannot be used, or the
+    /// system refuses a request.
     pub(crate) fn open(options: &EngineOptions) -> Result<LimitedDevice, Error> {
         LimitedDevice::with_device(options, open_device(&options.device)?)
     }
 
-    /// A device of the caller's, on which nothing runs yet.
+    /// Wraps the caller's device, on which nothing runs yet.
     ///
     /// # Errors
-    /// A folder to spill to that cannot be used.
+    /// Fails if the spill folder cannot be used.
     pub(crate) fn with_device(options: &EngineOptions, device: Arc<dyn Device>) -> Result<LimitedDevice, Error> {
         if let Some(folder) = &options.memory.spill_dir {
-            // A file for nothing shows at once whether there can be files, and takes what the device needs for them.
+            // A throwaway file shows at once whether files can be created, and allocates what the device needs for them.
             let refused = |error| Error::Device { action: "while trying to spill".to_string(), error };
             device.destroy_memory(device.create_spill(folder, 1).map_err(refused)?);
         }
-        // A machine that is only described has no others.
+        // A machine that is only described has no other processes.
         let group = options.device.processes.as_ref().filter(|_| options.device.machine.is_none());
         if let Some(group) = group.filter(|group| group.size() > 1) {
             let refused = |error| Error::Device { action: "while joining the other processes".to_string(), error };
@@ -92,13 +92,13 @@ impl LimitedDevice {
         })
     }
 
-    /// The same device with less host memory for plans: these bytes of it hold values that a plan does not have. None where that
-    /// makes no difference to a plan.
+    /// Returns the same device with less host memory for plans, because this many bytes hold values that a plan does not have. Returns
+    /// `None` if that makes no difference to a plan.
     pub(crate) fn with_values_in_memory(&self, value_bytes: u64) -> Option<LimitedDevice> {
         self.with_values_next_to_plans(value_bytes).filter(|_| !self.spills())
     }
 
-    /// The same where these values stay in memory even if plans spill.
+    /// Same as `with_values_in_memory`, for values that stay in memory even if plans spill.
     pub(crate) fn with_values_next_to_plans(&self, value_bytes: u64) -> Option<LimitedDevice> {
         let memory = &self.options.memory;
         let is_limited = memory.host_memory.is_some() || self.process_limit().is_some();
@@ -115,21 +115,21 @@ impl LimitedDevice {
         })
     }
 
-    /// Whether the search for a plan goes on while steps run.
+    /// Returns whether the search for a plan continues while steps run.
     pub(crate) fn searches_on(&self) -> bool {
         let runs = self.options.device.machine.is_none();
         self.options.planning.search == PlanSearch::Continued && runs && !self.limits_process()
     }
 
-    /// Host bytes that are taken whatever the plan: the device's own, and the executor's staging.
+    /// Host bytes that are taken regardless of the plan: the device's own and the executor's staging.
     pub(crate) fn reserved_host_bytes(&self) -> u64 {
         self.reserved_host_bytes.load(Ordering::Relaxed)
     }
 
-    /// What a launch needs where it runs: on the device, or on the host if the device cannot run it.
+    /// Returns the workspace that a launch needs where it runs: on the device, or on the host if the device cannot run it.
     ///
     /// # Errors
-    /// A launch that the device cannot run, and that the host must not run or cannot run either.
+    /// Fails if the device cannot run the launch, and the host must not or cannot run it either.
     pub(crate) fn workspace(
         &self,
         launch: &ProgramLaunch,
@@ -153,13 +153,13 @@ impl LimitedDevice {
             return Err(refused(DeviceError::Unsupported { kernel, reason }));
         }
         match self.host_workspace(launch, reads, writes) {
-            // What the device lacks is what its user wants to know.
+            // The user wants to know what the device lacks.
             Err(DeviceError::Unsupported { .. }) => Err(refused(error)),
             workspace => workspace.map_err(refused),
         }
     }
 
-    /// What a launch needs on the host.
+    /// Returns the workspace that a launch needs on the host.
     fn host_workspace(
         &self,
         launch: &ProgramLaunch,
@@ -174,10 +174,10 @@ impl LimitedDevice {
         Ok(Workspace { bytes, on_host: true })
     }
 
-    /// Whether training steps update on the host: where that is wanted, and its memory is not the device's.
+    /// Returns whether training steps update on the host: if that is requested, and host memory is not also the device's.
     ///
     /// # Errors
-    /// Managed memory, which has no plan that says what is on the host when.
+    /// Fails for managed memory, which has no plan that determines what is on the host when.
     pub(crate) fn updates_on_host(&self) -> Result<bool, Error> {
         let is_wanted = self.options.planning.updates == Updates::Host;
         if is_wanted && self.options.memory.mode != MemoryMode::Planned {
@@ -188,56 +188,57 @@ impl LimitedDevice {
         Ok(is_wanted && !self.has_one_pool())
     }
 
-    /// Whether device memory and host memory are one pool for plans.
+    /// Returns whether device memory and host memory are one pool for plans.
     pub(crate) fn has_one_pool(&self) -> bool {
         let here = self.device.limits().in_process && self.options.device.machine.is_none();
         here && self.options.memory.is_one_pool() && !self.simulates()
     }
 
-    /// Whether inputs and outputs may stay where the caller has them. What spills needs host memory for them: a plan that copies them says how
-    /// much.
+    /// Returns whether inputs and outputs can stay in the caller's memory. Plans that spill need host memory for them: a plan that copies
+    /// them determines how much.
     pub(crate) fn lends(&self) -> bool {
         self.has_one_pool() && self.device.takes_loans() && !self.spills()
     }
 
-    /// Whether the budget for device memory bounds tensors alone, as that of a simulated device: because that device's link has a given
-    /// speed, or because the whole process cannot stay within the budget.
+    /// Returns whether the budget for device memory bounds only tensors, as that of a simulated device does, because the speed of that
+    /// device's link is given or because the whole process cannot stay within the budget.
     pub(crate) fn simulates(&self) -> bool {
         self.simulates.load(Ordering::Relaxed)
     }
 
-    /// Whether the budget for device memory bounds tensors alone because the whole process cannot stay within it.
+    /// Returns whether the budget for device memory bounds only tensors because the whole process cannot stay within it.
     pub(crate) fn budget_excludes_process(&self) -> bool {
         self.simulates() && self.options.device.link_bytes_per_second.is_none()
     }
 
-    /// Whether the limit on the process was given as a budget for device memory, which may bound tensors alone.
+    /// Returns whether the limit on the process was given as a budget for device memory, which can bound only tensors.
     pub(crate) fn may_simulate(&self) -> bool {
         self.has_one_pool() && self.options.memory.device_memory.is_some()
     }
 
-    /// Lets the budget for device memory bound tensors alone from now on.
+    /// Makes the budget for device memory bound only tensors from now on.
     pub(crate) fn simulate(&self) {
         self.set_process_limit(None);
         self.simulates.store(true, Ordering::Relaxed);
     }
 
-    /// Whether plans keep to a limit on the process: to what is free, where none was given.
+    /// Returns whether plans keep to a limit on the process, which is the free memory if none was given.
     pub(crate) fn limits_process(&self) -> bool {
         self.has_one_pool() && self.options.memory.memory_limit != Some(MemoryLimit::Unlimited)
     }
 
-    /// The limit on the process that plans keep to; none before the first plan that got one.
+    /// Returns the limit on the process that plans keep to, or `None` before the first plan that was given one.
     pub(crate) fn process_limit(&self) -> Option<ProcessLimit> {
         *self.process_limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limit for plans from now on.
+    /// Sets the limit for plans from now on.
     pub(crate) fn set_process_limit(&self, limit: Option<ProcessLimit>) {
         *self.process_limit.lock().unwrap_or_else(PoisonError::into_inner) = limit;
     }
 
-    /// Another budget for device memory, which is a limit on the process where both are one; what was set before, to be restored.
+    /// Sets another budget for device memory, which is a limit on the process if device and host memory are one pool. Returns the
+    /// previous budget, to be restored later.
     pub(crate) fn exchange_budget(&mut self, budget: Budget) -> Budget {
         let memory = &mut self.options.memory;
         let before = Budget {
@@ -251,11 +252,11 @@ impl LimitedDevice {
         before
     }
 
-    /// Device memory of this size as a budget.
+    /// Returns a budget of this much device memory.
     pub(crate) fn budget(&self, size: Option<MemorySize>) -> Budget {
         let memory = &self.options.memory;
         let has_one_pool = self.has_one_pool();
-        // A limit that was given as one stays one.
+        // A limit that was given as such stays a limit.
         let is_strict = has_one_pool && memory.memory_limit.is_some() && memory.device_memory.is_none();
         Budget {
             size: size.filter(|_| !is_strict),
@@ -265,16 +266,16 @@ impl LimitedDevice {
         }
     }
 
-    /// Whether what exceeds the host memory may go to disk.
+    /// Returns whether what exceeds host memory can go to disk.
     pub(crate) fn spills(&self) -> bool {
         self.options.memory.spill_dir.is_some() || self.options.device.machine.is_some()
     }
 
-    /// What launches and copies of a program are thought to take before anything is measured; and which launches the given
-    /// costs do not know.
+    /// Returns the costs of a program's launches and copies, as known before anything is measured, and the launches that the given costs
+    /// do not cover.
     ///
     /// # Errors
-    /// Costs of another program.
+    /// Fails if the costs are those of another program.
     pub(crate) fn costs(
         &self,
         program: &Program,
@@ -292,20 +293,20 @@ impl LimitedDevice {
     }
 }
 
-/// What bounds the memory of plans, as it can be exchanged.
+/// What bounds the memory of plans, in a form that can be exchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     /// The budget for device memory.
     size: Option<MemorySize>,
     /// The limit on the process.
     limit: Option<MemoryLimit>,
-    /// The same in bytes, where a plan has it.
+    /// The same limit in bytes, if a plan has been given it.
     resolved: Option<ProcessLimit>,
     /// See [`LimitedDevice::simulates`].
     simulates: bool,
 }
 
-/// The devices of this machine.
+/// Returns the devices of this machine.
 ///
 /// ```
 /// for device in forebay::devices()? {
@@ -318,12 +319,12 @@ pub(crate) struct Budget {
 /// ```
 ///
 /// # Errors
-/// Where the system refuses what the host device needs.
+/// Fails if the system refuses what the host device needs.
 pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
     forebay_devices::devices().map_err(refused)
 }
 
-/// Opens the device that the options name, for work of one's own: single operations, or several sessions in turn.
+/// Opens the device that the options name, for the caller's own use: single operations, or several sessions in turn.
 ///
 /// ```
 /// let device = forebay::open_device(&forebay::DeviceOptions::default())?;
@@ -332,7 +333,7 @@ pub fn devices() -> Result<Vec<DeviceDescription>, Error> {
 /// ```
 ///
 /// # Errors
-/// An unknown name, no threads, tiles that there cannot be, or what the system refuses.
+/// Fails if the name is unknown, there are no threads, the requested tiles are impossible, or the system refuses a request.
 pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     if options.threads == Some(0) {
         return Err(Error::Option { reason: "a device needs at least one thread".to_string() });
@@ -351,7 +352,7 @@ pub fn open_device(options: &DeviceOptions) -> Result<Arc<dyn Device>, Error> {
     opened.map_err(refused)
 }
 
-/// Why a device cannot be opened.
+/// Returns the error for a device that cannot be opened.
 fn refused(OpenError { name, error }: OpenError) -> Error {
     match error {
         DeviceError::Setting { reason } => Error::Option { reason },

@@ -1,4 +1,4 @@
-//! Managed memory: buffers of more bytes than the device holds.
+//! Managed memory: buffers larger than the device's memory.
 //!
 //! ```
 //! use forebay::managed::{ManagedMemory, ManagedOptions, Policy};

@@ -1,4 +1,4 @@
-//! A model's weights with what their adapters learned in them.
+//! A model's weights with their trained adapters merged in.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use forebay_model::{Tensor, TensorType};
 use crate::error::Error;
 use crate::pieces::{Give, Take};
 
-/// Contents for a model without adapters: the weights of those that are given have them merged in.
+/// Contents for a model without adapters: the adapters that are given are merged into their weights.
 pub(crate) struct Merged<'a> {
     model: &'a onnx::Model,
 }
 
 impl<'a> Merged<'a> {
-    /// Of the adapters of a model.
+    /// Merges the adapters of a model.
     pub fn of(model: &'a onnx::Model) -> Merged<'a> {
         Merged { model }
     }
 
-    /// The types of what the model's file gets new contents for.
+    /// Returns the types of the tensors for which the model's file gets new contents.
     pub fn types(&self, given: &BTreeMap<String, TensorType>) -> BTreeMap<String, TensorType> {
         let mut types = given.clone();
         for adapter in self.model.adapters() {
@@ -31,10 +31,10 @@ impl<'a> Merged<'a> {
         types
     }
 
-    /// Gives one of them; `give` gives what training changed.
+    /// Passes one of these tensors to `take`; `give` provides what training changed.
     ///
     /// # Errors
-    /// Contents that cannot be read, or what `give` or `take` gives.
+    /// Fails if contents cannot be read, or if `give` or `take` fails.
     pub fn give(&self, name: &str, give: Give, take: Take) -> Result<(), Error> {
         let Some(adapter) = self.model.adapters().iter().find(|adapter| adapter.weight == name) else {
             return give(name, take);
@@ -42,14 +42,14 @@ impl<'a> Merged<'a> {
         let Some(contents) = self.model.contents().get(name) else { return give(name, take) };
         let (left, right) = (values(&adapter.left, give)?, values(&adapter.right, give)?);
         let mut weight = contents.to_tensor()?.to_f32().unwrap_or_default();
-        // The left factor has a row for each of the weight's.
+        // The left factor has one row for each row of the weight.
         let rank = left.len() / contents.shape()[0].max(1) as usize;
         adapter.merge(&mut weight, &left, &right, rank);
         take(Tensor::from_f32(contents.shape(), &weight).bytes())
     }
 }
 
-/// The numbers of a name, which `give` gives.
+/// Returns the values of the named tensor, which `give` provides.
 fn values(name: &str, give: Give) -> Result<Vec<f32>, Error> {
     let mut bytes = Vec::new();
     give(name, &mut |piece| {

@@ -1,4 +1,4 @@
-//! How well a model does on labelled data: metrics that fit its loss, over any number of batches, as scikit-learn defines them.
+//! Metrics of how well a model does on labelled data. They fit its loss, cover any number of batches, and are defined as in scikit-learn.
 //!
 //! ```
 //! use forebay::metrics::{Metric, Metrics};
@@ -27,7 +27,8 @@ use ranking::Ranking;
 
 pub use classes::ClassCounts;
 
-/// A metric. Of classes, or of targets that are 0 or 1 where the loss takes such, each class a decision of its own; `Mae` of numbers.
+/// A metric of classes, or of targets that are 0 or 1 if the loss takes those, with each class a separate decision. `Mae` is a metric of
+/// numbers.
 ///
 /// ```
 /// use forebay::metrics::Metric;
@@ -39,19 +40,19 @@ pub use classes::ClassCounts;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Share of positions whose prediction is the label: `accuracy`.
+    /// The share of positions whose prediction is the label: `accuracy`.
     Accuracy,
-    /// Share of positions whose label is among the k largest logits: `top5`, `top3`.
+    /// The share of positions whose label is among the k largest logits: `top5`, `top3`.
     TopK(u64),
-    /// Mean over classes of the harmonic mean of precision and recall: `f1`.
+    /// The mean over classes of the harmonic mean of precision and recall: `f1`.
     F1,
-    /// Mean over classes of the area under the ROC curve, each class against the rest: `auc`.
+    /// The mean over classes of the area under the ROC curve, each class against the rest: `auc`.
     Auc,
-    /// Mean over classes of the intersection over the union: `iou`.
+    /// The mean over classes of the intersection over the union: `iou`.
     Iou,
-    /// Mean over classes of twice the intersection over the sum, which is `f1` by another name: `dice`.
+    /// The mean over classes of twice the intersection over the sum, which is the same as `f1`: `dice`.
     Dice,
-    /// Mean absolute error: `mae`.
+    /// The mean absolute error: `mae`.
     Mae,
     /// The exponential of the mean cross-entropy: `perplexity`.
     Perplexity,
@@ -59,7 +60,7 @@ pub enum Metric {
     Confusion,
 }
 
-/// Metrics by their names, but for `topK`.
+/// Metrics by name, except `topK`.
 const NAMES: [(&str, Metric); 8] = [
     ("accuracy", Metric::Accuracy),
     ("f1", Metric::F1),
@@ -95,15 +96,15 @@ impl FromStr for Metric {
     }
 }
 
-/// What labels are, as far as metrics see it.
+/// What labels are, as far as metrics are concerned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Labels {
-    /// Classes along an axis, from the end where negative.
+    /// Classes along an axis, which counts from the end if negative.
     Classes {
         axis: i64,
         ignored: Option<i64>,
     },
-    /// Decisions along axis 1; a prediction above the threshold says yes.
+    /// Decisions along axis 1; a prediction above the threshold means yes.
     Decisions {
         threshold: f32,
     },
@@ -129,10 +130,10 @@ fn labels_of(loss: &Loss) -> Labels {
     }
 }
 
-/// The largest number of classes of a confusion matrix.
+/// The largest number of classes in a confusion matrix.
 const CONFUSED_CLASSES_MAX: usize = 1000;
 
-/// Metrics, over any number of batches.
+/// Metrics over any number of batches.
 ///
 /// ```
 /// use forebay::metrics::{Metric, Metrics};
@@ -146,22 +147,22 @@ pub struct Metrics {
     chosen: Vec<Metric>,
     labels: Labels,
     counts: ClassCounts,
-    /// By class: of decisions, each with its own counts.
+    /// For decisions, the counts of each class.
     decisions: Vec<ClassCounts>,
     ranking: Ranking,
-    /// By metric that is `TopK`: positions whose label is among the largest.
+    /// For each metric that is `TopK`, the positions whose label is among the largest logits.
     among: Vec<u64>,
-    /// The sum of cross-entropies, or of absolute errors, and what they are of.
+    /// The sum of cross-entropies or of absolute errors, and their number.
     sum: f64,
     count: u64,
     confusion: Vec<Vec<u64>>,
 }
 
 impl Metrics {
-    /// Metrics that a loss's predictions and labels are measured with.
+    /// Creates metrics for the predictions and labels of a loss.
     ///
     /// # Errors
-    /// [`Error::Option`] for a metric that does not fit the loss.
+    /// Fails with [`Error::Option`] if a metric does not fit the loss.
     pub fn new(loss: &Loss, chosen: &[Metric]) -> Result<Metrics, Error> {
         let labels = labels_of(loss);
         let fitting = |metric: &Metric| match labels {
@@ -192,8 +193,8 @@ impl Metrics {
         })
     }
 
-    /// What a loss is measured with where nothing was chosen, next to the accuracy and Dice of classes: accuracy and Dice of
-    /// decisions, the mean absolute error of numbers.
+    /// Returns the default metrics of a loss, in addition to the accuracy and Dice of classes: accuracy and Dice for decisions, the mean
+    /// absolute error for numbers.
     pub fn usual(loss: &Loss) -> Vec<Metric> {
         match (labels_of(loss), loss) {
             (Labels::Decisions { .. }, _) => vec![Metric::Accuracy, Metric::Dice],
@@ -204,17 +205,17 @@ impl Metrics {
         }
     }
 
-    /// What was chosen, in its order.
+    /// Returns the chosen metrics, in the order in which they were chosen.
     pub fn chosen(&self) -> &[Metric] {
         &self.chosen
     }
 
-    /// Adds a batch: what the model gave ([`Evaluation::logits`](crate::Evaluation::logits)) and its labels.
+    /// Adds a batch: the model's output ([`Evaluation::logits`](crate::Evaluation::logits)) and its labels.
     pub fn add(&mut self, prediction: &Tensor, labels: &Tensor) {
         if self.chosen.is_empty() {
             return;
         }
-        // Predictions may take much of a limited memory: there is no copy of them.
+        // Predictions can take up much of a limited memory, so they are not copied.
         let Some(value) = prediction.reals() else { return };
         let shape = prediction.shape();
         match self.labels {
@@ -265,7 +266,7 @@ impl Metrics {
         let total: f64 = exponentials.iter().sum();
         self.sum += libm::log(total) - f64::from(logits[label] - largest);
         self.count += 1;
-        // The first of equal logits comes first.
+        // Among equal logits, the first one ranks first.
         let rank = |class: usize| {
             let before =
                 |&other: &usize| logits[other] > logits[class] || (logits[other] == logits[class] && other < class);
@@ -288,12 +289,13 @@ impl Metrics {
         }
     }
 
-    /// A metric of all that was added; none where it is not defined, such as an area without positive labels, or was not chosen.
+    /// Returns a metric over everything that was added, or `None` if it is not defined, such as an area without positive labels, or was
+    /// not chosen.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         let position = self.chosen.iter().position(|chosen| *chosen == metric)?;
         let is_decisions = matches!(self.labels, Labels::Decisions { .. });
         let mean_count = |sum: f64| (self.count > 0).then(|| sum / self.count as f64);
-        // Of a decision, only yes is a class.
+        // For a decision, only yes counts as a class.
         let yes = |of: fn(&ClassCounts) -> Vec<Option<f64>>| {
             mean(self.decisions.iter().map(|counts| of(counts).get(1).copied().flatten()))
         };
@@ -316,7 +318,7 @@ impl Metrics {
         }
     }
 
-    /// Positions by label and prediction, where that was chosen and there are at most 1000 classes.
+    /// Returns the number of positions by label and prediction, if that was chosen and there are at most 1000 classes.
     pub fn confusion(&self) -> &[Vec<u64>] {
         &self.confusion
     }

@@ -1,4 +1,4 @@
-//! A model as it was read: what it takes and gives, and the graphs that are made of it.
+//! A model as it was read: its inputs and outputs, and the graphs that are made from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -32,23 +32,23 @@ pub struct Model {
 }
 
 impl Model {
-    /// Reads a model from a file; external data files lie next to it.
+    /// Reads a model from a file, with external data files next to it.
     ///
     /// # Errors
-    /// A file that cannot be read or is no model that Forebay knows.
+    /// Fails if the file cannot be read or is not a model that Forebay understands.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Model, Error> {
         Model::read_file(path.as_ref(), None)
     }
 
-    /// Reads a model from memory. One with external data files is refused: [`Model::builder`] takes their folder.
+    /// Reads a model from memory. A model with external data files is refused; [`Model::builder`] takes their folder.
     ///
     /// # Errors
-    /// Bytes that are no model that Forebay knows.
+    /// Fails if the bytes are not a model that Forebay understands.
     pub fn from_bytes(bytes: &[u8]) -> Result<Model, Error> {
         Model::read_bytes(bytes, None)
     }
 
-    /// Reads a model from a file; external data files lie in the folder, or next to it where none is given.
+    /// Reads a model from a file, with external data files in the given folder, or next to the file if no folder is given.
     pub(crate) fn read_file(path: &Path, external_data: Option<&Path>) -> Result<Model, Error> {
         let Some(folder) = external_data else {
             return Ok(Model { onnx: Arc::new(onnx::read_file(path)?) });
@@ -64,27 +64,28 @@ impl Model {
         Ok(Model { onnx: Arc::new(onnx::read(bytes, external_data)?) })
     }
 
-    /// What the model takes, as it declares it.
+    /// Returns the model's inputs, as the model declares them.
     pub fn inputs(&self) -> Vec<ValueInfo> {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.inputs)
     }
 
-    /// What the model gives, as it declares it.
+    /// Returns the model's outputs, as the model declares them.
     pub fn outputs(&self) -> Vec<ValueInfo> {
         ValueInfo::of(&self.onnx.graph, &self.onnx.graph.outputs)
     }
 
-    /// Names of floating-point initializers that training leaves as they are because they are no parameters: buffers, and numbers of
-    /// formulas. The guide says how they are told apart.
+    /// Returns the names of floating-point initializers that training leaves unchanged because they are not parameters: buffers, and
+    /// constants in formulas. The guide explains how they are told apart.
     ///
     /// # Errors
-    /// Contents that cannot be read.
+    /// Fails if contents cannot be read.
     pub fn untrained_initializers(&self) -> Result<Vec<String>, Error> {
         Ok(self.onnx.untrained_initializers()?)
     }
 
-    /// Where the output of this name, or the only one, is a softmax or a sigmoid: its name, and that of the logits that go into it. Losses of classes
-    /// and decisions take logits, so those are what [`TrainerBuilder::loss_output`](crate::TrainerBuilder::loss_output) should name.
+    /// If the output of this name, or the only output, is a softmax or a sigmoid, returns its name and that of the logits that go into
+    /// it. Losses of classes and decisions take logits, so [`TrainerBuilder::loss_output`](crate::TrainerBuilder::loss_output) should
+    /// name those.
     ///
     /// ```
     /// let model = forebay::Model::from_file("../../testdata/golden/digits-cnn/model.onnx")?;
@@ -102,16 +103,17 @@ impl Model {
         Some((graph.value(output).name.clone(), graph.value(logits).name.clone()))
     }
 
-    /// Names of parameters of the PyTorch module that do not train as they do in the module, because the exporter computed with them: the file
-    /// has copies of them, or other numbers instead. With `optimize=False`, `torch.onnx.export(..., dynamo=True)` leaves them as they are.
+    /// Returns the names of the PyTorch module's parameters that do not train as they do in the module, because the exporter computed
+    /// with them: the file has copies of them, or other numbers instead. With `optimize=False`, `torch.onnx.export(..., dynamo=True)`
+    /// leaves them as they are.
     pub fn altered_parameters(&self) -> Vec<String> {
         self.onnx.altered_parameters().to_vec()
     }
 
-    /// The model with these sizes where it leaves them open, by symbol or as `input[dimension]`.
+    /// Returns the model with these values for sizes that it leaves open, named by symbol or as `input[dimension]`.
     ///
     /// # Errors
-    /// [`Error::Option`] for a name that the model does not have.
+    /// Fails with [`Error::Option`] if the model has no size of a given name.
     pub(crate) fn with_sizes(self, sizes: &BTreeMap<String, u64>) -> Result<Model, Error> {
         if sizes.is_empty() {
             return Ok(self);
@@ -122,12 +124,12 @@ impl Model {
         Ok(Model { onnx: Arc::new(onnx) })
     }
 
-    /// The model with low-rank adapters next to the weights that the options name: a trainer then trains them, and leaves the weights
-    /// as they are. [`Trainer::save`](crate::Trainer::save) writes the model as it was read, with the adapters merged into its weights,
-    /// and [`Trainer::save_adapters`](crate::Trainer::save_adapters) the adapters alone.
+    /// Returns the model with low-rank adapters next to the weights that the options name. A trainer then trains the adapters and leaves
+    /// the weights as they are. [`Trainer::save`](crate::Trainer::save) writes the model as it was read, with the adapters merged into
+    /// its weights; [`Trainer::save_adapters`](crate::Trainer::save_adapters) writes only the adapters.
     ///
     /// # Errors
-    /// No weight that fits the options, or one that is also used where it cannot have an adapter.
+    /// Fails if no weight fits the options, or if one is also used in a place where it cannot have an adapter.
     ///
     /// ```
     /// use forebay::training::LoraOptions;
@@ -142,12 +144,12 @@ impl Model {
         Ok(Model { onnx: Arc::new(self.onnx.with_adapters(options)?) })
     }
 
-    /// The model with another number of classes in a layer, for transfer learning: a Gemm, a MatMul or a convolution without groups, which is
-    /// named by its node, its output or its weight. Its weight and bias begin with random numbers of the seed, within the bounds of PyTorch's
-    /// layers; [`Trainer::save`](crate::Trainer::save) writes the model with this head.
+    /// Returns the model with another number of classes in a layer, for transfer learning. The layer is a Gemm, a MatMul or a convolution
+    /// without groups, and is named by its node, its output or its weight. Its weight and bias are initialised with random numbers from
+    /// the seed, within the bounds of PyTorch's layers. [`Trainer::save`](crate::Trainer::save) writes the model with this head.
     ///
     /// # Errors
-    /// No such layer, one whose weights something else uses, too, or no classes.
+    /// Fails if there is no such layer, if something else also uses its weights, or if there are no classes.
     ///
     /// ```
     /// use forebay::{Model, Trainer};
@@ -161,12 +163,12 @@ impl Model {
         Ok(Model { onnx: Arc::new(self.onnx.with_head(layer, classes, seed)?) })
     }
 
-    /// Groups of parameters whose learning rates fall from layer to layer, by this factor, towards the inputs; for
-    /// [`TrainingOptions::groups`](crate::training::TrainingOptions::groups), behind others. Layers are what the names of the parameters number,
-    /// such as `blocks.3.attn.weight`; they are counted as `timm` does it.
+    /// Returns groups of parameters whose learning rates fall by this factor from layer to layer towards the inputs, for
+    /// [`TrainingOptions::groups`](crate::training::TrainingOptions::groups), after any others. Layers are identified by the numbers in
+    /// parameter names, such as `blocks.3.attn.weight`, and counted as in `timm`.
     ///
     /// # Errors
-    /// A factor that is not above 0 and at most 1; names that number no layers.
+    /// Fails if the factor is not above 0 and at most 1, or if the names do not number any layers.
     ///
     /// ```
     /// let model = forebay::Model::from_file("../../testdata/golden/tiny-gpt/model.onnx")?;
@@ -178,31 +180,31 @@ impl Model {
         Ok(layer_groups(&self.onnx.trainable_graph()?, decay)?)
     }
 
-    /// The model as it was read.
+    /// Returns the model as it was read.
     pub(crate) fn onnx(&self) -> &onnx::Model {
         &self.onnx
     }
 
-    /// The graph as read.
+    /// Returns the graph as it was read.
     pub(crate) fn graph(&self) -> &Graph {
         &self.onnx.graph
     }
 
-    /// The graph for training and for evaluation between steps, with all types. Weights stay open: nothing that depends
-    /// on them is folded.
+    /// Returns the graph for training and for evaluation between steps, with all types. Weights stay open: nothing that depends on them
+    /// is folded.
     ///
     /// # Errors
-    /// A size that is left open, or operators that refuse their inputs.
+    /// Fails if a size is left open or operators refuse their inputs.
     pub(crate) fn open_graph(&self, sizes: &Sizes) -> Result<Graph, Error> {
         infer::refuse_unsupported(&self.onnx.graph)?;
         recognized(self.onnx.trainable_graph()?, sizes)
     }
 
-    /// The graph for inference, without types: weights are constants. Sizes that `batch_size` and `symbols` give take the place of those
-    /// that the model leaves open; a batch size that the model states itself is replaced, and given back.
+    /// Returns the graph for inference, without types and with weights as constants. `batch_size` and `symbols` provide the sizes that
+    /// the model leaves open. If the model states a batch size itself, it is replaced and also returned.
     ///
     /// # Errors
-    /// A batch size that does not fit the model.
+    /// Fails if the batch size does not fit the model.
     pub(crate) fn inference_graph(
         &self,
         batch_size: Option<u64>,
@@ -224,11 +226,11 @@ impl Model {
         Ok((graph, stated))
     }
 
-    /// Writes the model as ONNX, with other contents for the initializers that `types` names: `give` gives them, one after the
-    /// other and in pieces. The file is replaced as a whole or not at all; it may be the one that the model was read from.
+    /// Writes the model as ONNX, with other contents for the initializers that `types` names. `give` provides them one after the other,
+    /// in pieces. The file is replaced as a whole or not at all; it can be the one that the model was read from.
     ///
     /// # Errors
-    /// Contents that do not fit or cannot be read, or a file that cannot be written.
+    /// Fails if contents do not fit or cannot be read, or if the file cannot be written.
     pub(crate) fn write(&self, path: &Path, types: &BTreeMap<String, TensorType>, give: Give) -> Result<(), Error> {
         let (merged, mut failure) = (Merged::of(&self.onnx), None);
         let types = merged.types(types);
@@ -269,8 +271,8 @@ fn check_sizes(graph: &Graph, sizes: &BTreeMap<String, u64>) -> Result<(), Error
     }
 }
 
-/// Types a graph for training with inputs of these sizes. Attention that is written as products becomes one kernel,
-/// as group normalization does that is written as instance normalization, and activations that are written as several operators.
+/// Infers the types of a graph for training with inputs of these sizes. Attention written as products becomes one kernel, as do group
+/// normalization written as instance normalization and activations written as several operators.
 fn recognized(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     graph.selects_branches = true;
     let mut graph = typed(graph, sizes)?;
@@ -287,7 +289,7 @@ fn check_batch_size(batch_size: Option<u64>) -> Result<(), Error> {
     }
 }
 
-/// Types a graph for inputs of these sizes. A batch size that the model states itself is replaced.
+/// Infers the types of a graph for inputs of these sizes. A batch size that the model states itself is replaced.
 fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     let batch_size = sizes.batch_size;
     check_batch_size(batch_size)?;
@@ -308,7 +310,7 @@ fn typed(mut graph: Graph, sizes: &Sizes) -> Result<Graph, Error> {
     }
 }
 
-/// The error of a model that states another batch size than it was given, and cannot take it.
+/// Returns the error for a model that states a different batch size from the one it was given, and cannot take that one.
 pub(crate) fn other_batch(size: u64, stated: u64, error: &dyn std::fmt::Display) -> Error {
     Error::Option {
         reason: format!(
@@ -318,8 +320,7 @@ pub(crate) fn other_batch(size: u64, stated: u64, error: &dyn std::fmt::Display)
     }
 }
 
-/// Makes the stated leading size of inputs and outputs another one, where all inputs state the same; gives what they
-/// stated.
+/// Replaces the stated leading size of inputs and outputs, if all inputs state the same one. Returns what they stated.
 fn replace_batch_size(graph: &mut Graph, batch_size: u64) -> Option<u64> {
     fn leading(graph: &mut Graph, id: ValueId) -> Option<&mut u64> {
         let (_, dimensions) = graph.value_mut(id).declared.as_mut()?;

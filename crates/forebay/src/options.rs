@@ -1,4 +1,4 @@
-//! On what machine, within what memory, how to plan and to train. Each option is defined here once.
+//! Options for the device, memory, planning and training. Each option is defined here once.
 
 mod device;
 mod engine;
@@ -17,7 +17,7 @@ pub(crate) use engine::engine_setters;
 pub use memory::{MemoryLimit, MemoryMode, MemoryOptions, ProcessLimit};
 pub use planning::{HostOperators, MeasuringOptions, PlanSearch, PlanningOptions, Updates};
 
-/// How a [`Session`](crate::Session) runs.
+/// Options for running a [`Session`](crate::Session).
 ///
 /// ```
 /// let mut options = forebay::SessionOptions::default();
@@ -30,14 +30,14 @@ pub use planning::{HostOperators, MeasuringOptions, PlanSearch, PlanningOptions,
 pub struct SessionOptions {
     /// Device, budgets, planning, measuring.
     pub engine: EngineOptions,
-    /// The size of the batch dimension, where the model leaves it open: plans are then made before the first run. Where nothing is
-    /// said, sizes are those of the inputs of a run.
+    /// The size of the batch dimension, if the model leaves it open; plans are then made before the first run. If not set, sizes are those
+    /// of the inputs of each run.
     pub batch_size: Option<u64>,
-    /// Other sizes that the model leaves open, by the symbols that it gives them, or as `input[dimension]`.
+    /// Other sizes that the model leaves open, by their symbols in the model or as `input[dimension]`.
     pub sizes: BTreeMap<String, u64>,
 }
 
-/// What happens when the loss is not a finite number, or, where it is known, the norm of the gradients.
+/// What happens if the loss, or the norm of the gradients if it is known, is not finite.
 ///
 /// ```
 /// use forebay::OnNan;
@@ -49,17 +49,17 @@ pub struct SessionOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnNan {
-    /// The step fails, and leaves parameters and state as before it.
+    /// The step fails and leaves parameters and state unchanged.
     #[default]
     Stop,
-    /// The step is done all the same.
+    /// The step is done anyway.
     Continue,
-    /// The step counts, but nothing is updated: neither parameters nor state nor running statistics, nor the optimizer's number of
-    /// the step. The norm of the gradients is computed for it.
+    /// The step counts, but nothing is updated: not the parameters, the state, the running statistics, or the optimizer's step number. This
+    /// option causes the norm of the gradients to be computed.
     Skip,
 }
 
-/// How a [`Trainer`](crate::Trainer) trains.
+/// Options for training with a [`Trainer`](crate::Trainer).
 ///
 /// ```
 /// let mut options = forebay::TrainerOptions::default();
@@ -70,25 +70,25 @@ pub enum OnNan {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct TrainerOptions {
-    /// Loss, optimizer, what trains.
+    /// Loss, optimizer, and which parameters train.
     pub training: TrainingOptions,
     /// Device, budgets, planning, measuring.
     pub engine: EngineOptions,
-    /// The size of a batch, where the model leaves it open or another one is wanted.
+    /// The batch size, if the model leaves it open or another size is wanted.
     pub batch_size: Option<u64>,
-    /// Other sizes that the model leaves open, by the symbols that it gives them, or as `input[dimension]`.
+    /// Other sizes that the model leaves open, by their symbols in the model or as `input[dimension]`.
     pub sizes: BTreeMap<String, u64>,
-    /// What happens when the loss is not a finite number, or, where it is known, the norm of the gradients.
+    /// What happens if the loss, or the norm of the gradients if it is known, is not finite.
     pub on_nan: OnNan,
     /// How the learning rate changes from step to step.
     pub schedule: Schedule,
-    /// The same for groups of parameters, by their places in [`TrainingOptions::groups`]; those that are not named here follow the schedule of
-    /// all. A group's factor is of its own rate then. Schedules that follow losses are for all parameters only.
+    /// Schedules for parameter groups, by their index in [`TrainingOptions::groups`]; other groups follow `schedule`. The factor of a group
+    /// then applies to the rate of its own schedule. Schedules that follow losses can only be used for all parameters.
     pub group_schedules: BTreeMap<usize, Schedule>,
 }
 
 impl TrainerOptions {
-    /// Training on the host without budgets, at the model's own batch size; stops where the loss is no number.
+    /// Creates options for training on the host without budgets, at the model's own batch size. Training stops if the loss is not finite.
     pub fn new(training: TrainingOptions) -> TrainerOptions {
         TrainerOptions { training, ..TrainerOptions::default() }
     }

@@ -1,4 +1,4 @@
-//! Values in pieces: what is copied from a device, memory or a file to somewhere else is never in memory as a whole.
+//! Values in pieces, so that what is copied from a device, memory or a file is never in memory as a whole.
 
 use std::io::{self, Write};
 
@@ -7,16 +7,16 @@ use forebay_runtime::RuntimeError;
 use crate::error::Error;
 use crate::runner::Runner;
 
-/// Takes the next piece of a value.
+/// A callback that takes the next piece of a value.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Error>;
 
-/// Gives the value of a name in pieces, one after the other.
+/// A callback that passes on a named value in pieces, one after the other.
 pub(crate) type Give<'a> = &'a mut dyn FnMut(&str, Take) -> Result<(), Error>;
 
-/// Gives a parameter or state of a plan on a device in pieces.
+/// Passes a parameter or state of a plan on a device to `take` in pieces.
 ///
 /// # Errors
-/// What the device reports, or what `take` gives.
+/// Fails if the device reports an error or `take` returns one.
 pub(crate) fn give_persistent(runner: &Runner, name: &str, take: Take) -> Result<(), Error> {
     let mut failure = None;
     let given = runner.read_persistent_in_pieces(name, &mut |piece| {
@@ -32,10 +32,10 @@ pub(crate) fn give_persistent(runner: &Runner, name: &str, take: Take) -> Result
     }
 }
 
-/// Writes all that `give` gives of a name; `wrong` makes an error of a failure to write.
+/// Writes everything that `give` passes on for a name; `wrong` converts a failure to write into an error.
 ///
 /// # Errors
-/// What `give` or the writer reports.
+/// Fails if `give` or the writer returns an error.
 pub(crate) fn write_value(
     name: &str,
     give: Give,

@@ -1,9 +1,9 @@
-//! In which order managed memory evicts: the experiment of Negishi and others ("Consideration on Application of CUDA Unified
-//! Memory to Deep Learning", 2018, sections 3.4 to 3.8), on any device.
+//! The order in which managed memory evicts: the experiment of Negishi and others ("Consideration on Application of CUDA Unified Memory to
+//! Deep Learning", 2018, sections 3.4 to 3.8), on any device.
 //!
-//! Chunks fill the device. Then something is done that may change the order of eviction (an [`Action`]), then one more chunk
-//! is made, for which another has to go. Which one that was is read right then, and shown by how long it takes to use the
-//! first chunks: each in a run of its own, because using a chunk that is gone evicts another.
+//! Chunks fill the device. Then something is done that may change the eviction order (an [`Action`]), and one more chunk is created, for
+//! which another has to be evicted. Which one was evicted is read immediately, and also shows in how long it takes to use the first chunks.
+//! Each of these is used in a separate run, because using an evicted chunk evicts another.
 
 use std::time::Instant;
 
@@ -16,14 +16,14 @@ use crate::error::Error;
 use crate::machine::open_device;
 use crate::options::DeviceOptions;
 
-/// How many of the first chunks are used and timed.
+/// The number of first chunks that are used and timed.
 pub const TOUCHED_CHUNKS: usize = 3;
 /// The chunk that some actions free.
 const FREED_CHUNK: usize = 3;
-/// The fewest chunks with which the actions mean something.
+/// The minimum number of chunks for which the actions are meaningful.
 pub const CHUNK_COUNT_MIN: u64 = 5;
 
-/// What is probed.
+/// Options for the experiment.
 ///
 /// ```
 /// use forebay::managed::Policy;
@@ -40,13 +40,13 @@ pub const CHUNK_COUNT_MIN: u64 = 5;
 pub struct ProbeOptions {
     /// The device.
     pub device: DeviceOptions,
-    /// Whether memory grows chunk by chunk. Without, all of it is taken at the start.
+    /// Whether memory grows chunk by chunk. Otherwise, all of it is allocated at the start.
     pub growth: bool,
     /// What changes the order.
     pub policy: Policy,
-    /// Size of a chunk.
+    /// The size of a chunk, in bytes.
     pub chunk_bytes: u64,
-    /// How many chunks fill the device, at least [`CHUNK_COUNT_MIN`].
+    /// The number of chunks that fill the device, at least [`CHUNK_COUNT_MIN`].
     pub chunk_count: u64,
 }
 
@@ -62,7 +62,7 @@ impl Default for ProbeOptions {
     }
 }
 
-/// What is done between filling the device and asking for more.
+/// What is done between filling the device and requesting more memory.
 ///
 /// ```
 /// use forebay::probe::Action;
@@ -76,7 +76,7 @@ pub enum Action {
     Touch,
     /// 2: chunk 0 is prefetched to the device.
     Prefetch,
-    /// 3: chunks 0 and 1 are.
+    /// 3: chunks 0 and 1 are prefetched to the device.
     PrefetchTwo,
     /// 4: chunk 3 is freed.
     Free,
@@ -84,15 +84,15 @@ pub enum Action {
     PrefetchToHost,
     /// 6: chunk 3 is freed and chunk 0 prefetched to the host.
     FreeAndPrefetchToHost,
-    /// 7: chunk 0 is said to be accessed by the device.
+    /// 7: chunk 0 is advised as accessed by the device.
     AccessedByDevice,
-    /// 8: chunk 0 is said to be best on the device.
+    /// 8: chunk 0 is advised as preferred on the device.
     PreferredOnDevice,
-    /// 9: chunk 1 is said to be accessed by the host.
+    /// 9: chunk 1 is advised as accessed by the host.
     AccessedByHost,
-    /// 10, as the paper's text has it: chunk 1 is said to be best on the device.
+    /// 10, as in the paper's text: chunk 1 is advised as preferred on the device.
     NextPreferredOnDevice,
-    /// 10, as the paper's program has it: chunk 1 is said to be best on the host.
+    /// 10, as in the paper's program: chunk 1 is advised as preferred on the host.
     NextPreferredOnHost,
 }
 
@@ -112,7 +112,7 @@ impl Action {
         Action::NextPreferredOnHost,
     ];
 
-    /// The paper's number for it.
+    /// Returns the paper's number for the action.
     pub fn number(self) -> u32 {
         match self {
             Action::Touch => 1,
@@ -128,7 +128,7 @@ impl Action {
         }
     }
 
-    /// What is done, in words.
+    /// Returns what is done, in words.
     pub fn description(self) -> &'static str {
         match self {
             Action::Touch => "use chunk 0",
@@ -145,7 +145,7 @@ impl Action {
         }
     }
 
-    /// The chunk that the paper found evicted, if any.
+    /// Returns the chunk that the paper found evicted, if any.
     pub fn measured(self) -> Option<usize> {
         match self {
             Action::Free | Action::FreeAndPrefetchToHost => None,
@@ -174,11 +174,11 @@ pub struct Touch {
     pub chunk: usize,
     /// Whether it was on the device.
     pub resident: bool,
-    /// The time.
+    /// The time, in seconds.
     pub seconds: f64,
 }
 
-/// What was found for one action.
+/// The findings for one action.
 ///
 /// ```
 /// # let mut options = forebay::ProbeOptions::default();
@@ -192,16 +192,16 @@ pub struct Touch {
 pub struct Finding {
     /// The action.
     pub action: Action,
-    /// Chunks that were not wholly on the device right after one more was made.
+    /// The chunks that were not entirely on the device right after one more was created.
     pub evicted: Vec<usize>,
-    /// How long it took to make that one: the median of all runs.
+    /// How long it took to create that chunk: the median of all runs.
     pub overcommit_seconds: f64,
-    /// How long it took then to use each of the first chunks.
+    /// How long it then took to use each of the first chunks.
     pub touches: Vec<Touch>,
 }
 
 impl Finding {
-    /// Whether this is what the paper found.
+    /// Returns `true` if this is what the paper found.
     pub fn is_as_measured(&self) -> bool {
         self.evicted.iter().copied().eq(self.action.measured())
     }
@@ -210,7 +210,7 @@ impl Finding {
 /// Runs the experiment for every action.
 ///
 /// # Errors
-/// An unknown device, too few or too small chunks, one that cannot map tiles, or a failure of the device.
+/// Fails if the device is unknown, cannot map tiles or reports an error, or if the chunks are too few or too small.
 pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
     if options.chunk_count < CHUNK_COUNT_MIN {
         let reason =
@@ -235,7 +235,7 @@ pub fn probe(options: &ProbeOptions) -> Result<Vec<Finding>, Error> {
     Ok(Action::ALL.into_iter().map(|action| laboratory.find(action)).collect::<Result<_, RuntimeError>>()?)
 }
 
-/// Where runs are made.
+/// The setup in which runs are made.
 struct Laboratory {
     context: Context,
     policy: Policy,
@@ -244,7 +244,7 @@ struct Laboratory {
     chunk_count: u64,
 }
 
-/// What one run showed.
+/// The results of one run.
 struct Run {
     evicted: Vec<usize>,
     overcommit_seconds: f64,
@@ -252,7 +252,7 @@ struct Run {
 }
 
 impl Laboratory {
-    /// Uses everything once, so that no run is the first.
+    /// Uses everything once, so that no measured run is the first.
     fn warm_up(&self) -> Result<(), RuntimeError> {
         self.run(Action::Touch, 0).map(|_| ())
     }
@@ -269,7 +269,7 @@ impl Laboratory {
         })
     }
 
-    /// Prepares, acts, asks for more, looks, and uses one chunk.
+    /// Fills the device, acts, requests one more chunk, checks what was evicted, and uses one chunk.
     fn run(&self, action: Action, touched: usize) -> Result<Run, RuntimeError> {
         let memory = self.memory()?;
         let mut chunks = (0..self.chunk_count).map(|_| self.chunk(&memory).map(Some)).collect::<Result<Vec<_>, _>>()?;
@@ -277,7 +277,7 @@ impl Laboratory {
         memory.synchronize()?;
         let (more, overcommit_seconds) = self.timed(|| {
             let more = memory.buffer(self.chunk_bytes)?;
-            // What will be used after it: with next uses, the chunks that are touched stay.
+            // What will be used next: a policy that knows next uses keeps the chunks that are touched.
             let coming = chunks.iter().take(TOUCHED_CHUNKS).flatten().map(|chunk| vec![chunk]);
             memory.set_next_uses(&[vec![&more]].into_iter().chain(coming).collect::<Vec<_>>());
             more.fill([0; 4])?;
@@ -293,11 +293,11 @@ impl Laboratory {
         Ok(Run { evicted, overcommit_seconds, touch: Touch { chunk: touched, resident, seconds } })
     }
 
-    /// Managed memory for as many chunks as there shall be.
+    /// Creates managed memory for all chunks.
     fn memory(&self) -> Result<ManagedMemory, RuntimeError> {
         let mut options = ManagedOptions::new(self.chunk_count * self.chunk_bytes, self.policy);
         options.growth = self.growth;
-        // Chunks in whole units fill the device exactly.
+        // Chunks of whole units fill the device exactly.
         let tile_bytes = self.context.device().limits().tile_size_bytes;
         let unit_bytes = (2 << 20).min(self.context.device().limits().heap_size_max_bytes);
         let fits = unit_bytes % tile_bytes == 0 && self.chunk_bytes.is_multiple_of(unit_bytes);
@@ -339,7 +339,7 @@ impl Laboratory {
         }
     }
 
-    /// Does something, and measures until the device has done it.
+    /// Runs `work` and measures the time until the device has done it.
     fn timed<T>(&self, work: impl FnOnce() -> Result<T, RuntimeError>) -> Result<(T, f64), RuntimeError> {
         self.context.synchronize()?;
         let start = Instant::now();

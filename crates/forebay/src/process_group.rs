@@ -1,4 +1,4 @@
-//! The processes of a run, as options name them.
+//! The processes of a run, as options specify them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,8 +10,8 @@ use forebay_plan::check::check_ranks;
 
 use crate::error::Error;
 
-/// The processes that train or run one model together, as one of them sees them: each computes its share of every batch, and all have
-/// the same results, with the bits of a single process.
+/// The processes that train or run one model together, as seen by one of them. Each computes its share of every batch, and all have the
+/// same results, with the bits of a single process.
 ///
 /// ```
 /// use forebay::communicator::{Communicator, Done, Messages};
@@ -40,12 +40,12 @@ use crate::error::Error;
 /// ```
 #[derive(Clone)]
 pub struct ProcessGroup {
-    /// The communicator, counted.
+    /// The communicator, which counts what is exchanged.
     communicator: Arc<dyn Communicator>,
     exchanged: Arc<Mutex<Counts>>,
 }
 
-/// What a process exchanged with the others so far.
+/// What a process has exchanged with the others so far.
 ///
 /// ```
 /// let exchanged = forebay::Exchanged::default();
@@ -54,15 +54,15 @@ pub struct ProcessGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exchanged {
-    /// Bytes that went to others.
+    /// The number of bytes sent to other processes.
     pub sent_bytes: u64,
-    /// Bytes that came from others.
+    /// The number of bytes received from other processes.
     pub received_bytes: u64,
-    /// For how long at least one exchange was under way.
+    /// The time during which at least one exchange was in progress.
     pub time: Duration,
 }
 
-/// One of several processes of which no other is there.
+/// One of several processes, the others of which do not exist.
 #[derive(Debug)]
 struct Absent {
     rank: usize,
@@ -87,16 +87,16 @@ impl Communicator for Absent {
     fn abort(&self) {}
 }
 
-/// What was exchanged, and what is under way.
+/// What has been exchanged, and what is in progress.
 #[derive(Default)]
 struct Counts {
     so_far: Exchanged,
-    /// Exchanges that are under way, and since when there is one.
+    /// The number of exchanges in progress, and the time since which there has been at least one.
     open: u32,
     since: Option<Instant>,
 }
 
-/// A communicator that counts.
+/// A communicator that counts what is exchanged.
 #[derive(Debug)]
 struct Counted {
     inner: Arc<dyn Communicator>,
@@ -154,47 +154,47 @@ impl Communicator for Counted {
 }
 
 impl ProcessGroup {
-    /// The processes that a communicator connects.
+    /// Creates the group of processes that a communicator connects.
     pub fn new(communicator: Arc<dyn Communicator>) -> ProcessGroup {
         let exchanged = Arc::new(Mutex::new(Counts::default()));
         let communicator = Arc::new(Counted { inner: communicator, exchanged: exchanged.clone() });
         ProcessGroup { communicator, exchanged }
     }
 
-    /// The first of `size` processes that are not there: for plans, which exchange nothing. What runs all the same fails at its first
-    /// exchange.
+    /// Creates the group of the first of `size` processes that do not exist. It is for planning, which exchanges nothing; a run fails at
+    /// its first exchange.
     pub fn for_plans(size: usize) -> ProcessGroup {
         ProcessGroup::for_plan_of(0, size)
     }
 
-    /// The same of process `rank`.
+    /// Like [`ProcessGroup::for_plans`], for process `rank`.
     pub fn for_plan_of(rank: usize, size: usize) -> ProcessGroup {
         ProcessGroup::new(Arc::new(Absent { rank, size }))
     }
 
-    /// The number of this process, from 0.
+    /// Returns the number of this process, from 0.
     pub fn rank(&self) -> usize {
         self.communicator.rank()
     }
 
-    /// How many processes there are.
+    /// Returns the number of processes.
     pub fn size(&self) -> usize {
         self.communicator.size()
     }
 
-    /// What connects them.
+    /// Returns the communicator that connects the processes.
     pub fn communicator(&self) -> &Arc<dyn Communicator> {
         &self.communicator
     }
 
-    /// What this process exchanged with the others so far.
+    /// Returns what this process has exchanged with the others so far.
     pub fn exchanged(&self) -> Exchanged {
         self.exchanged.lock().unwrap_or_else(PoisonError::into_inner).so_far
     }
 }
 
-/// Checks the plans of all processes of a run against each other, those of processes 0, 1, 2 and so on: what one sends, another one
-/// receives, and no order of exchanges has processes wait for each other.
+/// Checks the plans of processes 0, 1, 2 and so on of a run against each other: what one process sends, another receives, and no order of
+/// exchanges makes processes wait for each other.
 ///
 /// ```
 /// use forebay::{check_plans, Model, Plan, ProcessGroup, Trainer};
@@ -211,7 +211,7 @@ impl ProcessGroup {
 /// ```
 ///
 /// # Errors
-/// [`Error::Plan`] names the first exchange that does not pair up, or where processes stop: a defect.
+/// Returns [`Error::Plan`], which names the first exchange without a counterpart or the place where processes stop. Either is a defect.
 pub fn check_plans(plans: &[&Plan]) -> Result<(), Error> {
     check_ranks(plans).map_err(Error::Plan)
 }
@@ -222,7 +222,7 @@ impl fmt::Debug for ProcessGroup {
     }
 }
 
-/// Groups are equal that are the same one.
+/// Two groups are equal if they are the same group.
 impl PartialEq for ProcessGroup {
     fn eq(&self, other: &ProcessGroup) -> bool {
         Arc::ptr_eq(&self.exchanged, &other.exchanged)

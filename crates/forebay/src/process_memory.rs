@@ -1,9 +1,9 @@
-//! A limit on the memory of the whole process, where device memory is the host's.
+//! A limit on the memory of the whole process, for devices whose memory is the host's.
 //!
-//! A process takes tensors, which the plan counts, and other things, which it does not: the program, the model's description, batches,
-//! what an allocator keeps. Those are measured, once a first plan was made, and the plan gets the rest. There is one pool: nothing is
-//! moved from memory to itself, so what does not fit is recomputed. Only a disk takes bytes away. Where no limit is given, what is free
-//! becomes one for a step that would take more.
+//! The memory of a process holds tensors, which the plan counts, and other things, which it does not: the program, the model's description,
+//! batches, and what an allocator keeps. The latter are measured once a first plan has been made, and the plan gets the rest. There is one
+//! pool: moving data within it frees nothing, so what does not fit is recomputed. Only a disk can take bytes away. If no limit is given, a
+//! step that would take more than is free gets the free memory as its limit.
 
 use std::sync::atomic::Ordering;
 
@@ -23,9 +23,9 @@ use crate::options::{MemoryLimit, ProcessLimit};
 /// How a plan gets its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feeding {
-    /// In host memory, from where copies bring them to the device.
+    /// In host memory, from which they are copied to the device.
     OnHost,
-    /// Where launches read them. Between steps their places give their memory back, and the next batch takes it.
+    /// In the places where launches read them. Between steps, these places release their memory, and the next batch takes it.
     InPlace,
 }
 
@@ -39,7 +39,7 @@ impl Feeding {
         }
     }
 
-    /// Bytes of batches next to the plan's own inputs: as they are given, and as a data set keeps or reads them.
+    /// Returns the number of bytes of batches besides the plan's own inputs: as they are given, and as a data set keeps or reads them.
     fn batches_bytes(self, program: &Program) -> u64 {
         match self {
             Feeding::OnHost => 2 * size_bytes(&program.inputs),
@@ -48,7 +48,7 @@ impl Feeding {
     }
 }
 
-/// Bytes of a batch as a data set keeps it: most classes fit a byte.
+/// Returns the number of bytes of a batch as a data set keeps it. Most classes fit in a byte.
 fn kept_batch_bytes(inputs: &[NamedOperand]) -> u64 {
     let bytes = |named: &NamedOperand| match named.operand.desc.data_type() {
         DataType::Int64 => named.operand.desc.element_count(),
@@ -57,20 +57,20 @@ fn kept_batch_bytes(inputs: &[NamedOperand]) -> u64 {
     inputs.iter().map(bytes).sum()
 }
 
-/// Times that outputs are: as the caller gets them, and as they are written.
+/// The number of copies of each output: as the caller gets it, and as it is written.
 const OUTPUTS: u64 = 2;
-/// Alignment of buffers in a plan's host memory, which is never smaller.
+/// The alignment of buffers in a plan's host memory, which is also its minimum size.
 const HOST_ALIGNMENT_BYTES: u64 = 64;
-/// What an allocator, stacks and buffers of files may take beyond what was measured, and code that comes back once it runs: up to 14 MiB for
-/// the brain's U-Net.
+/// What an allocator, stacks and file buffers may take beyond what was measured, and code that returns to memory once it runs: up to 14 MiB
+/// for the brain's U-Net.
 const SLACK_BYTES: u64 = 20 << 20;
-/// What is measured is rounded up to this, so that it comes to the same after small changes.
+/// Measurements are rounded up to a multiple of this, so that they stay the same after small changes.
 const MEASURED_STEP_BYTES: u64 = 2 << 20;
 
-/// Why a limit on the process has no meaning for a machine that is not one pool.
+/// Returns why a limit on the process is invalid for a machine that is not one pool.
 ///
 /// # Errors
-/// An order of eviction where the mode has its own.
+/// Fails if an eviction order is given and the mode has its own.
 pub(crate) fn refusal(machine: &LimitedDevice) -> Result<Error, Error> {
     let reason = match machine.options.memory.strategy()? {
         Some(_) => "a memory limit needs a plan: leave --memory out".to_string(),
@@ -83,10 +83,10 @@ pub(crate) fn refusal(machine: &LimitedDevice) -> Result<Error, Error> {
     Ok(Error::Option { reason })
 }
 
-/// Plans a step so that the process stays within its limit, and within what is free where it has none.
+/// Plans a step so that the process stays within its limit, or within the free memory if it has none.
 ///
 /// # Errors
-/// A limit that cannot be met, with the least that can.
+/// Fails if the limit cannot be met; the error names the lowest limit that can.
 pub(crate) fn plan(
     program: &Program,
     groups: Option<&[Vec<usize>]>,
@@ -118,7 +118,7 @@ pub(crate) fn plan(
         return Ok(in_core);
     }
     drop(in_core);
-    // Where inputs are written in place, the host has outputs alone, and those only if updates come after them.
+    // If inputs are written in place, the host holds only outputs, and those only if updates come after them.
     let has_updates = program.update_start < program.launches.len();
     let of_output = |named: &NamedOperand| named.operand.desc.total_size_bytes().next_multiple_of(HOST_ALIGNMENT_BYTES);
     let outputs_bytes = if has_updates { program.outputs.iter().map(of_output).sum() } else { 0 };
@@ -145,7 +145,7 @@ pub(crate) fn plan(
         };
         // Planning itself takes memory, which an allocator may keep.
         let after_bytes = others(outputs_bytes, Feeding::InPlace)?;
-        // The limit that is named as the least must suffice for the next process, too.
+        // The lowest limit that the error names must also suffice for the next process.
         let mut plan = planned.map_err(|error| refused(error, limit, after_bytes + MEASURED_STEP_BYTES))?;
         if after_bytes <= in_place_bytes {
             count_reserved(&mut plan, machine.reserved_host_bytes());
@@ -155,8 +155,8 @@ pub(crate) fn plan(
     }
 }
 
-/// The limit for a step that takes these bytes of tensors without one: as it was given; what is free, where none was given and the step
-/// would take more; none where there is no need for one.
+/// Returns the limit for a step that would take these bytes of tensors without one: the given limit, or the free memory if none was given
+/// and the step would take more; `None` if no limit is needed.
 fn limit(
     program: &Program,
     machine: &LimitedDevice,
@@ -166,7 +166,7 @@ fn limit(
     let given = machine.options.memory.memory_limit;
     let unlimited_bytes = match other_bytes(program, machine, host_bytes, Feeding::OnHost) {
         Ok(other_bytes) => other_bytes.saturating_add(in_core_bytes),
-        // Without a limit, nothing has to be known.
+        // Without a limit, nothing needs to be known.
         Err(_) if given.is_none() => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -182,22 +182,23 @@ fn limit(
     Ok(bytes.map(|bytes| ProcessLimit { bytes, unlimited_bytes, chosen: given.is_none() }))
 }
 
-/// What the process may take of the machine, its control groups and resource limits, with what it has already; less what has to stay
-/// free. Pages of files that it has are not among what is available now, but may be counted for others.
+/// Returns how much the process may take of the machine, its control groups and resource limits, including what it already has, less what
+/// has to stay free. Pages of files that it has are not among what is available now, but may be counted for others.
 fn free_bytes() -> Option<u64> {
     let available_bytes = forebay_limits::available_bytes(Use::Shared)?;
     let resident = forebay_limits::resident()?;
     Some(resident.now_bytes.saturating_sub(resident.file_bytes).saturating_add(available_bytes))
 }
 
-/// Host memory that is taken whatever the plan counts as the plan's from here on: what is reported is what a budget has to hold.
+/// Adds host memory that is taken whatever the plan is to the plan's own from here on, so that the reported numbers are what a budget has
+/// to cover.
 pub(crate) fn count_reserved(plan: &mut Plan, reserved_bytes: u64) {
     let statistics = &mut plan.statistics;
     statistics.host_bytes = statistics.host_bytes.saturating_add(reserved_bytes);
     statistics.host_budget_bytes = statistics.host_budget_bytes.map(|bytes| bytes.saturating_add(reserved_bytes));
 }
 
-/// Why there is no plan, in terms of the process.
+/// Returns why there is no plan, in terms of the process.
 fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
     match error {
         PlanError::DeviceBudget { minimum_bytes: tensors_bytes, launch, .. } => match limit.chosen {
@@ -208,18 +209,19 @@ fn refused(error: PlanError, limit: ProcessLimit, other_bytes: u64) -> Error {
     }
 }
 
-/// Where the system does not count.
+/// Returns the error for a system that does not count memory.
 fn not_known() -> Error {
     let reason = "this system does not say how much memory a process takes, or how much is free: give budgets instead of a limit";
     Error::Option { reason: reason.to_string() }
 }
 
-/// Bytes of named operands.
+/// Returns the number of bytes of named operands.
 fn size_bytes(operands: &[NamedOperand]) -> u64 {
     operands.iter().map(|named| named.operand.desc.total_size_bytes()).sum()
 }
 
-/// Bytes of the outputs that the caller has at once: of the gradients that a training step shows, one after the other, the largest.
+/// Returns the number of bytes of outputs that the caller holds at once. A training step shows its gradients one after the other, so only
+/// the largest of them counts.
 fn taken_bytes(program: &Program) -> u64 {
     let bytes = |named: &&NamedOperand| named.operand.desc.total_size_bytes();
     let has_updates = program.update_start < program.launches.len();
@@ -228,13 +230,13 @@ fn taken_bytes(program: &Program) -> u64 {
     others.iter().map(bytes).sum::<u64>() + shown.iter().map(bytes).max().unwrap_or(0)
 }
 
-/// What the process takes besides tensors on the device.
+/// Returns the number of bytes that the process takes besides tensors on the device.
 fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feeding: Feeding) -> Result<u64, Error> {
-    // While a plan is on the device, what it holds cannot be told from the rest.
+    // While a plan is on the device, what it holds cannot be told apart from the rest.
     let is_idle = machine.device.usage().heap_bytes == 0;
     let is_limited = machine.options.memory.memory_limit.is_some() || machine.process_limit().is_some();
     if is_limited {
-        // What planning took is not needed again.
+        // The memory that planning took is not needed again.
         forebay_device::process::give_back();
     }
     let now_bytes = || forebay_limits::resident().ok_or_else(not_known).map(|resident| resident.now_bytes);
@@ -254,7 +256,7 @@ fn other_bytes(program: &Program, machine: &LimitedDevice, host_bytes: u64, feed
     Ok(measured + host_bytes + machine.reserved_host_bytes() + batches + SLACK_BYTES)
 }
 
-/// Notes what planning took for a while, which is what the process no longer has.
+/// Records what planning took temporarily, which is what the process no longer has.
 fn note_planning(machine: &LimitedDevice) {
     if let Some(resident) = forebay_limits::resident() {
         let passing_bytes = resident.peak_bytes.saturating_sub(resident.now_bytes);
@@ -262,31 +264,32 @@ fn note_planning(machine: &LimitedDevice) {
     }
 }
 
-/// Whether the limit on the process leaves room for planning again while a plan is on the device.
+/// Returns `true` if the limit on the process leaves room for planning again while a plan is on the device.
 pub(crate) fn has_room_to_plan(machine: &LimitedDevice) -> bool {
     let Some((limit, resident)) = machine.process_limit().zip(forebay_limits::resident()) else { return true };
-    // With the durations that were measured, it may take somewhat more than it took with estimates.
+    // Planning with measured durations may take somewhat more memory than with estimates.
     let planning_bytes = machine.planning_bytes.load(Ordering::Relaxed).saturating_mul(3) / 2;
     resident.now_bytes.saturating_add(planning_bytes) <= limit.bytes
 }
 
-/// Bytes that the limit leaves next to a plan, and that it lacks; none without a limit.
+/// Returns the bytes that the limit leaves besides a plan, and the bytes that it lacks; `None` without a limit.
 fn left_and_lacking(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<(u64, u64)> {
     let limit = machine.process_limit()?;
-    // The plan's host bytes have what is reserved in them.
+    // The plan's host bytes include what is reserved.
     let host_bytes = plan.statistics.host_bytes.saturating_sub(machine.reserved_host_bytes());
     let other_bytes = other_bytes(program, machine, host_bytes, Feeding::of(plan)).ok()?;
     let taken_bytes = other_bytes.saturating_add(plan.statistics.device_peak_bytes);
     Some((limit.bytes.saturating_sub(taken_bytes), taken_bytes.saturating_sub(limit.bytes)))
 }
 
-/// Bytes that a data set may keep of its samples: a batch, which is counted, and what the limit leaves; none without a limit.
+/// Returns the number of bytes that a data set may keep of its samples: a batch, which is already counted, and what the limit leaves;
+/// `None` without a limit.
 pub(crate) fn kept_bytes(program: &Program, plan: &Plan, machine: &LimitedDevice) -> Option<u64> {
     let (left_bytes, _) = left_and_lacking(program, plan, machine)?;
     Some(kept_batch_bytes(&program.inputs) + left_bytes)
 }
 
-/// Whether the process has grown since the plan was made, so that the limit is too small for both.
+/// Returns `true` if the process has grown so much since the plan was made that the limit is too small for both.
 pub(crate) fn is_exceeded(program: &Program, plan: &Plan, machine: &LimitedDevice) -> bool {
     left_and_lacking(program, plan, machine).is_some_and(|(_, lacking_bytes)| lacking_bytes > 0)
 }

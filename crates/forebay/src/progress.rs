@@ -1,28 +1,28 @@
-//! How far a training run is, next to its tensors: what steps change that no plan holds.
+//! The progress of a training run besides its tensors: what steps change and no plan holds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::schedule::PlateauState;
 
-/// What a checkpoint keeps next to tensors and the number of the step.
+/// What a checkpoint keeps besides tensors and the step number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Progress {
     /// What a plateau has seen.
     pub(crate) plateau: PlateauState,
-    /// Steps whose update was left out.
+    /// The number of steps whose update was skipped.
     pub(crate) skipped: u64,
     /// The factor of float16 gradients.
     pub(crate) loss_scale: LossScale,
 }
 
-/// The factor by which float16 gradients are scaled, as PyTorch's `GradScaler` has it: halved where they are not finite, doubled after many steps
+/// The factor by which float16 gradients are scaled, as in PyTorch's `GradScaler`: halved if they are not finite, doubled after many steps
 /// in which they were.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LossScale {
     /// The factor, a power of two.
     pub(crate) factor: f32,
-    /// Steps since it changed.
+    /// The number of steps since the factor changed.
     steps: u32,
 }
 
@@ -33,14 +33,14 @@ impl Default for LossScale {
 }
 
 impl LossScale {
-    /// Steps after which it is doubled.
+    /// The number of steps after which the factor is doubled.
     const GROWTH_STEPS: u32 = 2000;
-    /// Beyond that, a loss times it is no number of float32 sooner than gradients are none of float16.
+    /// Beyond this, a loss times the factor overflows float32 before gradients overflow float16.
     const FACTOR_MAX: f32 = (1u64 << 40) as f32;
-    /// Below that, it is not the factor that makes gradients infinite.
+    /// Below this, it is not the factor that makes gradients infinite.
     const FACTOR_MIN: f32 = 1.0;
 
-    /// Learns whether the gradients of a step were finite.
+    /// Records whether the gradients of a step were finite.
     pub(crate) fn observe(&mut self, is_finite: bool) {
         self.steps = if is_finite { self.steps + 1 } else { 0 };
         if !is_finite {
@@ -50,7 +50,7 @@ impl LossScale {
         }
     }
 
-    /// Whether a smaller factor may help.
+    /// Returns `true` if a smaller factor may help.
     pub(crate) fn may_shrink(&self) -> bool {
         self.factor > Self::FACTOR_MIN
     }

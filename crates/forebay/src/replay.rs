@@ -1,7 +1,7 @@
-//! Traces of training steps on described machines: planned, simulated, judged, compared with demand paging.
+//! Traces of training steps on described machines: planned, simulated, verified, and compared with demand paging.
 //!
-//! Nothing runs and no device is needed. The planner, the lower bound and the verifier are `forebay_offload`'s; this module
-//! reads the files and puts the numbers together.
+//! Nothing runs and no device is needed. The planner, the lower bound and the verifier come from `forebay_offload`; this module reads the
+//! files and combines the numbers.
 
 use std::path::Path;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use forebay_offload::{trace, workload};
 
 use crate::error::Error;
 
-/// The longest trace that is read, in bytes, packed and unpacked: a step of a million kernels is shorter.
+/// The size of the largest trace that is read, in bytes, both compressed and decompressed. A step of a million kernels is smaller.
 const TRACE_BYTES_MAX: u64 = 1 << 30;
 /// The first bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -38,7 +38,7 @@ pub enum Policy {
     Lru,
 }
 
-/// What a replay found out. Every account is the verifier's.
+/// The results of a replay. Every account comes from the verifier.
 ///
 /// ```
 /// use forebay::replay::{read_trace, replay, Policy};
@@ -54,7 +54,7 @@ pub enum Policy {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Replay {
-    /// How long the step takes where everything fits.
+    /// How long the step takes if everything fits.
     pub ideal_ns: u64,
     /// The most bytes that are needed at once.
     pub live_peak_bytes: u64,
@@ -62,25 +62,25 @@ pub struct Replay {
     pub lower_bound_ns: u64,
     /// The policy's schedule.
     pub schedule: Schedule,
-    /// What it does.
+    /// The account of that schedule.
     pub account: Account,
-    /// What demand paging does; None where it does not repeat itself from step to step.
+    /// The account of demand paging; `None` if it does not repeat itself from step to step.
     pub lru: Option<Account>,
-    /// How long the policy's schedule took to find.
+    /// How long it took to find the policy's schedule.
     pub planning_seconds: f64,
 }
 
 impl Replay {
-    /// A time as a multiple of the ideal one.
+    /// Returns a time as a multiple of the ideal time.
     pub fn over_ideal(&self, time_ns: u64) -> f64 {
         time_ns as f64 / self.ideal_ns.max(1) as f64
     }
 }
 
-/// Reads a trace: JSON lines, plain or packed with gzip.
+/// Reads a trace: JSON lines, plain or compressed with gzip.
 ///
 /// # Errors
-/// A file that cannot be read or unpacked; a line that has no meaning, with its number.
+/// Fails if the file cannot be read or decompressed, or if a line is invalid; the error then names its number.
 pub fn read_trace(path: &Path) -> Result<Workload, Error> {
     let failed =
         |error: std::io::Error| Error::File { path: path.to_owned(), action: "read", reason: error.to_string() };
@@ -96,10 +96,10 @@ pub fn read_trace(path: &Path) -> Result<Workload, Error> {
     trace::parse(&text).map_err(|error| Error::Swap { path: path.to_owned(), error })
 }
 
-/// Plans a workload, or pages it on demand, and has the result verified.
+/// Plans a workload, or pages it on demand, and verifies the result.
 ///
 /// # Errors
-/// A kernel that does not fit the device; a schedule that was not found, or that the verifier refuses.
+/// Fails if a kernel does not fit the device, or if a schedule is not found or is rejected by the verifier.
 pub fn replay(workload: &Workload, policy: Policy, progress: &mut dyn FnMut(Progress)) -> Result<Replay, SwapError> {
     let started = Instant::now();
     let schedule = match policy {

@@ -1,4 +1,4 @@
-//! What runs steps: a plan's executor, or the same launches over managed memory.
+//! Runners of steps: the executor of a plan, or the same launches over managed memory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use forebay_plan::{Paging, Plan};
 use forebay_runtime::trace::Trace;
 use forebay_runtime::{Decision, Executor, PagedExecutor, PagedOptions, RuntimeError, StepTimes};
 
-/// A step, ready to be put on a device.
+/// A step that is ready to be put on a device.
 pub(crate) enum Step {
     /// Every move is planned. Spill files go into the folder.
     Planned(Plan, Option<PathBuf>),
@@ -20,7 +20,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The launches, where tensors are between steps, and numbers.
+    /// Returns the launches, the places of tensors between steps, and statistics.
     pub(crate) fn plan(&self) -> &Plan {
         match self {
             Step::Planned(plan, _) => plan,
@@ -31,22 +31,22 @@ impl Step {
 
 /// A step on a device.
 pub(crate) enum Runner {
-    /// Of a plan.
+    /// The executor of a plan.
     Planned(Box<Executor>),
-    /// Over managed memory.
+    /// The executor over managed memory.
     Paged(Box<PagedExecutor>),
 }
 
-/// Reads an output by its name.
+/// A function that reads an output by its name.
 pub(crate) type ReadOutput<'a> = &'a dyn Fn(&str) -> Result<Tensor, RuntimeError>;
 
 impl Runner {
-    /// Puts a step on a device. Of a plan, only the memory: [`Runner::load`] is called for all [`Runner::missing`] and then
-    /// [`Runner::complete`]; `shared` is the memory that it shares with other plans, and of the contents only those are looked at that it
-    /// reads from the model's files. Over managed memory, with contents of its persistent tensors.
+    /// Puts a step on a device. For a plan, this only creates the memory: [`Runner::load`] is then called for all [`Runner::missing`],
+    /// followed by [`Runner::complete`]. `shared` is the memory that the plan shares with other plans; of the contents, only those that the
+    /// plan reads from the model's files are used. Over managed memory, this includes the contents of persistent tensors.
     ///
     /// # Errors
-    /// What the device or managed memory reports.
+    /// Fails if the device or managed memory reports an error.
     pub(crate) fn new(
         device: Arc<dyn Device>,
         step: &Step,
@@ -68,7 +68,7 @@ impl Runner {
         })
     }
 
-    /// Names of the persistent tensors that have no contents yet.
+    /// Returns the names of the persistent tensors that have no contents yet.
     pub(crate) fn missing(&self) -> Vec<String> {
         match self {
             Runner::Planned(executor) => executor.persistent_names().map(str::to_owned).collect(),
@@ -76,10 +76,10 @@ impl Runner {
         }
     }
 
-    /// Brings contents, or zeros, to the place of a persistent tensor of a plan.
+    /// Loads contents, or zeros, into a persistent tensor of a plan.
     ///
     /// # Errors
-    /// What the device reports, and contents that cannot be read.
+    /// Fails if the device reports an error or contents cannot be read.
     pub(crate) fn load(&mut self, name: &str, contents: Option<&Contents>) -> Result<(), RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.load_persistent(name, contents),
@@ -90,7 +90,7 @@ impl Runner {
     /// Ends loading.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub(crate) fn complete(&mut self) -> Result<(), RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.complete(),
@@ -108,7 +108,7 @@ impl Runner {
     /// See [`Executor::release_persistent`].
     ///
     /// # Errors
-    /// An unknown name.
+    /// Fails if the name is unknown.
     pub(crate) fn release_persistent(&mut self, name: &str) -> Result<(), RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.release_persistent(name),
@@ -130,7 +130,7 @@ impl Runner {
         }
     }
 
-    /// The same of an input that is not needed otherwise.
+    /// Like [`Runner::write_input`], for an input that is not needed elsewhere.
     pub(crate) fn give_input(&mut self, name: &str, bytes: Vec<u8>) -> Result<(), RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.give_input(name, bytes),
@@ -138,7 +138,7 @@ impl Runner {
         }
     }
 
-    /// The same of a tensor that launches may read where it is, until the step is over.
+    /// Like [`Runner::write_input`], for a tensor that launches may read where it is until the step is over.
     pub(crate) fn lend_input(&mut self, name: &str, tensor: &Tensor) -> Result<(), RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.lend_input(name, tensor),
@@ -146,7 +146,7 @@ impl Runner {
         }
     }
 
-    /// Reads an output once, without a copy where launches wrote it to memory of its own.
+    /// Reads an output once, without a copy if launches wrote it to separate memory.
     pub(crate) fn take_output(&mut self, name: &str) -> Result<Tensor, RuntimeError> {
         match self {
             Runner::Planned(executor) => executor.take_output(name),
@@ -168,10 +168,10 @@ impl Runner {
         }
     }
 
-    /// Gives a parameter or state in pieces, one after the other.
+    /// Passes a parameter or state to `take` in pieces, one after the other.
     ///
     /// # Errors
-    /// An unknown name, what the device reports, or what `take` gives.
+    /// Fails if the name is unknown, the device reports an error, or `take` returns one.
     pub(crate) fn read_persistent_in_pieces(
         &self,
         name: &str,

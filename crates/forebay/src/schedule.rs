@@ -1,5 +1,5 @@
-//! Learning rates that change from step to step. A rate is a function of the step alone, but for [`Curve::Plateau`], which also follows
-//! the losses that it is told ([`Plateau`]).
+//! Learning rates that change from step to step. A rate is a function of the step alone, except for [`Curve::Plateau`], which also follows
+//! the losses that are reported to it ([`Plateau`]).
 
 use std::f64::consts::PI;
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// How the learning rate changes from step to step: a curve, after a linear warm-up if one is asked for. The optimizer's own learning
-/// rate is the rate from which curves start, or, for [`Curve::OneCycle`], their highest.
+/// How the learning rate changes from step to step: a curve, after an optional linear warm-up. Curves start from the optimizer's own
+/// learning rate; for [`Curve::OneCycle`], it is the highest rate.
 ///
 /// ```
 /// use forebay::training::{Curve, Schedule};
@@ -23,14 +23,14 @@ use crate::error::Error;
 pub struct Schedule {
     /// The curve, from the end of the warm-up on.
     pub curve: Curve,
-    /// Steps in which the rate rises linearly to the curve's first one.
+    /// The number of steps in which the rate rises linearly to the first rate of the curve.
     pub warmup_steps: u64,
-    /// The part of that rate with which they begin.
+    /// The fraction of that rate at which the warm-up starts.
     pub warmup_start: f32,
 }
 
 /// A learning rate over steps, which are counted from 0 at the end of the warm-up. The formulas are those of `torch.optim.lr_scheduler`,
-/// of which each takes one step after each step of the optimizer.
+/// with one scheduler step after each optimizer step.
 ///
 /// ```
 /// use forebay::training::{Curve, Schedule};
@@ -41,19 +41,19 @@ pub struct Schedule {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Curve {
-    /// The same at every step.
+    /// The same rate at every step.
     #[default]
     Constant,
-    /// Multiplied by a factor each time that a number of steps is done (`StepLR`).
+    /// Multiplied by a factor each time a given number of steps is done (`StepLR`).
     Step {
-        /// Steps between two changes.
+        /// The number of steps between two changes.
         every: u64,
         /// The factor.
         gamma: f32,
     },
     /// Multiplied by a factor at given steps (`MultiStepLR`).
     MultiStep {
-        /// Numbers of steps that are done before each change.
+        /// The number of steps done before each change.
         milestones: Vec<u64>,
         /// The factor.
         gamma: f32,
@@ -63,9 +63,9 @@ pub enum Curve {
         /// The factor.
         gamma: f32,
     },
-    /// A power of the part of the steps that is left (`PolynomialLR`); linear where the power is 1.
+    /// A power of the fraction of steps that is left (`PolynomialLR`); linear if the power is 1.
     Polynomial {
-        /// Steps until the smallest rate, which then stays.
+        /// The number of steps until the smallest rate, which then stays.
         steps: u64,
         /// The power.
         power: f32,
@@ -74,38 +74,38 @@ pub enum Curve {
     },
     /// Half a cosine (`CosineAnnealingLR`).
     Cosine {
-        /// Steps until the smallest rate, which then stays.
+        /// The number of steps until the smallest rate, which then stays.
         steps: u64,
         /// The smallest rate.
         min_rate: f32,
     },
-    /// Half cosines one after the other, each from the full rate (`CosineAnnealingWarmRestarts`).
+    /// Half cosines one after the other, each starting from the full rate (`CosineAnnealingWarmRestarts`).
     CosineRestarts {
-        /// Steps of the first.
+        /// The number of steps of the first half cosine.
         first_steps: u64,
         /// How many times as long each is as the one before.
         factor: u64,
         /// The smallest rate.
         min_rate: f32,
     },
-    /// Up and down once, along half cosines (`OneCycleLR`, without a cycle of the momentum).
+    /// Up and down once, along half cosines (`OneCycleLR`, without cycling the momentum).
     OneCycle {
-        /// Steps of the cycle.
+        /// The number of steps in the cycle.
         steps: u64,
-        /// The part of them in which the rate rises.
+        /// The fraction of these steps in which the rate rises.
         rising: f32,
-        /// The highest rate over the first one.
+        /// The highest rate divided by the first rate.
         start_divisor: f32,
-        /// The first rate over the last one.
+        /// The first rate divided by the last rate.
         end_divisor: f32,
     },
     /// Multiplied by a factor when losses no longer fall (`ReduceLROnPlateau`): see [`Trainer::observe`](crate::Trainer::observe).
     Plateau(Plateau),
-    /// Rates from given steps on, each until the next one; the optimizer's own rate has no effect.
+    /// Rates that apply from given steps on, each until the next one; the optimizer's own rate has no effect.
     Table(Vec<(u64, f32)>),
 }
 
-/// When and how a rate is reduced that follows losses.
+/// When and how a rate that follows losses is reduced.
 ///
 /// ```
 /// use forebay::training::{Curve, Plateau, Schedule};
@@ -118,20 +118,20 @@ pub enum Curve {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Plateau {
-    /// The factor of a reduction.
+    /// The factor by which a reduction multiplies the rate.
     pub factor: f32,
-    /// Losses in a row that may be no better than the best one; the next one reduces the rate.
+    /// The number of losses in a row that may be no better than the best one; the next one reduces the rate.
     pub patience: u64,
-    /// A loss is better that is below the best one by more than this part of it.
+    /// A loss is better if it is below the best one by more than this fraction of it.
     pub threshold: f32,
-    /// Losses after a reduction that are not counted as worse.
+    /// The number of losses after a reduction that are not counted as worse.
     pub cooldown: u64,
     /// The smallest rate.
     pub min_rate: f32,
 }
 
 impl Default for Plateau {
-    /// PyTorch's numbers: a factor of 0.1, a patience of 10, a threshold of 1e-4, no cooldown, no smallest rate.
+    /// Returns PyTorch's defaults: a factor of 0.1, a patience of 10, a threshold of 1e-4, no cooldown, no smallest rate.
     fn default() -> Plateau {
         Plateau { factor: 0.1, patience: 10, threshold: 1e-4, cooldown: 0, min_rate: 0.0 }
     }
@@ -142,16 +142,16 @@ impl Default for Plateau {
 pub(crate) struct PlateauState {
     /// The best loss.
     best: Option<f32>,
-    /// Losses in a row that were no better.
+    /// The number of losses in a row that were no better.
     worse: u64,
-    /// Losses that are not yet counted.
+    /// The number of further losses that are not counted.
     cooldown: u64,
-    /// Times that the rate was reduced.
+    /// The number of times that the rate was reduced.
     pub(crate) reductions: u64,
 }
 
 impl PlateauState {
-    /// Learns of a loss.
+    /// Records a loss.
     pub(crate) fn observe(&mut self, plateau: &Plateau, loss: f32) {
         let bound = |best: f32| f64::from(best) * (1.0 - f64::from(plateau.threshold));
         match self.best {
@@ -170,24 +170,25 @@ impl PlateauState {
 }
 
 impl Schedule {
-    /// A curve without a warm-up.
+    /// Creates a schedule from a curve, without a warm-up.
     pub fn new(curve: Curve) -> Schedule {
         Schedule { curve, warmup_steps: 0, warmup_start: 0.0 }
     }
 
-    /// A linear warm-up before the curve: `LinearLR(start_factor=start, total_iters=steps)`, then the curve from its beginning.
+    /// Adds a linear warm-up before the curve: `LinearLR(start_factor=start, total_iters=steps)`, then the curve from its beginning.
     #[must_use]
     pub fn warmup(mut self, steps: u64, start: f32) -> Schedule {
         (self.warmup_steps, self.warmup_start) = (steps, start);
         self
     }
 
-    /// The rate of a step, from 1, where the optimizer's own learning rate is `base`. A plateau's is the one before any reduction.
+    /// Returns the rate of a step, counted from 1, if the optimizer's own learning rate is `base`. For a plateau, this is the rate before
+    /// any reduction.
     pub fn rate(&self, base: f32, step: u64) -> f32 {
         self.rate_after(base, step, 0)
     }
 
-    /// The same after this number of reductions of a plateau.
+    /// Like [`Schedule::rate`], after this number of reductions of a plateau.
     pub(crate) fn rate_after(&self, base: f32, step: u64, reductions: u64) -> f32 {
         let done = step.saturating_sub(1);
         let rate = |done| self.curve.rate(f64::from(base), done, reductions);
@@ -200,10 +201,10 @@ impl Schedule {
         }
     }
 
-    /// Whether the numbers have a meaning.
+    /// Checks that the numbers are valid.
     ///
     /// # Errors
-    /// [`Error::Option`] with what is wrong.
+    /// Returns [`Error::Option`], which says what is wrong.
     pub fn check(&self) -> Result<(), Error> {
         self.meaning().map_err(|reason| Error::Option { reason })
     }
@@ -250,7 +251,7 @@ impl Schedule {
 }
 
 impl Curve {
-    /// The rate of a step, after a number of reductions of a plateau.
+    /// Returns the rate of a step after a number of reductions of a plateau.
     fn rate(&self, base: f64, done: u64, reductions: u64) -> f64 {
         let falling = |part: f64, min: f32| f64::from(min) + (base - f64::from(min)) * part;
         let half_cosine = |part: f64| (1.0 + libm::cos(PI * part)) / 2.0;
@@ -282,7 +283,7 @@ impl Curve {
             Curve::OneCycle { steps, rising, start_divisor, end_divisor } => {
                 let start = base / f64::from(*start_divisor);
                 let end = start / f64::from(*end_divisor);
-                // PyTorch's: both ends lie on whole steps of the cycle, the top need not.
+                // As in PyTorch, both ends lie on whole steps of the cycle; the top need not.
                 let (done, last) = (done as f64, *steps as f64 - 1.0);
                 let top = (f64::from(*rising) * *steps as f64 - 1.0).max(0.0);
                 let between = |from: f64, to: f64, part: f64| to + (from - to) * half_cosine(part);
@@ -303,10 +304,11 @@ impl Curve {
         }
     }
 
-    /// The curve of a table as text: lines `step,rate`, with or without these words as a header. Steps are counted from 1 and rise.
+    /// Reads a table from text: lines of the form `step,rate`, with or without these words as a header. Steps are counted from 1 and must
+    /// increase.
     ///
     /// # Errors
-    /// What is wrong with which line.
+    /// Returns what is wrong, and with which line.
     ///
     /// ```
     /// use forebay::training::{Curve, Schedule};
@@ -333,7 +335,7 @@ impl Curve {
     }
 }
 
-/// Whether rows of a table have a meaning.
+/// Checks that the rows of a table are valid.
 fn check_rows(rows: &[(u64, f32)]) -> Result<(), String> {
     if rows.is_empty() {
         return Err("a table of rates needs at least one row: step,rate".to_string());
@@ -361,14 +363,14 @@ fn part(what: &str, number: f32) -> Result<(), String> {
     }
 }
 
-/// The part that is done, at most 1.
+/// Returns the fraction of steps that is done, at most 1.
 fn part_of(done: u64, steps: u64) -> f64 {
     done.min(steps) as f64 / steps as f64
 }
 
-/// A factor as often as it says.
+/// Returns a factor raised to this power.
 fn power(factor: f32, times: u64) -> f64 {
-    // Beyond that many times, a power is 0, 1 or infinite, as it is there.
+    // Beyond `i32::MAX`, a power is 0, 1 or infinite, as it is at that exponent.
     f64::from(factor).powi(i32::try_from(times).unwrap_or(i32::MAX))
 }
 

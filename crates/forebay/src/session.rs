@@ -23,7 +23,7 @@ use crate::runner::Runner;
 use crate::stages::{PlanCache, Stages};
 use crate::tensor_info::{self, Value, ValueInfo};
 
-/// When a run took place.
+/// The timing of a run.
 ///
 /// ```
 /// use forebay::{Model, Session, Tensor};
@@ -40,17 +40,17 @@ use crate::tensor_info::{self, Value, ValueInfo};
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct RunTimes {
-    /// Seconds from the first command to the last result.
+    /// The number of seconds from the first command to the last result.
     pub seconds: f64,
-    /// The part of them in which no kernel ran.
+    /// The part of `seconds` during which no kernel ran.
     pub stall_seconds: f64,
-    /// The part of `stall_seconds` in which an exchange with other processes was under way.
+    /// The part of `stall_seconds` during which an exchange with other processes was in progress.
     pub exchange_stall_seconds: f64,
-    /// Copies to the device that kernels had to wait for.
+    /// The number of copies to the device that kernels had to wait for.
     pub late_copies: usize,
-    /// The part of `stall_seconds` that those cost.
+    /// The part of `stall_seconds` that these copies caused.
     pub late_seconds: f64,
-    /// What managed memory did; none where a plan says every move.
+    /// What managed memory did; `None` if a plan determines every move.
     pub moves: Option<StepMoves>,
 }
 
@@ -67,8 +67,10 @@ impl From<StepTimes> for RunTimes {
     }
 }
 
-/// A model, ready to run within its budgets. Sizes that it leaves open are those of the inputs of each run: there is a plan for each, made
-/// at the first run with these sizes and kept. Memory is taken at the first run and given back on drop.
+/// A model that is ready to run within its budgets.
+///
+/// Sizes that the model leaves open are those of the inputs of each run. Each set of sizes has its own plan, which is made at the first run
+/// with these sizes and kept. Memory is allocated at the first run and released on drop.
 ///
 /// ```
 /// use forebay::{Model, Session, Tensor};
@@ -92,18 +94,18 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session on the device that the options name. Where all sizes are known, it is planned now.
+    /// Creates a session on the device that the options name. If all sizes are known, the model is planned now.
     ///
     /// # Errors
-    /// A model that cannot run, a device that cannot be had, or budgets that are too small.
+    /// Fails if the model cannot run, the device cannot be opened, or the budgets are too small.
     pub fn new(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
         Session::on(model, options, LimitedDevice::open(&options.engine)?)
     }
 
-    /// The same on a device of the caller's.
+    /// Like [`Session::new`], on a device that the caller provides.
     ///
     /// # Errors
-    /// A model that cannot run there, or budgets that are too small.
+    /// Fails if the model cannot run on the device or the budgets are too small.
     pub fn with_device(model: &Model, options: &SessionOptions, device: Arc<dyn Device>) -> Result<Session, Error> {
         Session::on(model, options, LimitedDevice::with_device(&options.engine, device)?)
     }
@@ -113,9 +115,11 @@ impl Session {
         Session::of_graph(graph, stated, options, machine)
     }
 
-    /// Runs the model as a part of a larger program that trains: its weights are inputs of every run. In training mode, batch normalisation
-    /// takes the batch's statistics and the next running ones are outputs, called `next:` and their name; dropout and random numbers are
-    /// a function of the input `forebay.step`, two int64 numbers: a step from 1, and a seed.
+    /// Creates a session that runs the model as part of a larger training program: the weights are inputs of every run.
+    ///
+    /// In training mode, batch normalisation uses the statistics of the batch, and the updated running statistics are outputs named `next:`
+    /// followed by their name. Dropout and random numbers are a function of the input `forebay.step`, which holds two int64 numbers: a
+    /// step, counted from 1, and a seed.
     ///
     /// ```
     /// use forebay::{Model, Session, SessionOptions};
@@ -132,17 +136,19 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`Session::new`]; sizes that are left open.
+    /// Fails as [`Session::new`] does, and if sizes are left open.
     pub fn of_open_model(model: &Model, options: &SessionOptions, training: bool) -> Result<Session, Error> {
         let graph = open_graph(&model.open_graph(&open_sizes(options))?, training)?;
         Session::of_graph(graph, None, options, LimitedDevice::open(&options.engine)?)
     }
 
-    /// Runs the gradients of the same: by `gradient:` and its name, it takes the gradient of each float32 output, and gives that of each
-    /// float32 input and weight on which outputs depend. The forward pass is computed again.
+    /// Creates a session that computes the gradients of the model that [`Session::of_open_model`] runs.
+    ///
+    /// It takes the gradient of each float32 output and returns the gradient of each float32 input and weight on which outputs depend, all
+    /// named `gradient:` followed by the name of the value. The forward pass is computed again.
     ///
     /// # Errors
-    /// As [`Session::of_open_model`]; an operator without a gradient.
+    /// Fails as [`Session::of_open_model`] does, and if an operator has no gradient.
     pub fn of_gradients(model: &Model, options: &SessionOptions, training: bool) -> Result<Session, Error> {
         let graph = open_gradients(&model.open_graph(&open_sizes(options))?, training)?;
         Session::of_graph(graph, None, options, LimitedDevice::open(&options.engine)?)
@@ -168,21 +174,22 @@ impl Session {
         Ok(Session { inputs, outputs, stages, engine, last_run: RunTimes::default() })
     }
 
-    /// What a run takes. Dimensions that are symbols may have any size.
+    /// Returns the inputs of a run. Dimensions that are symbols can have any size.
     pub fn inputs(&self) -> &[ValueInfo] {
         &self.inputs
     }
 
-    /// What a run gives.
+    /// Returns the outputs of a run.
     pub fn outputs(&self) -> &[ValueInfo] {
         &self.outputs
     }
 
-    /// Plans for inputs of these types now instead of at the first run with them: what is wrong is found before it. Where inputs are no
-    /// tensors, [`Session::run_values`] plans.
+    /// Plans for inputs of these types now instead of at the first run with them, so that errors are found before that run.
+    ///
+    /// If some inputs are not tensors, [`Session::run_values`] does the planning.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// Fails as [`Session::run`] does.
     pub fn prepare(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<(), Error> {
         let values = inputs.iter().map(|(name, tensor)| (name.clone(), Value::from(tensor.clone()))).collect();
         tensor_info::check_values(&self.inputs, &values)?;
@@ -190,11 +197,11 @@ impl Session {
         self.stages.prepare(&types, self.engine.machine())
     }
 
-    /// Runs the model: all inputs by name, all outputs by name.
+    /// Runs the model. It takes all inputs by name and returns all outputs by name.
     ///
     /// # Errors
-    /// An input that is missing, unknown, or of the wrong type or shape; sizes that the model cannot run with, or whose plan does not fit
-    /// the budgets; what the device reports.
+    /// Fails if an input is missing, unknown, or of the wrong type or shape; if the model cannot run with these sizes, or their plan does
+    /// not fit the budgets; or if the device reports an error.
     pub fn run(&mut self, inputs: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, Error> {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name, Value::Tensor(tensor))).collect();
         let tensor = |(name, value)| match value {
@@ -204,10 +211,11 @@ impl Session {
         self.run_values(inputs)?.into_iter().map(tensor).collect()
     }
 
-    /// The same where inputs or outputs are sequences of tensors, or optional values. There are plans for each number of elements.
+    /// Like [`Session::run`], for inputs or outputs that are sequences of tensors or optional values. Each number of elements has its own
+    /// plans.
     ///
     /// # Errors
-    /// As [`Session::run`].
+    /// Fails as [`Session::run`] does.
     pub fn run_values(&mut self, inputs: BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, Error> {
         tensor_info::check_values(&self.inputs, &inputs)?;
         let wanted: BTreeSet<String> = self.outputs.iter().map(|info| info.name.clone()).collect();
@@ -216,86 +224,90 @@ impl Session {
         Ok(outputs)
     }
 
-    /// When the latest run took place.
+    /// Returns the timing of the latest run.
     pub fn last_run(&self) -> RunTimes {
         self.last_run
     }
 
-    /// The plan of the latest run, or the one that was made before the first; of several stages, the one with the most launches. None
-    /// where sizes are not known yet, or where there is nothing to compute.
+    /// Returns the plan of the latest run, or the plan that was made before the first run.
+    ///
+    /// If there are several stages, this is the plan with the most launches. Returns `None` if sizes are not known yet or there is nothing
+    /// to compute.
     pub fn plan(&self) -> Option<&Plan> {
         Some(self.stages.main()?.step.plan())
     }
 
-    /// What is kept of plans.
+    /// Returns statistics about the plans that are kept.
     pub fn plan_cache(&self) -> PlanCache {
         self.stages.cache()
     }
 
-    /// The most bytes of values that lay between two stages at once in the latest run: what a stage gave and a later one takes, in host
-    /// memory, next to what plans take there. A budget for host memory, or a limit on the process, holds both.
+    /// Returns the peak number of bytes of values between two stages in the latest run: results of one stage that a later stage takes.
+    ///
+    /// They are in host memory, in addition to what plans take there. A host memory budget or a limit on the process covers both.
     pub fn between_stages_peak_bytes(&self) -> u64 {
         self.stages.between_peak_bytes()
     }
 
-    /// Numbers about [`Session::plan`].
+    /// Returns statistics about [`Session::plan`].
     pub fn statistics(&self) -> Option<&Statistics> {
         Some(&self.plan()?.statistics)
     }
 
-    /// How the launches of [`Session::plan`] are shared out among processes; none where every process computes all of it, or where
-    /// there is one.
+    /// Returns how the launches of [`Session::plan`] are divided among processes; `None` if every process computes all of it or there is
+    /// only one process.
     pub fn shared_work(&self) -> Option<&SharedWork> {
         self.stages.main()?.shared_work.as_ref()
     }
 
-    /// The durations that the plan is a function of: those given, estimated, or measured.
+    /// Returns the durations from which the plan was made: given, estimated, or measured.
     pub fn costs(&self) -> Option<SavedCosts> {
         Some(self.stages.main()?.costs())
     }
 
-    /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
+    /// Returns the launches whose durations are estimated because [`PlanningOptions::costs`](crate::PlanningOptions::costs) does not
+    /// include them.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.stages.main()?.unknown_costs()
     }
 
-    /// The limit on the process that plans keep to: one that was given, or one that was chosen because a run would take more than is
-    /// free.
+    /// Returns the limit on the process that plans stay within: a limit that was given, or one that was chosen because a run would take
+    /// more memory than is free.
     pub fn memory_limit(&self) -> Option<ProcessLimit> {
         self.engine.machine().process_limit()
     }
 
-    /// Whether the budget for device memory bounds tensors alone, next to the rest of the host's memory, because the whole process cannot
-    /// stay within it: as [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does.
+    /// Returns `true` if the device memory budget limits only tensors, separately from the rest of the host's memory, because the whole
+    /// process cannot stay within it. [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does the same.
     pub fn budget_excludes_process(&self) -> bool {
         self.engine.machine().budget_excludes_process()
     }
 
-    /// What the device has handed out.
+    /// Returns the memory that the device has allocated.
     pub fn usage(&self) -> DeviceUsage {
         self.engine.usage()
     }
 
-    /// The plan in words.
+    /// Returns an explanation of the plan in words.
     pub fn explain(&self) -> Option<Explanation> {
         self.plan().map(explain)
     }
 
-    /// When every command of every run so far ran, in the format of Perfetto and chrome://tracing. Empty unless
+    /// Returns when every command of every run so far ran, in the format of Perfetto and chrome://tracing. The trace is empty unless
     /// [`MeasuringOptions::trace`](crate::MeasuringOptions::trace) was set.
     pub fn trace(&mut self) -> serde_json::Value {
         self.engine.trace()
     }
 }
 
-/// The sizes that options give.
+/// Returns the sizes that the options specify.
 fn open_sizes(options: &SessionOptions) -> Sizes {
     let mut sizes = Sizes::of_batch(options.batch_size);
     sizes.symbols.clone_from(&options.sizes);
     sizes
 }
 
-/// Writes the inputs that the plan uses, and gives each up as soon as it is written: a step runs without a second copy of its batch.
+/// Writes the inputs that the plan uses and drops each as soon as it is written, so that a step runs without a second copy of its batch.
 pub(crate) fn feed(runner: &mut Runner, inputs: BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, tensor) in inputs {
         // An input that no kernel reads has no place in the plan.

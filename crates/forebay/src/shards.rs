@@ -1,4 +1,4 @@
-//! Shards: slices of parameters and state, brought together from all processes where a checkpoint or a model is written.
+//! Shards: slices of parameters and state, collected from all processes when a checkpoint or a model is written.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::pieces::Give;
 use crate::process_group::ProcessGroup;
 
-/// Slices travel in pieces of this many bytes.
+/// Slices are sent in pieces of this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A value of which each process keeps a slice.
@@ -27,17 +27,17 @@ struct Sharded {
     slices: Vec<Range<u64>>,
 }
 
-/// What is sharded among the processes of a run.
+/// The values that are sharded among the processes of a run.
 #[derive(Default)]
 pub(crate) struct Shards {
     group: Option<ProcessGroup>,
     sharded: BTreeMap<String, Sharded>,
-    /// The whole values, where this process has collected them since the last step.
+    /// The whole values, if this process has collected them since the last step.
     collected: Option<BTreeMap<String, Contents>>,
 }
 
 impl Shards {
-    /// The shards of a group; `sharded` gives the type of the whole and all slices, by name.
+    /// Creates the shards of a group; `sharded` yields the name, the type of the whole, and all slices of each value.
     pub(crate) fn new(
         group: Option<ProcessGroup>,
         sharded: impl Iterator<Item = (String, TensorType, Vec<Range<u64>>)>,
@@ -46,22 +46,22 @@ impl Shards {
         Shards { group, sharded, collected: None }
     }
 
-    /// The names of what is sharded.
+    /// Returns the names of the sharded values.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.sharded.keys()
     }
 
-    /// Whether each process keeps a slice of this value.
+    /// Returns `true` if each process keeps a slice of this value.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.sharded.contains_key(name)
     }
 
-    /// The type of the whole of what is sharded.
+    /// Returns the type of the whole of a sharded value.
     pub(crate) fn whole_type(&self, name: &str) -> Option<&TensorType> {
         Some(&self.sharded.get(name)?.ty)
     }
 
-    /// What this process keeps of a whole value.
+    /// Returns what this process keeps of a whole value.
     pub(crate) fn own(&self, name: &str, whole: &Contents) -> Contents {
         let rank = self.group.as_ref().map_or(0, ProcessGroup::rank);
         match self.sharded.get(name).and_then(|sharded| sharded.slices.get(rank)) {
@@ -70,10 +70,10 @@ impl Shards {
         }
     }
 
-    /// The whole of a value that is sharded.
+    /// Returns the whole of a sharded value.
     ///
     /// # Errors
-    /// [`Error::Option`] where it was not collected since the last step.
+    /// Returns [`Error::Option`] if it was not collected since the last step.
     pub(crate) fn whole(&self, name: &str) -> Result<&Contents, Error> {
         let collected = self.collected.as_ref().and_then(|collected| collected.get(name));
         collected.ok_or_else(|| Error::Option {
@@ -84,16 +84,16 @@ impl Shards {
         })
     }
 
-    /// Forgets what was collected: steps change it.
+    /// Drops the collected values, because steps change them.
     pub(crate) fn forget(&mut self) {
         self.collected = None;
     }
 
-    /// Brings the slices of all processes to process 0, into a file without a name. All processes call it at once; `give` gives a slice
-    /// of this one.
+    /// Collects the slices of all processes in process 0, in a file without a name. All processes call this at once; `give` passes on a
+    /// slice of this process.
     ///
     /// # Errors
-    /// What `give` or the other processes report, or a file that cannot be written.
+    /// Fails if `give` or another process reports an error, or if a file cannot be written.
     pub(crate) fn collect(&mut self, folder: Option<&Path>, give: Give) -> Result<(), Error> {
         let Some(group) = self.group.clone().filter(|_| !self.sharded.is_empty() && self.collected.is_none()) else {
             return Ok(());
@@ -141,7 +141,7 @@ impl Shards {
     }
 }
 
-/// A file without a name that values are collected in.
+/// A file without a name in which values are collected.
 struct Collecting {
     folder: PathBuf,
     file: BufWriter<File>,

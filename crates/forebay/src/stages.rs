@@ -1,4 +1,4 @@
-//! The plans of a model whose sizes come with its inputs: made when they are needed, and kept by what decided them.
+//! The plans of a model whose sizes come with its inputs. Plans are made when they are needed, and kept by what decided them.
 //!
 //! A model is a tree of what is still to be decided ([`Point`]): the types of the inputs, then perhaps the elements of some of them, then
 //! what a first plan computed, and so on ([`forebay_model::stages`]). A run goes from the root to the last plan.
@@ -19,10 +19,10 @@ use crate::machine::LimitedDevice;
 use crate::tensor_info::{self, Value};
 use crate::weights::Weights;
 
-/// Bytes of plans that are kept, about.
+/// The approximate number of bytes of plans that are kept.
 const PLAN_BYTES_MAX: usize = 256 << 20;
 
-/// What a session keeps of plans.
+/// Statistics about the plans that a session keeps.
 ///
 /// ```
 /// use forebay::{Model, Session, Tensor};
@@ -42,75 +42,75 @@ const PLAN_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlanCache {
-    /// Plans that are kept.
+    /// The number of plans that are kept.
     pub plans: usize,
-    /// Bytes that they take, about.
+    /// The approximate number of bytes that they take.
     pub bytes: usize,
-    /// Plans that were made, those included that are no longer kept.
+    /// The number of plans that were made, including those that are no longer kept.
     pub made: u64,
-    /// How often a plan was there when it was needed.
+    /// How often a plan already existed when it was needed.
     pub found: u64,
 }
 
 /// All plans of a model.
 pub(crate) struct Stages {
     graph: Graph,
-    /// Inputs that are declared to be no tensors.
+    /// Inputs that are not declared as tensors.
     structured: Vec<ValueId>,
-    /// By what is given for those.
+    /// The roots, by what is given for those inputs.
     roots: BTreeMap<Vec<Form>, Root>,
     cache: PlanCache,
-    /// Costs for the first plan: those of other sizes are estimated.
+    /// The costs for the first plan; those of other sizes are estimated.
     costs: Option<SavedCosts>,
-    /// What plans have in common.
+    /// The weights that plans have in common.
     weights: Weights,
     /// Counts uses of plans.
     clock: u64,
-    /// The plan with the most launches of the latest run, or the first one.
+    /// The plan with the most launches in the latest run, or the first plan.
     main: Option<u64>,
-    /// Times of the plans that ran in this run.
+    /// The times of the plans that ran in this run.
     times: StepTimes,
-    /// Launches of the largest plan in this run.
+    /// The number of launches of the largest plan in this run.
     most_launches: usize,
     /// Values between the stages of this run.
     between: Between,
-    /// Outputs of this run that are no tensors.
+    /// Outputs of this run that are not tensors.
     gathered: BTreeMap<String, Value>,
 }
 
-/// Where runs begin.
+/// The point at which runs begin.
 struct Root {
     point: Point,
-    /// By input that is declared to be no tensor: the inputs that take its place.
+    /// The inputs that take the place of each input that is not declared as a tensor.
     tensors: BTreeMap<String, Vec<String>>,
 }
 
-/// Where a run has to know types before it goes on.
+/// Where a run has to know types before it continues.
 struct Point {
     /// What is left to compute.
     graph: Graph,
-    /// By the types of its inputs: what comes next.
+    /// What comes next, by the types of the inputs.
     steps: BTreeMap<Vec<TensorType>, Step>,
 }
 
 /// What comes next.
 struct Step {
-    /// When a run came by the last time.
+    /// When a run last came by.
     used: u64,
     kind: Kind,
 }
 
-/// The kinds of steps; those of [`Next`].
+/// The kinds of steps, as in [`Next`].
 enum Kind {
-    /// A plan runs, or nothing where there is nothing to compute; then what is left.
+    /// A plan runs, or nothing if there is nothing to compute; then what is left.
     Run {
         plan: Option<Box<Planned>>,
         constants: Vec<(String, Contents)>,
-        /// Outputs that are no tensors.
+        /// Outputs that are not tensors.
         structured: Vec<(String, Structured)>,
         rest: Option<Box<Point>>,
     },
-    /// Elements of inputs decide.
+    /// The elements of inputs decide what comes next.
     Pin { inputs: Vec<String>, by_elements: BTreeMap<Vec<u8>, Point> },
     /// A node is computed on the host.
     Evaluate { node: Box<Evaluation>, rest: Box<Point> },
@@ -123,20 +123,20 @@ struct Planned {
     id: u64,
     compiled: Compiled,
     size_bytes: usize,
-    /// Bytes of values between stages that it leaves room for, where host memory is limited.
+    /// The number of bytes of values between stages that the plan leaves room for, if host memory is limited.
     room_bytes: u64,
 }
 
 impl Planned {
-    /// Plans again where values between stages take more of a limited host memory than the plan leaves.
+    /// Plans again if values between stages take more of a limited host memory than the plan leaves.
     ///
     /// # Errors
-    /// A budget that does not hold both.
+    /// Fails if the budget is too small for both.
     fn leave_room(&mut self, engine: &mut Engine, bytes: u64) -> Result<(), Error> {
         if bytes <= self.room_bytes {
             return Ok(());
         }
-        // Values of a loop grow from iteration to iteration: not each of them should be another plan.
+        // The values of a loop grow from iteration to iteration, which should not mean another plan for each iteration.
         for room_bytes in [bytes.saturating_add(bytes / 2), bytes] {
             let Some(machine) = engine.machine().with_values_next_to_plans(room_bytes) else { return Ok(()) };
             match self.compiled.replan(&machine) {
@@ -160,19 +160,19 @@ impl Point {
         Point { graph, steps: BTreeMap::new() }
     }
 
-    /// When a run came by the last time.
+    /// When a run last came by.
     fn used(&self) -> u64 {
         self.steps.values().map(|step| step.used).max().unwrap_or(0)
     }
 
-    /// Names of what is taken.
+    /// Returns the names of the inputs.
     fn inputs(&self) -> impl Iterator<Item = &str> {
         self.graph.inputs.iter().map(|&id| self.graph.value(id).name.as_str())
     }
 }
 
 impl Stages {
-    /// The plans of a graph, the first one with these costs.
+    /// Creates the plans of a graph, the first one with these costs.
     pub(crate) fn new(graph: Graph, costs: Option<SavedCosts>) -> Stages {
         let structured = graph.inputs.iter().copied().filter(|&id| graph.value(id).structure.is_some()).collect();
         Stages {
@@ -191,7 +191,7 @@ impl Stages {
         }
     }
 
-    /// Where runs begin that are given this for inputs that are declared to be no tensors.
+    /// Returns the point at which runs begin if the inputs that are not declared as tensors have these forms.
     fn root(&mut self, forms: &[Form]) -> Root {
         if let Some(root) = self.roots.remove(forms) {
             return root;
@@ -203,10 +203,10 @@ impl Stages {
         Root { point: Point::new(graph), tensors }
     }
 
-    /// Plans the first stage for inputs of these types, so that what is wrong is found before the first run.
+    /// Plans the first stage for inputs of these types, so that errors are found before the first run.
     ///
     /// # Errors
-    /// A model that cannot run, or budgets that are too small.
+    /// Fails if the model cannot run or the budgets are too small.
     pub(crate) fn prepare(
         &mut self,
         types: &BTreeMap<String, TensorType>,
@@ -235,10 +235,10 @@ impl Stages {
         Ok(())
     }
 
-    /// Runs the model on these inputs, and gives the outputs that are `wanted`. Other values go when no stage needs them.
+    /// Runs the model on these inputs and returns the outputs that are `wanted`. Other values are dropped when no stage needs them.
     ///
     /// # Errors
-    /// A model that cannot run for these inputs, budgets that are too small, what the device reports.
+    /// Fails if the model cannot run on these inputs, the budgets are too small, or the device reports an error.
     pub(crate) fn run(
         &mut self,
         engine: &mut Engine,
@@ -272,17 +272,17 @@ impl Stages {
         Ok((self.times, outputs))
     }
 
-    /// The most bytes of values between stages in the latest run.
+    /// Returns the peak number of bytes of values between stages in the latest run.
     pub(crate) fn between_peak_bytes(&self) -> u64 {
         self.between.peak_bytes
     }
 
-    /// What is kept.
+    /// Returns statistics about the plans that are kept.
     pub(crate) fn cache(&self) -> PlanCache {
         self.cache
     }
 
-    /// The plan with the most launches of the latest run; the first one before it.
+    /// Returns the plan with the most launches in the latest run; before the first run, the first plan.
     pub(crate) fn main(&self) -> Option<&Compiled> {
         let id = self.main?;
         self.roots.values().find_map(|root| find(&root.point, id))
@@ -292,7 +292,7 @@ impl Stages {
         Makes { cache: &mut self.cache, costs: &mut self.costs, weights: &mut self.weights }
     }
 
-    /// From a point to the last plan behind it.
+    /// Runs from a point to the last plan after it.
     fn go(
         &mut self,
         point: &mut Point,
@@ -376,8 +376,8 @@ impl Stages {
         }
     }
 
-    /// Runs a plan. Inputs that are not needed any longer go as soon as they are written: it runs without a second copy of them. Where its
-    /// outputs go on to another stage, they are values between stages.
+    /// Runs a plan. Inputs that are no longer needed are dropped as soon as they are written, so that the plan runs without a second copy
+    /// of them. If its outputs go on to another stage, they are values between stages.
     fn compute(
         &mut self,
         plan: &mut Planned,
@@ -472,7 +472,7 @@ impl Stages {
         Ok(())
     }
 
-    /// Gives up the plans that were not used for the longest time, until the others are within the bound.
+    /// Drops the least recently used plans until the others are within the bound.
     fn keep_within(&mut self, engine: &mut Engine) {
         while self.cache.bytes > PLAN_BYTES_MAX {
             let mut given_up = Vec::new();
@@ -488,7 +488,7 @@ impl Stages {
     }
 }
 
-/// What a run has of a value.
+/// Returns the value with this name.
 fn value<'a>(values: &'a Values, name: &str) -> Result<&'a Tensor, Error> {
     values
         .get(name)
@@ -517,10 +517,10 @@ fn make(
     machine: &LimitedDevice,
     Makes { cache, costs, weights }: Makes,
 ) -> Result<Step, Error> {
-    // Where one plan is all that there can be, its weights are its own.
+    // If there can be only one plan, its weights are not shared.
     let is_whole_model = weights.is_all_of(graph) && infer::open_sizes(graph).is_empty();
     let mut planned = |mut graph: Graph, is_last: bool| -> Result<_, Error> {
-        // What is a constant or an input is there already.
+        // Constants and inputs are already there.
         let constants = graph.outputs.iter().filter_map(|&id| {
             let contents = graph.initializers.get(&id)?;
             Some((graph.value(id).name.clone(), contents.clone()))
@@ -532,7 +532,7 @@ fn make(
         if graph.outputs.is_empty() {
             return Ok((None, constants));
         }
-        // Those whose parameters were computed from constants; the others were merged when the model was read.
+        // Merge operators whose parameters were computed from constants; the others were merged when the model was read.
         recognize::normalizations(&mut graph);
         recognize::attention(&mut graph, true)?;
         recognize::group_normalizations(&mut graph)?;
@@ -570,7 +570,7 @@ fn make(
     Ok(Step { used: 0, kind })
 }
 
-/// The points behind a step.
+/// Returns the points after a step.
 fn behind(step: &Step) -> Vec<&Point> {
     match &step.kind {
         Kind::Run { rest, .. } => rest.iter().map(|rest| &**rest).collect(),
@@ -580,7 +580,7 @@ fn behind(step: &Step) -> Vec<&Point> {
     }
 }
 
-/// The plan of this number.
+/// Returns the plan with this number.
 fn find(point: &Point, id: u64) -> Option<&Compiled> {
     point.steps.values().find_map(|step| match &step.kind {
         Kind::Run { plan: Some(plan), .. } if plan.id == id => Some(&plan.compiled),
@@ -588,7 +588,7 @@ fn find(point: &Point, id: u64) -> Option<&Compiled> {
     })
 }
 
-/// The numbers and sizes of the plans at and behind a step.
+/// Adds the numbers and sizes of the plans at and after a step to `to`.
 fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
     if let Kind::Run { plan: Some(plan), .. } = &step.kind {
         to.push((plan.id, plan.size_bytes));
@@ -596,7 +596,7 @@ fn plans(step: &Step, to: &mut Vec<(u64, usize)>) {
     behind(step).into_iter().flat_map(|point| point.steps.values()).for_each(|step| plans(step, to));
 }
 
-/// Gives up the oldest of several roots, or something at the only one; false where there is nothing to give up.
+/// Drops the oldest of several roots, or something at the only one; returns `false` if there is nothing to drop.
 fn give_up_oldest_root(roots: &mut BTreeMap<Vec<Form>, Root>, given_up: &mut Vec<(u64, usize)>) -> bool {
     if roots.len() < 2 {
         return roots.values_mut().next().is_some_and(|root| give_up_oldest(&mut root.point, given_up));
@@ -607,7 +607,7 @@ fn give_up_oldest_root(roots: &mut BTreeMap<Vec<Form>, Root>, given_up: &mut Vec
     true
 }
 
-/// Gives up the oldest of several ways on; false where there is one way only. The plans on it are added to `given_up`.
+/// Drops the oldest of several ways on and adds the plans on it to `given_up`; returns `false` if there is only one way.
 fn give_up_oldest(point: &mut Point, given_up: &mut Vec<(u64, usize)>) -> bool {
     if point.steps.len() > 1 {
         let oldest = point.steps.iter().min_by_key(|(_, step)| step.used).map(|(key, _)| key.clone());

@@ -1,4 +1,4 @@
-//! What a step did, and what a model makes of a batch.
+//! Reports of training steps, and results of evaluations.
 
 use forebay_model::Tensor;
 use forebay_runtime::StepMoves;
@@ -6,7 +6,7 @@ use forebay_runtime::StepMoves;
 use crate::forecast::Replan;
 use crate::session::RunTimes;
 
-/// What a step did.
+/// The report of a training step.
 ///
 /// ```
 /// use forebay::{Model, Tensor, Trainer};
@@ -25,43 +25,43 @@ use crate::session::RunTimes;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// Which step it was, from 1.
+    /// The number of the step, from 1.
     pub step: u64,
     /// The loss before the step's update.
     pub loss: f32,
     /// The learning rate of the step.
     pub learning_rate: f32,
-    /// The norm of all gradients before they were limited, where the options ask for it or need it.
+    /// The norm of all gradients before clipping, if the options request or need it.
     pub gradient_norm: Option<f32>,
-    /// Whether the update was left out, because the loss or a gradient is not finite.
+    /// Whether the update was skipped because the loss or a gradient is not finite.
     pub skipped: bool,
-    /// The factor that gradients were scaled by, where they are of float16.
+    /// The factor by which gradients were scaled, if they are float16.
     pub loss_scale: Option<f32>,
-    /// Seconds from the first command to the last.
+    /// The number of seconds from the first command to the last.
     pub seconds: f64,
-    /// The part of them in which no kernel ran.
+    /// The part of `seconds` during which no kernel ran.
     pub stall_seconds: f64,
-    /// The part of `stall_seconds` in which an exchange with other processes was under way.
+    /// The part of `stall_seconds` during which an exchange with other processes was in progress.
     pub exchange_stall_seconds: f64,
-    /// Copies to the device that kernels had to wait for.
+    /// The number of copies to the device that kernels had to wait for.
     pub late_copies: usize,
-    /// The part of `stall_seconds` that those cost.
+    /// The part of `stall_seconds` that these copies caused.
     pub late_seconds: f64,
-    /// What managed memory did; none where a plan says every move.
+    /// What managed memory did; `None` if a plan determines every move.
     pub moves: Option<StepMoves>,
-    /// The plan that takes over at the next step, where there is a better one for what was measured.
+    /// The plan that takes over at the next step, if there is a better one for what was measured.
     pub replan: Option<Replan>,
 }
 
 impl StepReport {
-    /// When the step took place.
+    /// Returns the timing of the step.
     pub fn times(&self) -> RunTimes {
         let StepReport { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves, .. } = *self;
         RunTimes { seconds, stall_seconds, exchange_stall_seconds, late_copies, late_seconds, moves }
     }
 }
 
-/// What a model makes of a batch, in evaluation mode.
+/// The results of a model on a batch, in evaluation mode.
 ///
 /// ```
 /// use forebay::{Model, Tensor, Trainer};
@@ -82,11 +82,11 @@ impl StepReport {
 pub struct Evaluation {
     /// The loss.
     pub loss: f32,
-    /// What the loss is computed from: the model's output.
+    /// The model's output, from which the loss is computed.
     pub logits: Tensor,
 }
 
-/// The only element of a loss.
+/// Returns the only element of a loss.
 pub(crate) fn scalar(tensor: &Tensor) -> f32 {
     tensor.to_f32().and_then(|values| values.first().copied()).unwrap_or(f32::NAN)
 }

@@ -1,4 +1,4 @@
-//! What goes into a model and comes out of it: names, types, shapes, and the check of what a caller gives.
+//! The inputs and outputs of a model: names, types, shapes, and checks of the values that callers pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +10,7 @@ use forebay_model::{Graph, Tensor, ValueId};
 
 use crate::error::Error;
 
-/// What a run takes for an input, or gives for an output.
+/// The value of an input or output of a run.
 ///
 /// ```
 /// use forebay::{Tensor, Value};
@@ -25,12 +25,12 @@ pub enum Value {
     Tensor(Tensor),
     /// A sequence of tensors, which may differ in shape.
     Sequence(Vec<Tensor>),
-    /// Nothing: an optional value that is absent.
+    /// An optional value that is absent.
     Absent,
 }
 
 impl Value {
-    /// What kind it is, without its elements.
+    /// Returns the kind of value, without its elements.
     pub(crate) fn form(&self) -> Form {
         match self {
             Value::Tensor(_) => Form::Tensor,
@@ -39,7 +39,7 @@ impl Value {
         }
     }
 
-    /// Its tensors.
+    /// Returns the tensors of the value.
     pub(crate) fn into_tensors(self) -> Vec<Tensor> {
         match self {
             Value::Tensor(tensor) => vec![tensor],
@@ -65,7 +65,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// An input or output as a model declares it: sizes may be symbols.
+/// An input or output as a model declares it. Sizes can be symbols.
 ///
 /// ```
 /// use forebay::{Dimension, Model};
@@ -76,18 +76,18 @@ impl fmt::Display for Value {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueInfo {
-    /// Its name in the graph.
+    /// The name in the graph.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub data_type: DataType,
-    /// Its sizes; none where it is no tensor.
+    /// The sizes; empty if the value is not a tensor.
     pub dimensions: Vec<Dimension>,
-    /// What it is where it is no tensor.
+    /// The structure of a value that is not a tensor.
     pub structure: Option<Structure>,
 }
 
 impl ValueInfo {
-    /// What a graph declares of values.
+    /// Returns what a graph declares about values.
     pub(crate) fn of(graph: &Graph, values: &[ValueId]) -> Vec<ValueInfo> {
         let describe = |&id: &ValueId| {
             let value = graph.value(id);
@@ -99,7 +99,7 @@ impl ValueInfo {
         values.iter().map(describe).collect()
     }
 
-    /// Its type, where it is a tensor, and all sizes are known.
+    /// Returns the type, if this is a tensor and all sizes are known.
     pub fn ty(&self) -> Option<TensorType> {
         if self.structure.is_some() {
             return None;
@@ -112,7 +112,7 @@ impl ValueInfo {
         Some(TensorType::new(self.data_type, &shape))
     }
 
-    /// Whether what is given fits.
+    /// Returns `true` if the value fits.
     fn takes(&self, value: &Value) -> bool {
         let Some(structure) = self.structure else {
             return matches!(value, Value::Tensor(tensor) if self.fits(tensor));
@@ -125,7 +125,7 @@ impl ValueInfo {
         }
     }
 
-    /// Whether a tensor fits: sizes that are left open may have any value.
+    /// Returns `true` if the tensor fits. Sizes that are left open can have any value.
     fn fits(&self, tensor: &Tensor) -> bool {
         let fits = |(dimension, size): (&Dimension, &u64)| match dimension {
             Dimension::Known(known) => known == size,
@@ -161,16 +161,16 @@ impl fmt::Display for ValueInfo {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name in the graph.
+    /// The name in the graph.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub data_type: DataType,
-    /// Its sizes; none for a scalar.
+    /// The sizes; empty for a scalar.
     pub shape: Vec<u64>,
 }
 
 impl TensorInfo {
-    /// The same with another leading size, where it has the leading size `from`.
+    /// Returns a copy in which a leading size of `from` is replaced by `to`.
     pub(crate) fn with_batch(&self, from: u64, to: u64) -> TensorInfo {
         let mut info = self.clone();
         if let Some(size) = info.shape.first_mut().filter(|size| **size == from) {
@@ -189,16 +189,16 @@ impl fmt::Display for TensorInfo {
 /// Checks that `given` holds exactly the tensors that `infos` describe.
 ///
 /// # Errors
-/// A missing or unknown name, or another type or shape.
+/// Fails if a name is missing or unknown, or if a type or shape differs.
 pub(crate) fn check_inputs(infos: &[TensorInfo], given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     check_names(infos.iter().map(|info| (info.name.as_str(), info as &dyn fmt::Display)), given)?;
     infos.iter().try_for_each(|info| check_tensor(info, &given[&info.name]))
 }
 
-/// The same where sizes may be left open, and values need not be tensors.
+/// Like [`check_inputs`], but sizes can be left open and values need not be tensors.
 ///
 /// # Errors
-/// As [`check_inputs`].
+/// Fails as [`check_inputs`] does.
 pub(crate) fn check_values(infos: &[ValueInfo], given: &BTreeMap<String, Value>) -> Result<(), Error> {
     check_names(infos.iter().map(|info| (info.name.as_str(), info as &dyn fmt::Display)), given)?;
     infos.iter().try_for_each(|info| match &given[&info.name] {
@@ -225,15 +225,15 @@ fn check_names<'a, T>(
     }
 }
 
-/// The error of an input of another type or shape.
+/// The error for an input of the wrong type or shape.
 fn wrong_input(expected: &dyn fmt::Display, given: &Tensor) -> Error {
     Error::Input { expected: expected.to_string(), given: format!("{}{:?}", given.data_type(), given.shape()) }
 }
 
-/// Checks one tensor's type and shape.
+/// Checks the type and shape of one tensor.
 ///
 /// # Errors
-/// [`Error::Input`].
+/// Returns [`Error::Input`] if they differ.
 pub(crate) fn check_tensor(info: &TensorInfo, tensor: &Tensor) -> Result<(), Error> {
     if tensor.data_type() == info.data_type && tensor.shape() == info.shape {
         return Ok(());
@@ -241,10 +241,10 @@ pub(crate) fn check_tensor(info: &TensorInfo, tensor: &Tensor) -> Result<(), Err
     Err(wrong_input(info, tensor))
 }
 
-/// Checks that inputs that are used as indices choose from what there is. Negative ones count from the end.
+/// Checks that inputs used as indices are within bounds. Negative indices count from the end.
 ///
 /// # Errors
-/// [`Error::Index`].
+/// Returns [`Error::Index`] if an index is out of bounds.
 pub(crate) fn check_indices(limits: &BTreeMap<String, u64>, given: &BTreeMap<String, Tensor>) -> Result<(), Error> {
     for (name, &limit) in limits {
         let Some(tensor) = given.get(name) else { continue };
@@ -258,7 +258,7 @@ pub(crate) fn check_indices(limits: &BTreeMap<String, u64>, given: &BTreeMap<Str
     Ok(())
 }
 
-/// Where the element with this row-major index stands.
+/// Returns the position of the element with this row-major index.
 pub(crate) fn position(index: usize, shape: &[u64]) -> Vec<u64> {
     let mut rest = index as u64;
     let mut position: Vec<u64> = shape

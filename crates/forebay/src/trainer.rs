@@ -1,7 +1,7 @@
 //! Training a model.
 //!
-//! A trainer keeps a plan for the sizes of each batch, and others for evaluation, all within the same budgets; at most one of them is on
-//! the device at a time (`engine.rs`).
+//! A trainer keeps a plan for each set of input sizes and further plans for evaluation, all within the same budgets. At most one of them is
+//! on the device at a time (`engine.rs`).
 
 mod gradients;
 mod values;
@@ -40,13 +40,13 @@ use crate::step_report::{Evaluation, StepReport, scalar};
 use crate::tensor_info::{self, TensorInfo};
 use crate::training::{check_clipping, check_group_schedules};
 
-/// Shapes of a model's inputs, in their order.
+/// The shapes of a model's inputs, in order.
 type Shapes = Vec<Vec<u64>>;
 
-/// Plans for other sizes than the first that are kept; beyond that, all of them are made again.
+/// The number of plans for sizes other than the first that are kept; beyond it, they are all dropped and made again.
 const OTHER_PLANS_MAX: usize = 64;
 
-/// A model in training, within its budgets. Memory is taken at the first step and given back on drop.
+/// A model in training within its budgets. Memory is allocated at the first step and released on drop.
 ///
 /// ```
 /// use forebay::training::Optimizer;
@@ -70,27 +70,27 @@ pub struct Trainer {
     model: Model,
     options: TrainingOptions,
     schedule: Schedule,
-    /// Schedules of groups of parameters, by their places.
+    /// The schedules of parameter groups, by the index of the group.
     group_schedules: BTreeMap<usize, Schedule>,
     on_nan: OnNan,
     engine: Engine,
-    /// What each of several processes keeps a slice of.
+    /// The values of which each of several processes keeps a slice.
     shards: Shards,
-    /// Plans of training steps by the shapes of the inputs.
+    /// Plans of training steps, by the shapes of the inputs.
     training: BTreeMap<Shapes, LossPlan>,
-    /// The same of training steps that give their gradients, too.
+    /// Plans of training steps that also return their gradients.
     with_gradients: BTreeMap<Shapes, LossPlan>,
-    /// The same of evaluations.
+    /// Plans of evaluations.
     evaluation: BTreeMap<Shapes, LossPlan>,
-    /// Losses of merged predictions, once there was one.
+    /// Computes the losses of merged predictions; created when the first is needed.
     losses: Option<windows::Losses>,
-    /// Numbers of shapes, in the order in which they came.
+    /// The numbers of the shapes, in the order in which they first occurred.
     numbers: BTreeMap<Shapes, u64>,
     /// The shapes that were planned first.
     main: Shapes,
     /// The batch size that was planned first.
     batch_size: u64,
-    /// By input: dimensions that the model leaves open.
+    /// The dimensions that the model leaves open, by input.
     open: BTreeMap<String, Vec<usize>>,
     step_count: u64,
     progress: Progress,
@@ -100,16 +100,16 @@ impl Trainer {
     /// Plans training on the device that the options name.
     ///
     /// # Errors
-    /// A model that cannot be trained as asked, a device that cannot be had, or budgets that are too small.
+    /// Fails if the model cannot be trained as requested, the device cannot be opened, or the budgets are too small.
     pub fn new(model: Model, options: TrainerOptions) -> Result<Trainer, Error> {
         let machine = LimitedDevice::open(&options.engine)?;
         Trainer::on(model, options, machine)
     }
 
-    /// The same on a device of the caller's.
+    /// Like [`Trainer::new`], on a device that the caller provides.
     ///
     /// # Errors
-    /// A model that cannot be trained as asked, or budgets that are too small.
+    /// Fails if the model cannot be trained as requested or the budgets are too small.
     pub fn with_device(model: Model, options: TrainerOptions, device: Arc<dyn Device>) -> Result<Trainer, Error> {
         let machine = LimitedDevice::with_device(&options.engine, device)?;
         Trainer::on(model, options, machine)
@@ -121,7 +121,7 @@ impl Trainer {
         schedule.check()?;
         check_group_schedules(&group_schedules, options.groups.len())?;
         check_clipping(options.clipping)?;
-        // What is skipped is found by the norm of the gradients.
+        // The norm of the gradients shows which steps to skip.
         options.gradient_norm |= on_nan == OnNan::Skip || options.scales_loss();
         let first = model.clone().with_sizes(&sizes)?;
         let sizes = match options.accumulate {
@@ -164,44 +164,44 @@ impl Trainer {
         })
     }
 
-    /// What a batch holds next to the labels, at the planned batch size.
+    /// Returns the inputs that a batch holds besides the labels, at the planned batch size.
     pub fn inputs(&self) -> &[TensorInfo] {
         &self.main().inputs
     }
 
-    /// Samples of a batch, as planned first.
+    /// Returns the number of samples in a batch, as planned first.
     pub fn batch_size(&self) -> u64 {
         self.batch_size
     }
 
-    /// Why the parts that a step goes through ([`TrainingOptions::accumulate`]) are batches of their own, where they are: results are not those
-    /// of the batch as a whole then.
+    /// Returns why the parts that a step goes through ([`TrainingOptions::accumulate`]) are separate batches, if they are. Results are then
+    /// not those of the batch as a whole.
     pub fn parts_apart(&self) -> Option<PartsApart> {
         self.main().parts_apart
     }
 
-    /// The labels, at the planned batch size.
+    /// Returns the labels, at the planned batch size.
     pub fn labels(&self) -> &TensorInfo {
         &self.main().labels
     }
 
-    /// The axis of the logits along which the classes lie; none where the loss has no classes.
+    /// Returns the axis of the logits that holds the classes; `None` if the loss has no classes.
     pub fn class_axis(&self) -> Option<usize> {
         self.main().class_axis
     }
 
-    /// Where the loss takes soft labels: how many classes there are, and along which axis of the labels their probabilities lie.
+    /// Returns the number of classes and the axis of the labels that holds their probabilities, if the loss takes soft labels.
     /// [`DataSet::soften_labels`](crate::data::DataSet::soften_labels) takes both.
     pub fn soft_label_classes(&self) -> Option<(u64, usize)> {
         let axis = self.class_axis().filter(|_| self.options.loss.takes_soft_labels())?;
         Some((*self.labels().shape.get(axis)?, axis))
     }
 
-    /// What a data set has to hold to be trained on: [`data::open`](crate::data::open()) takes it. Inputs that become floating-point
+    /// Returns what a data set must hold for training, for use with [`data::open`](crate::data::open()). Inputs that become floating-point
     /// numbers are multiplied by `input_scale`.
     ///
     /// # Errors
-    /// [`Error::NoBatchAxis`] for an input without a batch axis.
+    /// Returns [`Error::NoBatchAxis`] if an input has no batch axis.
     pub fn data_requirements(&self, input_scale: f64) -> Result<Requirements, Error> {
         let describe = |info: &TensorInfo| match info.shape.split_first() {
             Some((_, sample_shape)) => Ok(InputDescription {
@@ -225,9 +225,10 @@ impl Trainer {
         Ok(Requirements { inputs, input_scale, labels: kind, label_shape })
     }
 
-    /// Which sizes of samples may differ: those that the model leaves open. [`data::open_free`](crate::data::open_free()) takes it, next to
-    /// the requirements. With `pad_to`, samples of a batch are padded to the largest of them, and to a multiple of it; labels of padded
-    /// places are the one that the loss ignores.
+    /// Returns which sizes can differ between samples: those that the model leaves open.
+    ///
+    /// [`data::open_free`](crate::data::open_free()) takes them along with the requirements. With `pad_to`, the samples of a batch are
+    /// padded to the largest of them, rounded up to a multiple of `pad_to`. Padded positions get the label that the loss ignores.
     pub fn free_sizes(&self, pad_to: Option<u64>) -> FreeSizes {
         let axes =
             |dimensions: &Vec<usize>| dimensions.iter().filter_map(|dimension| dimension.checked_sub(1)).collect();
@@ -236,17 +237,17 @@ impl Trainer {
         FreeSizes { axes: axes.collect(), pad_to, label_padding }
     }
 
-    /// Steps done, those before a restored checkpoint included.
+    /// Returns the number of steps done, including those before a restored checkpoint.
     pub fn step_count(&self) -> u64 {
         self.step_count
     }
 
-    /// Steps whose update was left out, those before a restored checkpoint included: see [`OnNan::Skip`].
+    /// Returns the number of steps whose update was skipped ([`OnNan::Skip`]), including those before a restored checkpoint.
     pub fn skipped_count(&self) -> u64 {
         self.progress.skipped
     }
 
-    /// The model, as it was before training.
+    /// Returns the model as it was before training.
     pub(crate) fn model(&self) -> &Model {
         &self.model
     }
@@ -255,18 +256,19 @@ impl Trainer {
         &self.training[&self.main]
     }
 
-    /// Trains on one batch. Where the model leaves sizes open, they may be others than the planned ones, and so may the batch size: these
-    /// get a plan of their own.
+    /// Trains on one batch.
+    ///
+    /// The batch size and sizes that the model leaves open can differ from the planned ones; each new set of sizes gets its own plan.
     ///
     /// # Errors
-    /// Inputs or labels that do not fit; a loss that is not finite, where that stops training; what the device reports.
-    /// The first two leave everything as before the step, and so does a disk that fails; parameters and state can then still
-    /// be read and saved, and a new trainer goes on from there.
+    /// Fails if inputs or labels do not fit, if the loss is not finite and that stops training, or if the device reports an error. In the
+    /// first two cases, and if a disk fails, everything stays as it was before the step: parameters and state can still be read and saved,
+    /// and a new trainer can continue from there.
     pub fn step(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<StepReport, Error> {
         self.step_for(batch, labels, None)
     }
 
-    /// A step; `visit` is shown its gradients.
+    /// Runs a step and passes its gradients to `visit`.
     fn step_for(
         &mut self,
         batch: BTreeMap<String, Tensor>,
@@ -307,7 +309,7 @@ impl Trainer {
             Ok(if updates(loss, gradient_norm) { Decision::Continue } else { Decision::Stop })
         })?;
         let skipped = !updates(loss, gradient_norm);
-        // Scaled gradients may only be too large.
+        // Scaled gradients may have overflowed only because of their scale.
         let is_scaled = scales && loss.is_finite() && scale.may_shrink();
         if skipped && self.on_nan == OnNan::Stop && !is_scaled {
             return Err(match ignored_label {
@@ -321,7 +323,7 @@ impl Trainer {
         if scales {
             self.progress.loss_scale.observe(!skipped);
         }
-        // A step without its updates says nothing about how long the others take.
+        // A step without updates says nothing about how long other steps take.
         let replan = match (skipped, visit) {
             (_, Some(visit)) => {
                 gradients::show(runner, visit)?;
@@ -349,10 +351,10 @@ impl Trainer {
         })
     }
 
-    /// Runs the model on one batch in evaluation mode, with the current parameters, which stay as they are.
+    /// Runs the model on one batch in evaluation mode, with the current parameters, which do not change.
     ///
     /// # Errors
-    /// Inputs or labels that do not fit, or what the device reports.
+    /// Fails if inputs or labels do not fit or the device reports an error.
     pub fn evaluate(&mut self, batch: BTreeMap<String, Tensor>, labels: Tensor) -> Result<Evaluation, Error> {
         let (shapes, sizes) = self.sizes_of(&batch, &labels)?;
         if !self.evaluation.contains_key(&shapes) {
@@ -369,7 +371,7 @@ impl Trainer {
         Ok(Evaluation { loss, logits: runner.read_output(&plan.logits.name)? })
     }
 
-    /// The plans of a kind of training steps.
+    /// Returns the plans of one kind of training step.
     fn plans(&mut self, purpose: Purpose) -> &mut BTreeMap<Shapes, LossPlan> {
         match purpose {
             Purpose::TrainingWithGradients => &mut self.with_gradients,
@@ -377,7 +379,7 @@ impl Trainer {
         }
     }
 
-    /// Another plan of training steps than the first one.
+    /// Makes a plan of training steps other than the first one.
     fn step_plan(&self, purpose: Purpose, sizes: Sizes) -> Result<LossPlan, Error> {
         let mut options = self.options.clone();
         options.gradient_outputs = purpose == Purpose::TrainingWithGradients;
@@ -386,11 +388,11 @@ impl Trainer {
         Ok(plan)
     }
 
-    /// Makes the plan of [`Trainer::evaluate`] for batches of this many samples, of the planned sizes otherwise, so that a budget which is too
-    /// small for it is found before any training.
+    /// Makes the plan of [`Trainer::evaluate`] for batches of this many samples and otherwise of the planned sizes, so that a budget that
+    /// is too small for it is found before any training.
     ///
     /// # Errors
-    /// As of `evaluate`, for what does not depend on the samples.
+    /// Fails as `evaluate` does, except for errors that depend on the samples.
     pub fn plan_evaluation(&mut self, batch_size: u64) -> Result<(), Error> {
         let main = self.main();
         let of_batch = |info: &TensorInfo| info.with_batch(self.batch_size, batch_size);
@@ -402,8 +404,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// A plan for evaluation. Where the optimizer's state is in host memory meanwhile, the plan takes no more than the budget leaves, if
-    /// it can.
+    /// Makes a plan for evaluation. If the optimizer's state is in host memory meanwhile, the plan takes no more than the rest of the
+    /// budget, if possible.
     fn evaluation_plan(&self, sizes: &Sizes) -> Result<LossPlan, Error> {
         let sharded: BTreeSet<String> = self.shards.names().cloned().collect();
         let plan = |machine: &LimitedDevice| LossPlan::evaluation(&self.model, &self.options, sizes, machine, &sharded);
@@ -418,8 +420,8 @@ impl Trainer {
         }
     }
 
-    /// The shapes of a batch whose tensors have the planned types, and the planned shapes but for the batch size and for what the
-    /// model leaves open.
+    /// Returns the shapes of a batch. Its tensors must have the planned types and, except for the batch size and sizes that the model
+    /// leaves open, the planned shapes.
     fn sizes_of(&self, batch: &BTreeMap<String, Tensor>, labels: &Tensor) -> Result<(Shapes, Sizes), Error> {
         let main = self.main();
         let given = main.inputs.iter().find_map(|info| batch.get(&info.name)?.shape().first().copied());
@@ -438,7 +440,7 @@ impl Trainer {
         Ok(self.sizes_with(infos, batch_size, own.filter(|shape| shape.iter().all(|&size| size > 0))))
     }
 
-    /// What plans are told of inputs, and of labels where they have a shape of their own.
+    /// Returns what plans are told about inputs, and about labels if these have their own shape.
     fn sizes_with(&self, infos: Vec<TensorInfo>, batch_size: u64, labels: Option<Vec<u64>>) -> (Shapes, Sizes) {
         let ty = |info: &TensorInfo| (info.name.clone(), TensorType::new(info.data_type, &info.shape));
         let mut inputs: BTreeMap<String, TensorType> = infos.iter().map(ty).collect();
@@ -451,16 +453,16 @@ impl Trainer {
         (shapes, Sizes { batch_size: Some(batch_size), inputs, ..Sizes::default() })
     }
 
-    /// The number of shapes; new ones get the next.
+    /// Returns the number of these shapes; new shapes get the next number.
     fn number(&mut self, shapes: &Shapes) -> u64 {
         let next = self.numbers.len() as u64 + 1;
         *self.numbers.entry(shapes.clone()).or_insert(next)
     }
 
-    /// Makes room for another plan, and for planning: gives up plans for other sizes than the first where there are too many.
+    /// Makes room for another plan and for planning: drops the plans for sizes other than the first if there are too many.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     fn make_room(&mut self) -> Result<(), Error> {
         if self.training.len() + self.with_gradients.len() + self.evaluation.len() > OTHER_PLANS_MAX {
             self.training.retain(|shapes, _| *shapes == self.main);
@@ -470,21 +472,21 @@ impl Trainer {
         self.engine.make_room_to_plan()
     }
 
-    /// Another schedule of learning rates from the next step on; it counts steps from the first one of the run, and goes on from what
-    /// [`Trainer::observe`] was told before.
+    /// Sets another learning rate schedule, from the next step on. It counts steps from the first step of the run and continues from the
+    /// losses that [`Trainer::observe`] has already recorded.
     ///
     /// # Errors
-    /// [`Error::Option`] for numbers that have no meaning.
+    /// Returns [`Error::Option`] if a number is invalid.
     pub fn set_schedule(&mut self, schedule: Schedule) -> Result<(), Error> {
         schedule.check()?;
         self.schedule = schedule;
         Ok(())
     }
 
-    /// Another schedule for a group of parameters, by its place, from the next step on.
+    /// Sets another schedule for the parameter group with this index, from the next step on.
     ///
     /// # Errors
-    /// [`Error::Option`] for a group that there is not, or numbers that have no meaning.
+    /// Returns [`Error::Option`] if the group does not exist or a number is invalid.
     pub fn set_group_schedule(&mut self, group: usize, schedule: Schedule) -> Result<(), Error> {
         let schedules = BTreeMap::from([(group, schedule)]);
         check_group_schedules(&schedules, self.options.groups.len())?;
@@ -492,20 +494,20 @@ impl Trainer {
         Ok(())
     }
 
-    /// Tells a schedule that follows losses ([`Curve::Plateau`]) of one: that of a validation, or the mean of an epoch. Others ignore it.
-    /// Checkpoints keep what the schedule knows.
+    /// Reports a loss, either a validation loss or the mean of an epoch, to a schedule that follows losses ([`Curve::Plateau`]). Other
+    /// schedules ignore it. Checkpoints keep what the schedule has recorded.
     pub fn observe(&mut self, loss: f32) {
         if let Curve::Plateau(plateau) = &self.schedule.curve {
             self.progress.plateau.observe(plateau, loss);
         }
     }
 
-    /// Other hyperparameters from the next step on. Where there is a schedule, its rates start from this optimizer's. The plan stays as
-    /// it is, and so does the optimizer's state.
+    /// Sets other hyperparameters, from the next step on. If there is a schedule, its rates start from the learning rate of this optimizer.
+    /// The plan and the optimizer's state do not change.
     ///
     /// # Errors
-    /// [`Error::Option`] for an optimizer of another kind, or with other state per parameter (momentum where there was none, or
-    /// none where there was): start another trainer from a checkpoint or the saved model for that.
+    /// Returns [`Error::Option`] if the optimizer is of another kind or has other state per parameter (because momentum was added or
+    /// removed). In that case, start another trainer from a checkpoint or the saved model.
     pub fn set_optimizer(&mut self, optimizer: Optimizer) -> Result<(), Error> {
         let current = &self.options.optimizer;
         if !optimizer.has_the_plan_of(current) {
@@ -519,10 +521,10 @@ impl Trainer {
         Ok(())
     }
 
-    /// Another limit of gradients from the next step on. The plan stays as it is.
+    /// Sets another gradient clipping limit, from the next step on. The plan does not change.
     ///
     /// # Errors
-    /// [`Error::Option`] where gradients are not limited, or a limit that is not a number of at least 0.
+    /// Returns [`Error::Option`] if gradients are not clipped or the limit is not a number of at least 0.
     pub fn set_clipping_limit(&mut self, limit: f32) -> Result<(), Error> {
         let clipping = self.options.clipping.map(|clipping| clipping.with_limit(limit));
         let Some(clipping) = clipping else {
@@ -534,18 +536,19 @@ impl Trainer {
         Ok(())
     }
 
-    /// Another budget for device memory, from the next step on; none for as much as it takes. Where device memory is the host's, it
-    /// is a limit on the process, as in [`MemoryOptions::device_memory`](crate::MemoryOptions::device_memory). Parameters and state
-    /// stay as they are, and so do all results.
+    /// Sets another device memory budget, from the next step on; `None` allows as much as is needed.
+    ///
+    /// If device memory is the host's, the budget is a limit on the process, as in
+    /// [`MemoryOptions::device_memory`](crate::MemoryOptions::device_memory). Parameters, state and all results stay the same.
     ///
     /// # Errors
-    /// A budget that is too small, also for steps that show gradients where there is a plan for them; everything is then as before. What the
-    /// device reports.
+    /// Fails if the budget is too small, including for steps that show gradients if these have a plan; everything then stays as before.
+    /// Also fails if the device reports an error.
     pub fn set_device_memory(&mut self, size: Option<MemorySize>) -> Result<(), Error> {
         let in_core_peak_bytes = self.statistics().in_core_peak_bytes;
         let machine = self.engine.machine_mut();
         let size = match machine.has_one_pool() {
-            // Shares of a limit on the process are of what the process takes.
+            // Shares in a limit on the process are relative to what the process takes.
             true => size,
             false => size.map(|size| MemorySize::Bytes(size.resolve(in_core_peak_bytes))),
         };
@@ -557,7 +560,7 @@ impl Trainer {
             shown.into_iter().chain([main]).try_for_each(|plan| plan.compiled.replan(self.engine.machine()));
         if let Err(error) = replanned {
             self.engine.machine_mut().exchange_budget(before);
-            // One of them may be there, made for the other budget.
+            // The plan with gradients may already have been made for the refused budget.
             self.with_gradients.clear();
             return Err(error);
         }
@@ -568,23 +571,23 @@ impl Trainer {
         self.engine.retire()
     }
 
-    /// The plan of a training step at the planned batch size.
+    /// Returns the plan of a training step at the planned batch size.
     pub fn plan(&self) -> &Plan {
         self.main().compiled.step.plan()
     }
 
-    /// Numbers about that plan.
+    /// Returns statistics about the plan of a training step.
     pub fn statistics(&self) -> &Statistics {
         &self.plan().statistics
     }
 
-    /// How the launches of a step are shared out among processes; none where this process computes all of it.
+    /// Returns how the launches of a step are divided among processes; `None` if this process computes all of it.
     pub fn shared_work(&self) -> Option<&SharedWork> {
         self.main().compiled.shared_work.as_ref()
     }
 
-    /// Which samples of a batch of the planned size this process computes, where it needs no others; none where it needs all, or sizes of
-    /// samples differ.
+    /// Returns which samples of a batch of the planned size this process computes, if it needs no others; `None` if it needs all samples or
+    /// their sizes can differ.
     pub fn own_samples(&self) -> Option<Range<u64>> {
         let plan = self.main();
         let names = plan.inputs.iter().chain([&plan.labels]).map(|info| &info.name);
@@ -595,43 +598,44 @@ impl Trainer {
         (is_alike && !varies).then(|| first.clone())
     }
 
-    /// Seconds that a step takes, as predicted with the durations that the latest steps measured.
+    /// Returns the predicted duration of a step, in seconds, based on the durations measured in the latest steps.
     pub fn predicted_seconds(&self) -> f64 {
         self.main().compiled.predicted_seconds()
     }
 
-    /// The durations that that plan is a function of: those given, estimated, or measured.
+    /// Returns the durations from which the plan of a training step was made: given, estimated, or measured.
     pub fn costs(&self) -> SavedCosts {
         self.main().compiled.costs()
     }
 
-    /// The same with the durations that the latest steps measured.
+    /// Like [`Trainer::costs`], with the durations measured in the latest steps.
     pub fn measured_costs(&self) -> SavedCosts {
         self.main().compiled.measured_costs()
     }
 
-    /// Launches of which [`PlanningOptions::costs`](crate::PlanningOptions::costs) says nothing, so that they are estimated.
+    /// Returns the launches whose durations are estimated because [`PlanningOptions::costs`](crate::PlanningOptions::costs) does not
+    /// include them.
     pub fn unknown_costs(&self) -> Option<&Unknown> {
         self.main().compiled.unknown_costs()
     }
 
-    /// The limit on the process that plans keep to: one that was given, or one that was chosen because a step would take more than is
-    /// free.
+    /// Returns the limit on the process that plans stay within: a limit that was given, or one that was chosen because a step would take
+    /// more memory than is free.
     pub fn memory_limit(&self) -> Option<ProcessLimit> {
         self.engine.machine().process_limit()
     }
 
-    /// Whether the budget for device memory bounds tensors alone, next to the rest of the host's memory, because the whole process cannot
-    /// stay within it: as [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does.
+    /// Returns `true` if the device memory budget limits only tensors, separately from the rest of the host's memory, because the whole
+    /// process cannot stay within it. [`MemoryOptions::simulate_device`](crate::MemoryOptions::simulate_device) does the same.
     pub fn budget_excludes_process(&self) -> bool {
         self.engine.machine().budget_excludes_process()
     }
 
-    /// Plans again within the limit on the process, where what was made since, such as a data set in memory, leaves too little of it
-    /// for the plan. For the time before the first step: later, such things cannot be told from the plan's own memory.
+    /// Plans again within the limit on the process if memory allocated since the plan was made, such as that of a data set, leaves too
+    /// little for it. Call this before the first step: later, such memory cannot be told apart from the plan's own.
     ///
     /// # Errors
-    /// A limit that is too small; everything is then as before.
+    /// Fails if the limit is too small; everything then stays as before.
     pub fn keep_memory_limit(&mut self) -> Result<(), Error> {
         let machine = self.engine.machine();
         let Some(main) = self.training.get_mut(&self.main) else { unreachable!("it is made with the trainer") };
@@ -642,22 +646,22 @@ impl Trainer {
         Ok(())
     }
 
-    /// Bytes that a data set may keep of its samples, within the limit on the process; none where there is no limit.
+    /// Returns the number of bytes that a data set may keep of its samples within the limit on the process; `None` if there is no limit.
     pub fn data_memory_bytes(&self) -> Option<u64> {
         self.main().compiled.kept_bytes(self.engine.machine())
     }
 
-    /// What the device has handed out.
+    /// Returns the memory that the device has allocated.
     pub fn usage(&self) -> DeviceUsage {
         self.engine.usage()
     }
 
-    /// The plan in words.
+    /// Returns an explanation of the plan in words.
     pub fn explain(&self) -> Explanation {
         explain(self.plan())
     }
 
-    /// When every command so far ran, in the format of Perfetto and chrome://tracing. Empty unless
+    /// Returns when every command so far ran, in the format of Perfetto and chrome://tracing. The trace is empty unless
     /// [`MeasuringOptions::trace`](crate::MeasuringOptions::trace) was set.
     pub fn trace(&mut self) -> Value {
         self.engine.trace()

@@ -1,4 +1,4 @@
-//! What to train towards, and how.
+//! Losses, optimizers and other options for training.
 //!
 //! ```
 //! use forebay::training::{Loss, Optimizer, TrainingOptions};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use crate::error::Error;
 
-/// Whether a limit of gradients has a meaning.
+/// Checks that a gradient clipping limit is valid.
 pub(crate) fn check_clipping(clipping: Option<Clipping>) -> Result<(), Error> {
     match clipping.map(|clipping| clipping.limit()).filter(|limit| limit.is_nan() || *limit < 0.0) {
         Some(limit) => {
@@ -29,7 +29,7 @@ pub(crate) fn check_clipping(clipping: Option<Clipping>) -> Result<(), Error> {
     }
 }
 
-/// Whether schedules are of groups that there are, and have a meaning for them.
+/// Checks that schedules belong to groups that exist and are valid for them.
 pub(crate) fn check_group_schedules(schedules: &BTreeMap<usize, Schedule>, groups: usize) -> Result<(), Error> {
     for (&group, schedule) in schedules {
         schedule.check()?;

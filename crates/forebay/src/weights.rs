@@ -1,8 +1,8 @@
-//! Weights that several plans use: where they lie in memory that the plans share.
+//! Weights that several plans use, and their places in memory that the plans share.
 //!
-//! Sizes decide a plan, but not its weights. So a session lays out in blocks what its plans have in common. A plan that keeps everything on
-//! the device uses the blocks of the weights that are laid out already, and gets one more for those that are not. A block is on the device
-//! as long as a plan there uses it.
+//! A plan depends on sizes, but its weights do not. A session therefore lays out in blocks the weights that its plans have in common. A
+//! plan that keeps everything on the device uses the blocks of the weights that are already laid out and gets one more block for the
+//! others. A block is on the device as long as a plan there uses it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,39 +18,39 @@ use forebay_runtime::{Executor, RuntimeError, shared_memory};
 
 use crate::machine::LimitedDevice;
 
-/// The weights of a model, and the blocks that they lie in.
+/// The weights of a model, and the blocks that contain them.
 #[derive(Default)]
 pub(crate) struct Weights {
-    /// Nodes of the model.
+    /// The number of nodes of the model.
     node_count: usize,
-    /// By name: what all plans of the model have in common.
+    /// The contents that all plans of the model have in common, by name.
     known: BTreeMap<String, Contents>,
-    /// By name: the block, and the first byte in it.
+    /// The block of each weight and its first byte there, by name.
     places: BTreeMap<String, (u32, u64)>,
     blocks: Vec<Arc<Block>>,
 }
 
-/// Tensors that lie next to each other in device memory.
+/// Tensors that are adjacent in device memory.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Its number.
+    /// The number of the block.
     pub(crate) number: u32,
-    /// Bytes that it takes on the device.
+    /// The number of bytes that it takes on the device.
     pub(crate) size_bytes: u64,
-    /// Name, elements and first byte.
+    /// The name, contents and first byte of each tensor.
     tensors: Vec<(String, Contents, u64)>,
 }
 
-/// What a plan may use.
+/// The blocks that a plan may use.
 pub(crate) struct Proposal {
-    /// Where its weights lie: for the plan.
+    /// The places of the weights, for the plan.
     pub(crate) layout: SharedLayout,
     /// The blocks, in the order of the layout.
     pub(crate) blocks: Vec<Arc<Block>>,
 }
 
 impl Weights {
-    /// Those of a graph.
+    /// Returns the weights of a graph.
     pub(crate) fn of(graph: &Graph) -> Weights {
         let known = graph.initializers.iter().map(|(&id, contents)| (graph.value(id).name.clone(), contents.clone()));
         Weights { node_count: graph.nodes.len(), known: known.collect(), ..Weights::default() }
@@ -61,7 +61,7 @@ impl Weights {
         graph.nodes.len() == self.node_count
     }
 
-    /// Where the weights of a program lie; none where it has none, or where at most one plan is on the device at a time.
+    /// Returns places for the weights of a program; `None` if it has none, or if at most one plan is on the device at a time.
     pub(crate) fn propose(&self, program: &Program, machine: &LimitedDevice) -> Option<Proposal> {
         if parking_bytes(machine) == 0 {
             return None;
@@ -110,7 +110,7 @@ impl Weights {
         (!blocks.is_empty()).then_some(Proposal { layout, blocks })
     }
 
-    /// Keeps the block that a plan was made with, where it is new.
+    /// Keeps the block that a plan was made with, if it is new.
     pub(crate) fn keep(&mut self, blocks: &[Arc<Block>]) {
         // At most one is new: the last.
         if let Some(block) = blocks.last().filter(|block| block.number as usize == self.blocks.len()) {
@@ -129,10 +129,10 @@ pub(crate) struct PlacedBlocks {
 }
 
 impl PlacedBlocks {
-    /// Brings blocks to the device, those that are not there yet.
+    /// Loads blocks onto the device, unless they are already there.
     ///
     /// # Errors
-    /// What the device reports, or weights that cannot be read.
+    /// Fails if the device reports an error or weights cannot be read.
     pub(crate) fn bring(
         &mut self,
         device: &Arc<dyn Device>,
@@ -152,7 +152,7 @@ impl PlacedBlocks {
     }
 }
 
-/// Bytes that plans on the device may take together; 0 where there is one at a time.
+/// Returns the number of bytes that plans on the device may take together; 0 if there is only one at a time.
 pub(crate) fn parking_bytes(machine: &LimitedDevice) -> u64 {
     let memory = &machine.options.memory;
     if machine.process_limit().is_some() || memory.host_memory.is_some() {

@@ -1,4 +1,4 @@
-//! Samples that are larger than what a model is trained on: the model goes over them in windows, whose predictions are merged.
+//! Windows over samples that are larger than those a model is trained on. The predictions of the windows are merged.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use forebay_base::Tensor;
 
 use crate::error::Error;
 
-/// How much the places of a window count where windows overlap.
+/// How much the positions of a window count where windows overlap.
 ///
 /// ```
 /// use forebay::Blend;
@@ -17,11 +17,11 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Blend {
-    /// All alike.
+    /// All positions count the same.
     #[default]
     Constant,
-    /// The more, the nearer they are to the middle: by a Gaussian whose deviation is an eighth of the window along each axis, and at least
-    /// by a thousandth.
+    /// Positions near the middle count more: their weight is a Gaussian whose standard deviation is an eighth of the window along each
+    /// axis, but at least a thousandth.
     Gaussian,
 }
 
@@ -46,8 +46,10 @@ impl FromStr for Blend {
     }
 }
 
-/// How a model goes over samples that are larger than what it takes, as MONAI's `sliding_window_inference` does: in windows of one size, the
-/// last of which ends where the sample does. Where the sample is smaller, zeros stand around it, and their predictions are left out.
+/// How a model goes over samples that are larger than its inputs: in windows of one size, the last of which ends where the sample does, as
+/// in MONAI's `sliding_window_inference`.
+///
+/// If the sample is smaller than a window, it is padded with zeros on all sides, and the predictions for the padding are dropped.
 ///
 /// ```
 /// use forebay::{Blend, Windows};
@@ -59,42 +61,42 @@ impl FromStr for Blend {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Windows {
-    /// Sizes of a window along the last axes of a sample; 0 for the sample's own size.
+    /// The sizes of a window along the last axes of a sample; 0 for the sample's own size.
     pub sizes: Vec<u64>,
-    /// The share of a window by which neighbours overlap at least: from 0 to below 1.
+    /// The minimum fraction of a window by which neighbours overlap: from 0 to below 1.
     pub overlap: f64,
-    /// How much places count where windows overlap.
+    /// How much positions count where windows overlap.
     pub blend: Blend,
-    /// What a sample's own size is rounded up to a multiple of, with zeros around the sample, where it is the window's.
+    /// If a window has the sample's own size, this size is rounded up to a multiple of this number, with zeros around the sample.
     pub multiple: u64,
-    /// Windows that go through the model at a time. None: as many samples as a part of a step has.
+    /// The number of windows that go through the model at a time; if `None`, the number of samples in a part of a step.
     pub batch_size: Option<u64>,
 }
 
 /// The windows of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Grid {
-    /// Sizes of each.
+    /// The sizes of each window.
     pub(crate) sizes: Vec<u64>,
-    /// Where they begin; before the sample, where that is smaller.
+    /// Where the windows begin; before the sample if it is smaller than the window.
     pub(crate) starts: Vec<Vec<i64>>,
 }
 
 impl Windows {
-    /// Windows of these sizes that overlap by a quarter, and count alike everywhere.
+    /// Creates windows of these sizes that overlap by a quarter and count the same everywhere.
     pub fn new(sizes: &[u64]) -> Windows {
         Windows { sizes: sizes.to_vec(), overlap: 0.25, blend: Blend::Constant, multiple: 1, batch_size: None }
     }
 
-    /// One window for all of a sample, along this many last axes: for models that leave these sizes open.
+    /// Creates one window for the whole of a sample along this many last axes, for models that leave these sizes open.
     pub fn whole(axes: usize) -> Windows {
         Windows { batch_size: Some(1), ..Windows::new(&vec![0; axes]) }
     }
 
-    /// Refuses numbers that have no meaning.
+    /// Checks that the numbers are valid.
     ///
     /// # Errors
-    /// [`Error::Option`].
+    /// Returns [`Error::Option`] if they are not.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let refuse = |reason: String| Err(Error::Option { reason });
         match self {
@@ -110,7 +112,7 @@ impl Windows {
         }
     }
 
-    /// The windows of a sample of these sizes.
+    /// Returns the windows of a sample of these sizes.
     pub(crate) fn grid(&self, sample: &[u64]) -> Grid {
         let own =
             |(&window, &size): (&u64, &u64)| if window == 0 { size.next_multiple_of(self.multiple) } else { window };
@@ -126,7 +128,7 @@ impl Windows {
         Grid { sizes, starts }
     }
 
-    /// Where windows begin along an axis.
+    /// Returns where windows begin along an axis.
     fn along(&self, window: u64, size: u64) -> Vec<i64> {
         if window >= size {
             return vec![-(((window - size) / 2) as i64)];
@@ -136,7 +138,7 @@ impl Windows {
         (0..count).map(|number| (number * every).min(size - window) as i64).collect()
     }
 
-    /// How much each place of a window of these sizes counts.
+    /// Returns how much each position of a window of these sizes counts.
     fn weights(&self, sizes: &[u64]) -> Vec<f32> {
         let mut weights = vec![1f32];
         if self.blend == Blend::Constant {
@@ -156,27 +158,27 @@ impl Windows {
     }
 }
 
-/// Predictions of samples, merged from those of their windows: means, in which places of windows count by their weights. Windows are added one
-/// after the other, so that the bits are always the same.
+/// Predictions of samples, merged from those of their windows: means, weighted by the positions in the windows. Windows are added one after
+/// the other, so that the bits are always the same.
 pub(crate) struct Merging {
-    /// The shape of a sample's predictions: leading axes, and those that windows are cut along.
+    /// The shape of a sample's predictions: leading axes, and the axes along which windows are cut.
     shape: Vec<u64>,
-    /// How many of the last axes those are.
+    /// The number of axes along which windows are cut: the last ones.
     axes: usize,
     grid: Grid,
-    /// By place of a window.
+    /// The weights, by position in a window.
     weights: Vec<f32>,
-    /// By place of a sample: what all windows count there.
+    /// The sums of the weights of all windows, by position in a sample.
     counts: Vec<f32>,
-    /// By sample and place: predictions times weights.
+    /// The sums of predictions times weights, by sample and position.
     sums: Vec<f32>,
 }
 
 impl Merging {
-    /// Nothing yet, for samples of these sizes, whose windows have predictions of `window` without a batch axis.
+    /// Creates an empty merge for samples of these sizes, whose windows have predictions of the shape `window` without a batch axis.
     ///
     /// # Errors
-    /// Predictions that do not have a window's sizes; memory that they would take and that is not there.
+    /// Fails if predictions do not have the sizes of a window, or if there is not enough memory for them.
     pub(crate) fn new(
         windows: &Windows,
         grid: Grid,
@@ -214,10 +216,10 @@ impl Merging {
         Ok(merging)
     }
 
-    /// Calls with the places, in the sample and in the window, and the length of every row that a window has in the sample.
+    /// Calls `row` for every row of a window that lies in the sample, with its places in the sample and in the window, and its length.
     fn for_each_row(&self, number: usize, mut row: impl FnMut(usize, usize, usize)) {
         let (start, sample) = (&self.grid.starts[number], &self.shape[self.shape.len() - self.axes..]);
-        // Of each axis: where the window's part in the sample begins, in the window, and how long it is.
+        // For each axis: where the window's part in the sample begins, in the window, and how long it is.
         let inside: Vec<(i64, i64)> = (0..self.axes)
             .map(|axis| {
                 let first = (-start[axis]).max(0);
@@ -243,7 +245,7 @@ impl Merging {
         }
     }
 
-    /// Adds the predictions of a window of a sample: the row of a batch of windows.
+    /// Adds the predictions of a window of a sample, which are a row of a batch of windows.
     pub(crate) fn add(&mut self, sample: u64, number: usize, predictions: &Tensor, row: u64) {
         let Some(value) = predictions.reals() else { return };
         let (places, window) = (self.counts.len(), self.weights.len());
@@ -265,7 +267,7 @@ impl Merging {
         self.sums.len() as u64 / self.shape.iter().product::<u64>().max(1)
     }
 
-    /// The merged predictions, with a batch axis.
+    /// Returns the merged predictions, with a batch axis.
     pub(crate) fn finish(self) -> Tensor {
         let shape = [&[self.samples()], self.shape.as_slice()].concat();
         let counts = self.counts.iter().cycle();

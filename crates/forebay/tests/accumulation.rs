@@ -1,4 +1,4 @@
-//! Steps that go through their batch in parts have the bits of the batch as a whole.
+//! Steps that process their batch in parts produce the same bits as with the whole batch.
 
 use forebay::training::{Loss, Optimizer, TrainingOptions};
 use forebay::{Model, PartsApart, Trainer};
@@ -28,7 +28,7 @@ fn sixteen_bits_in_parts_have_the_bits_of_the_batch() {
     sixteen_bits_have_the_bits_of_the_batch(&host(2), &[(1024, 2, 1024), (48, 3, 48)]);
 }
 
-/// Batches that are more than their samples stay apart, and so do those of a model with a batch size of its own.
+/// Batches whose result depends on more than the individual samples are not split, nor are those of a model with a fixed batch size.
 #[test]
 fn what_depends_on_its_batch_is_told() {
     let case = forebay_golden::Case::read("digits-cnn");
@@ -47,7 +47,7 @@ fn what_depends_on_its_batch_is_told() {
     assert_eq!((fixed.parts_apart(), fixed.inputs()[0].shape[0]), (Some(PartsApart::BatchSize), 12));
 }
 
-/// A part's activations are given up before the next part begins.
+/// A part's activations are freed before the next part begins.
 #[test]
 fn parts_take_the_memory_of_one() {
     let classes = Loss::SoftmaxCrossEntropy { class_axis: None, ignore_index: None };

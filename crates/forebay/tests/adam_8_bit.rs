@@ -1,4 +1,4 @@
-//! Adam with moments of 8 bits: as much state as it says, close to Adam, the same bits within every budget and among processes, and
+//! Adam with 8-bit moments: the size of its state, its closeness to Adam, the same bits within every budget and across processes, and
 //! checkpoints.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use forebay_golden::{host, trainer};
 use forebay_testing::Random;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder};
 
-/// Samples of a batch, features, units of the hidden layer, results. The last block of the second matrix has a part of its elements.
+/// Samples per batch, features, units of the hidden layer, results. The last quantisation block of the second matrix is only partly filled.
 const SIZES: [usize; 4] = [8, 128, 250, 41];
 
 /// relu(x w1 + b1) w2.
@@ -33,7 +33,7 @@ fn model() -> Model {
     Model::from_bytes(&graph.build()).unwrap()
 }
 
-/// The batch of a step: one of four.
+/// The batch of a step, which is one of four.
 fn batch(step: usize) -> (BTreeMap<String, Tensor>, Tensor) {
     let step = step % 4;
     let [samples, features, _, results] = SIZES;
@@ -62,7 +62,7 @@ fn values(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     values
 }
 
-/// How many launches of the plan update in blocks.
+/// Counts the launches of the plan that update in blocks.
 fn updates(trainer: &Trainer) -> usize {
     let is_update = |command: &&Command| match command {
         Command::Launch { launch, .. } => launch.kernel.facts().is_in_blocks(),
@@ -114,7 +114,7 @@ fn training_goes_as_with_float32() {
     }
 }
 
-/// Everything that stands between a gradient and its update.
+/// Recipes with everything that can come between a gradient and its update.
 fn recipes() -> Vec<(&'static str, TrainingOptions)> {
     let plain = || options(Optimizer::adamw_8_bit(1e-2));
     let mut others = plain();
@@ -166,7 +166,7 @@ fn checkpoints_have_codes_and_scales() {
     resumed.restore(&checkpoint).unwrap();
     assert_eq!(steps(&mut resumed, 2..4), losses);
     assert!(values(&resumed) == values(&whole));
-    // State of another kind is refused, by name.
+    // State of another kind is refused, and the error names it.
     let error = make(&options(Optimizer::adamw(1e-2))).restore(&checkpoint).unwrap_err().to_string();
     assert!(error.contains("w1.first_moment"), "{error}");
     assert!(whole.set_optimizer(Optimizer::adamw(1e-2)).is_err());
@@ -176,7 +176,8 @@ fn checkpoints_have_codes_and_scales() {
     assert_eq!(whole.plan().commands.len(), plan);
 }
 
-/// The first process's losses, values and bytes of its slices of what is sharded, of several that train together.
+/// Trains with several processes and returns the first process's losses, values, the bytes of everything sharded and the bytes of its own
+/// slices.
 fn together(shard: Shard, processes: usize, average: Option<f32>) -> (Vec<f32>, BTreeMap<String, Tensor>, u64, u64) {
     let run = move |communicator: Arc<dyn Communicator>| {
         let rank = communicator.rank();
@@ -218,7 +219,7 @@ fn processes_keep_slices_of_codes_and_scales() {
             for (name, value) in &expected {
                 assert!(found.1[name] == *value, "{name}, {shard:?} {processes}");
             }
-            // Codes of both moments at least, of which a process has about its share.
+            // These are at least the codes of both moments, and a process has about its share of them.
             let (all, own) = (found.2, found.3);
             assert!(all >= 2 * of_w1, "{all} bytes are sharded");
             assert!(own <= all / processes as u64 * 5 / 4, "{own} of {all} bytes are the first process's");

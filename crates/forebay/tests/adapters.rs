@@ -1,4 +1,5 @@
-//! Low-rank adapters: they begin as nothing, train alone, follow the gradients of the weights, and end up in the weights or in files.
+//! Low-rank adapters: they start as zero, train alone, follow the gradients of the weights, and are finally merged into the weights or
+//! saved to files.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +89,7 @@ fn a_language_model_learns_by_adapters_alone_with_the_same_bits_at_any_budget() 
     let mut tight = build(&model, &training, Some("60%"));
     assert_eq!(steps(&mut tight, &case, 5), losses);
     assert_eq!(tight.parameters().unwrap(), free.parameters().unwrap());
-    // What is saved is the model as it was, with other numbers.
+    // The saved model is the original one with other numbers.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("merged.onnx");
     free.save(&path).unwrap();
@@ -101,7 +102,7 @@ fn a_language_model_learns_by_adapters_alone_with_the_same_bits_at_any_budget() 
     let scale = expected.iter().fold(0.0f32, |a, b| a.max(b.abs()));
     found.iter().zip(&expected).for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 * scale, "{a}, not {b}"));
     assert!(merged.with_adapters(&LoraOptions::new("*qkv*")).is_ok(), "it has no adapters");
-    // A checkpoint goes on, and gives the same model.
+    // Training continues from a checkpoint and gives the same model.
     let checkpoint = folder.path().join("checkpoint");
     free.save_checkpoint(&checkpoint, &JsonValue::Null).unwrap();
     let checkpoint = Checkpoint::read(&checkpoint).unwrap();
@@ -122,8 +123,8 @@ fn adapters_need_less_memory_than_the_weights() {
     assert!(peak(&adapted) < peak(&case.model()));
 }
 
-/// The names, shapes and numbers of files that PEFT 0.21 writes; next to it, `peft.PeftModel.from_pretrained` gave the outputs of the
-/// merged model.
+/// The names, shapes and numbers of files written by PEFT 0.21, with which `peft.PeftModel.from_pretrained` gave the outputs of the merged
+/// model.
 #[test]
 fn files_have_the_names_and_shapes_of_peft() {
     let values = |count: usize| (0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<f32>>();

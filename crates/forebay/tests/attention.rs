@@ -1,4 +1,4 @@
-//! Training through the kernel of attention is training through products and a softmax.
+//! Training through the attention kernel is equivalent to training through products and a softmax.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use forebay_base::Command;
 use forebay_golden::{host, onnx, to_f64, trainer};
 use forebay_testing::Random;
 
-/// Batches, heads, rows, and elements of a head.
+/// Batches, heads, rows, and elements per head.
 const SIZES: [usize; 4] = [2, 3, 6, 8];
 const WEIGHTS: [&str; 3] = ["wq", "wk", "wv"];
 
-/// Numbers so small that no probability is all: rounding of scores then stays rounding.
+/// Numbers so small that no probability dominates, so that rounding errors of scores stay rounding errors.
 fn small(random: &mut Random, count: usize) -> Vec<f64> {
     random.values(count).into_iter().map(|value| value * 0.2).collect()
 }
@@ -22,7 +22,7 @@ fn model(seed: u64, end: &[Vec<u8>]) -> Model {
     model_with_bias(seed, end, |_, _| true)
 }
 
-/// The same, where the bias is minus infinity for what a row does not see.
+/// The same model, but the bias is minus infinity for the keys that a row does not see.
 fn model_with_bias(seed: u64, end: &[Vec<u8>], sees: impl Fn(usize, usize) -> bool) -> Model {
     let mut random = Random::new(seed);
     let size = SIZES[3];
@@ -43,12 +43,12 @@ fn model_with_bias(seed: u64, end: &[Vec<u8>], sees: impl Fn(usize, usize) -> bo
     Model::from_bytes(&onnx::model(&nodes, &initializers, ("x", &SIZES), ("y", &SIZES))).unwrap()
 }
 
-/// The losses of some steps, the parameters after them, and the names of the kernels.
+/// Returns the losses of some steps, the parameters after them, and the names of the kernels.
 fn trained(model: Model) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
     trained_but(model, &[])
 }
 
-/// The same, where these do not train.
+/// The same as [`trained`], with some parameters frozen.
 fn trained_but(model: Model, frozen: &[&str]) -> (Vec<f64>, BTreeMap<String, Vec<f64>>, Vec<&'static str>) {
     let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(0.5));
     options.freeze.push("module.scale".to_string());
@@ -89,7 +89,7 @@ fn compare(fused: Model, plain: Model) {
     }
 }
 
-/// Products of q and k up to the scores.
+/// The operators from q and k to the scores.
 fn products() -> Vec<Vec<u8>> {
     vec![
         onnx::node("Transpose", &["k"], "turned", &[("perm", &[0, 1, 3, 2], true)]),
@@ -100,7 +100,7 @@ fn products() -> Vec<Vec<u8>> {
 #[test]
 fn the_operator_trains_as_what_it_means_and_its_mask_too() {
     let fused = [onnx::node("Attention", &["q", "k", "v", "bias"], "y", &[])];
-    // A scale that might train, as an attribute of a module does, is no constant: this stays as it is.
+    // A scale that could be trained, such as an attribute of a module, is not a constant, so these operators stay as they are.
     let plain = [
         products(),
         vec![
@@ -118,7 +118,7 @@ fn windows_are_masks_and_rows_that_see_nothing_train_nothing() {
     let attention =
         |attributes: &[(&str, &[i64], bool)]| [onnx::node("Attention", &["q", "k", "v", "bias"], "y", attributes)];
     let windows = attention(&[("left_window_size", &[2], false), ("right_window_size", &[1], false)]);
-    // The first row sees nothing. A decay of 0 times minus infinity would be no number: the bias does not train.
+    // The first row sees nothing. Weight decay of 0 times minus infinity would be NaN, so the bias is not trained.
     let sees = |row: usize, key: usize| row > 0 && key + 2 >= row && key <= row + 1;
     let (losses, parameters, kernels) = trained_but(model_with_bias(4, &windows, |row, _| row > 0), &["bias"]);
     assert!(kernels.contains(&"AttentionGradient"), "{kernels:?}");
@@ -147,7 +147,7 @@ fn what_is_recognized_trains_as_it_was_written() {
 /// The name and sizes of a weight.
 type Shaped<'a> = (&'a str, &'a [usize]);
 
-/// y = some operators of h = x w, where w alone trains; the others' weights are given.
+/// y = some operators of h = x w, where only w is trained; the weights of the others are given.
 fn of_matrix(nodes: &[Vec<u8>], others: &[Shaped], output: &[usize]) -> Model {
     let mut random = Random::new(5);
     let size = SIZES[3];
@@ -160,7 +160,7 @@ fn of_matrix(nodes: &[Vec<u8>], others: &[Shaped], output: &[usize]) -> Model {
     Model::from_bytes(&onnx::model(&all, &initializers, ("x", &SIZES), ("y", output))).unwrap()
 }
 
-/// The loss before and after one step of gradient descent, and the squared length of the step.
+/// Returns the loss before and after one step of gradient descent, and the squared length of the step.
 fn step(model: &Model, output: &[usize], learning_rate: f32) -> (f64, f64, f64) {
     let mut options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(learning_rate));
     options.freeze.push("given*".to_string());
@@ -182,7 +182,7 @@ fn step(model: &Model, output: &[usize], learning_rate: f32) -> (f64, f64, f64) 
     (first, loss(&mut trainer), length)
 }
 
-/// A short step down the gradient lowers the loss by the gradient's squared length times the step's.
+/// A short step along the negative gradient lowers the loss by the product of the gradient's squared length and the step size.
 #[test]
 fn gradients_are_slopes_of_the_loss() {
     let angles: [Shaped; 2] = [("given.cosines", &[2, 6, 3]), ("given.sines", &[2, 6, 3])];

@@ -1,4 +1,4 @@
-//! What a user can get wrong, and what the message says.
+//! Mistakes that users can make, and the messages that they get.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,7 @@ fn broken_models_are_errors() {
     assert!(Model::from_bytes(&[]).is_err());
     assert!(Model::from_file("no/such/model.onnx").unwrap_err().to_string().contains("no/such/model.onnx"));
     for length in [1, 7, 100, bytes.len() / 2, bytes.len() - 1] {
-        // A cut may fall between two fields; then the rest must still be refused or run.
+        // A cut can fall between two fields; then the rest must still be refused or run.
         if let Ok(model) = Model::from_bytes(&bytes[..length]) {
             let _ = Session::builder(&model).engine(host(1)).build();
         }

@@ -1,4 +1,4 @@
-//! The two smallest graphs that show what barriers are for, as the command line would plan and run them.
+//! The two smallest graphs that show the purpose of barriers, as the command line would plan and run them.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ fn example(name: &str) -> Model {
     Model::from_file(folder.join(name)).unwrap()
 }
 
-/// Nothing merged: one launch for each operator, and one for each piece of a concatenation.
+/// A session with no fusion: one launch for each operator, and one for each piece of a concatenation.
 fn unmerged(name: &str, order: LaunchOrder) -> Session {
     let engine = host(2).fuse(false).order(order).check(true).trace(true);
     Session::builder(&example(name)).engine(engine).build().unwrap()
 }
 
-/// The compute stream's commands but for records, each as its node's name or its kind.
+/// The compute stream's commands except for records, each as its node's name or its kind.
 fn compute_stream(session: &Session) -> Vec<String> {
     let of_stream = |line: &&String| line.starts_with("s0 ");
     let lines = command_lines(session.plan().unwrap());
@@ -38,7 +38,7 @@ fn a_chain_needs_a_barrier_between_each_two_operators() {
         let session = unmerged("chain.onnx", order);
         assert_eq!((session.statistics().unwrap().launches, session.statistics().unwrap().barriers), (3, 2));
         let stream = compute_stream(&session);
-        // Nothing waits for an input: it is read where the caller has it.
+        // Nothing waits for an input, since it is read from the caller's memory.
         assert_eq!(stream, ["conv1", "barrier", "relu1", "barrier", "batch1"]);
     }
 }
@@ -52,7 +52,7 @@ fn a_diamond_needs_no_barrier_between_its_sides() {
     assert_eq!(stream, [&["pool1"], sides.as_slice()].concat());
 }
 
-/// Start and end of a node's slice in the trace's latest run, in microseconds.
+/// The start and end of a node's slice in the latest run of the trace, in microseconds.
 fn slice(events: &[Value], name: &str) -> (f64, f64) {
     let slice = events.iter().rev().find(|event| event["ph"] == "X" && event["name"] == name).unwrap();
     let start = slice["ts"].as_f64().unwrap();
@@ -63,7 +63,7 @@ fn slice(events: &[Value], name: &str) -> (f64, f64) {
 fn both_sides_of_a_diamond_run_at_the_same_time() {
     let mut session = unmerged("diamond.onnx", LaunchOrder::default());
     let x = Tensor::from_f32(&[1, 16, 256, 256], &[0.5; 16 * 256 * 256]);
-    // A machine with other work may run both threads one after the other, but not every time.
+    // A busy machine may run the threads one after the other, but not every time.
     let overlap = (0..200).any(|_| {
         session.run([("x".to_string(), x.clone())].into()).unwrap();
         let trace = session.trace();

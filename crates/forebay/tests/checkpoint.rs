@@ -1,4 +1,4 @@
-//! Training that stops and goes on is training that never stopped, bit for bit, also within another budget.
+//! Training that is interrupted and resumed matches uninterrupted training bit for bit, even within another budget.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 fn directory(test: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("forebay-resume-{test}-{}", std::process::id()));
-    // What an earlier run of the same process id left behind is of no interest.
+    // Leftovers of an earlier run with the same process id do not matter.
     let _ = std::fs::remove_dir_all(&path);
     path
 }
@@ -91,7 +91,7 @@ fn another_batch_size_and_evaluation_do_not_disturb_training() {
         let evaluation = disturbed.evaluate(batch, labels).unwrap();
         assert!(evaluation.loss.is_finite());
         assert_eq!(evaluation.logits.shape(), [50, 10]);
-        // A smaller batch is a step as well, so both runs do it.
+        // A smaller batch counts as a step as well, so both runs compute it.
         let expected = plain.step(part.clone(), part_labels.clone()).unwrap().loss.to_bits();
         assert_eq!(disturbed.step(part, part_labels).unwrap().loss.to_bits(), expected, "part of step {step}");
     }
@@ -179,7 +179,7 @@ fn the_last_checkpoints_stay_whole() {
         folder.keep_last(2).unwrap();
         checkpoint
     };
-    // A folder of someone else's, and the order of writing instead of that of numbers.
+    // A foreign folder; and the order of writing counts, not that of the numbers.
     std::fs::create_dir(directory.join("step-notes")).unwrap();
     let written: Vec<Checkpoint> = [10, 5, 20].map(write).into();
     let steps = || {

@@ -1,4 +1,4 @@
-//! Plans of large programs: the first one comes soon, and a better one takes over while steps run.
+//! Plans of large programs: the first plan is ready soon, and a better one takes over while steps run.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ const LAYERS: usize = 70;
 const WIDTH: u64 = 16;
 const SAMPLES: u64 = 512;
 
-/// Many small layers, each added to what it reads.
+/// Many small layers, each added to its input.
 fn deep() -> Model {
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["512", "16"]);
     let mut last = "x".to_string();
@@ -39,7 +39,7 @@ fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     ([("x".to_string(), Tensor::from_f32(&shape, &values(step)))].into(), Tensor::from_f32(&shape, &values(step + 3)))
 }
 
-/// A quarter of the memory, behind a slow link.
+/// A quarter of the memory, on a slow link.
 fn within_a_quarter() -> EngineOptions {
     let mut engine = host(2);
     engine.memory.simulate_device = Some("25%".parse().unwrap());
@@ -55,7 +55,7 @@ fn steps_have_the_same_bits_before_and_after_a_plan_takes_over() {
     let statistics = continued.statistics();
     assert!(statistics.search_ended_early, "{} launches", statistics.launches);
     let budget_bytes = statistics.device_budget_bytes.unwrap();
-    // Which step a better plan comes with, and whether one comes soon, depends on the machine.
+    // When a better plan arrives, and whether it arrives soon, depends on the machine.
     let mut last = 40;
     for step in 0.. {
         let (inputs, labels) = batch(step);

@@ -1,4 +1,4 @@
-//! Training of models with branches and loops, and of weights that stand in graphs inside nodes.
+//! Training of models with branches and loops, and of weights in graphs inside nodes.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn targets() -> Tensor {
     Tensor::from_f32(&[3, 2], &[1.0, 0.5, -0.25, 0.0, 0.75, -1.0])
 }
 
-/// Compares what a step of size 1 takes from weights with differences of the loss. Gives the gradient.
+/// Compares the change of the weights in a step of size 1 with differences of the loss. Returns the gradient.
 fn check_gradient(
     name: &str,
     parameter: &str,
@@ -77,7 +77,7 @@ fn loop_graph(weights: &[f32; 4]) -> GraphBuilder {
         .output("y", FLOAT, &["N", "2"])
 }
 
-/// A recurrent cell over the rows of x, from the last to the first; a hidden state of 2 numbers.
+/// A recurrent cell that processes the rows of x from last to first, with a hidden state of 2 numbers.
 fn scan_graph(weights: &[f32; 4]) -> GraphBuilder {
     let body = GraphBuilder::new()
         .input("h", FLOAT, &["2"])
@@ -130,7 +130,7 @@ fn a_loop_trains_as_its_iterations_written_out() {
     assert!(close(&written.0, &looped.0) && close(&written.1, &looped.1), "{written:?} {looped:?}");
 }
 
-/// A product in one branch and its square in the other; the weights stand in the branches, under the same name. Where the condition is not
+/// A product in one branch and its square in the other; the weights are inside the branches, under the same name. If the condition is not
 /// an input, the mean of x decides.
 fn branches(weights: &[f32; 4], other: &[f32; 4], has_input: bool) -> GraphBuilder {
     let then = GraphBuilder::new().floats("w", &[2, 2], weights).node("MatMul", &["x", "w"], &["then"]);
@@ -165,7 +165,7 @@ fn the_branch_that_a_step_chooses_trains() {
     trainer.step(batch(Some(false)), targets()).unwrap();
     assert_eq!(trainer.parameter("w").unwrap(), Some(Tensor::from_f32(&[2, 2], &WEIGHTS)), "it was not chosen");
     assert_eq!(trainer.step_count(), 1);
-    // The same plan takes the other branch.
+    // The same plan executes the other branch.
     trainer.step(batch(Some(true)), targets()).unwrap();
     assert_ne!(trainer.parameter("w").unwrap(), Some(Tensor::from_f32(&[2, 2], &WEIGHTS)));
 }
@@ -213,14 +213,14 @@ fn weights_of_branches_are_saved_into_them() {
         assert_eq!(outputs["y"], evaluation.logits, "{condition}");
         assert_ne!(outputs["y"], before["y"], "{condition}: it was trained");
     }
-    // What was saved trains on, and is saved again as it is.
+    // A saved model can be trained further, and is saved again unchanged.
     assert_eq!(trainer(&saved).parameters().unwrap(), trained.parameters().unwrap());
     let again = folder.path().join("again.onnx");
     trainer(&saved).save(&again).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&again).unwrap());
 }
 
-/// What a trainer says of a graph.
+/// Returns the error that a trainer reports for a graph.
 fn refusal(graph: GraphBuilder) -> String {
     let model = Model::from_bytes(&graph.build()).unwrap();
     let built = Trainer::builder(&model).engine(host(1)).loss(Loss::MeanSquaredError).batch_size(3).build();

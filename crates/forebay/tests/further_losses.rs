@@ -1,5 +1,5 @@
-//! Several weighted losses on several outputs, groups with schedules of their own, and rates that fall from layer to layer, against the same
-//! steps in PyTorch 2.15.
+//! Several weighted losses on several outputs, parameter groups with separate schedules, and rates that decrease from layer to layer,
+//! compared with the same steps in PyTorch 2.15.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn close(found: &[f32], expected: &[f32]) {
     assert!(found.len() == expected.len() && found.iter().zip(expected).all(is_near), "{found:?}, not {expected:?}");
 }
 
-/// Logits of 16 places, the same of 4 places, two distances, and a penalty.
+/// A model with logits of 16 places, logits of 4 places, two distances, and a penalty.
 fn several_outputs() -> Model {
     let window = || ("kernel_shape", Value::Ints(vec![2, 2]));
     let graph = GraphBuilder::new()
@@ -78,7 +78,7 @@ fn losses_of_several_outputs_add_up_as_in_pytorch() {
     close(&parameters["w"].to_f32().unwrap(), &w);
     close(&parameters["v"].to_f32().unwrap(), &v);
 
-    // The same bits within the least memory.
+    // The bits are the same within the smallest budget.
     let least = trainer.statistics().minimum_budget_bytes;
     let mut small = builder().simulate_device(forebay::MemorySize::Bytes(least)).build().unwrap();
     for _ in 0..3 {
@@ -145,7 +145,8 @@ fn groups_follow_schedules_of_their_own_as_in_pytorch() {
     assert!(error.contains("no group 1"), "{error}");
 }
 
-/// Plain gradient descent at a rate that is half of the next layer's: what a layer moves is that part of what it moves at the full rate.
+/// With plain gradient descent, each layer's rate is half of the next layer's, and it moves by that fraction of what it moves at the full
+/// rate.
 #[test]
 fn rates_fall_from_layer_to_layer() {
     let model = Model::from_file("../../testdata/golden/tiny-gpt/model.onnx").unwrap();

@@ -1,4 +1,4 @@
-//! Forward pass, losses, gradients, parameters and running statistics of the golden models, as PyTorch computes them.
+//! Forward pass, losses, gradients, parameters and running statistics of the golden models, compared with PyTorch.
 
 use forebay_golden::reference::{forward, gradients, training};
 use forebay_golden::{Case, host};

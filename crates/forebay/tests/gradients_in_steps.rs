@@ -1,5 +1,4 @@
-//! What becomes of gradients between the backward pass and the parameters: limits, norms, groups, steps that are left out. Next to
-//! PyTorch 2.15:
+//! Processing of gradients between the backward pass and the update: limits, norms, groups, skipped steps. Compared with PyTorch 2.15:
 //!
 //! ```python
 //! vals = lambda n, s: torch.tensor([math.sin(i * 0.7 + s) for i in range(n)])
@@ -55,7 +54,7 @@ fn close(found: &[f32], expected: &[f32], what: &str) {
     }
 }
 
-/// Three steps, and what they leave, next to PyTorch's numbers.
+/// Compares three steps and their results with PyTorch's numbers.
 fn check(builder: TrainerBuilder, what: &str, losses: [f32; 3], norms: Option<[f32; 3]>, w2: [f32; 8], b1: [f32; 4]) {
     let mut trainer = builder.build().unwrap();
     let reports = [(); 3].map(|()| {
@@ -142,7 +141,7 @@ fn neither_budgets_nor_threads_change_a_limited_step() {
         };
         let free = run(1, None);
         assert!(f32::from_bits(free.1[0]) > 0.5, "{name}: the limit has an effect");
-        // A plan of the transformer within a budget takes longer than all of its steps.
+        // Planning the transformer within a budget takes longer than all of its steps.
         let budgets: &[_] =
             if name == "tiny-gpt" { &[(2, Some(70.0))] } else { &[(2, None), (2, Some(70.0)), (1, Some(40.0))] };
         for &(threads, budget) in budgets {
@@ -170,7 +169,7 @@ fn the_limit_is_an_input_of_a_step() {
     assert!(builder(sgd(0.0)).clipping(Clipping::Value(-1.0)).build().is_err());
 }
 
-/// The root of x w: where x is 0, the loss is a number, and its gradient is not.
+/// The square root of x w: if x is 0, the loss is finite, but its gradient is not.
 fn root(optimizer: Optimizer) -> TrainerBuilder {
     let graph = GraphBuilder::new()
         .input("x", FLOAT, &["2", "2"])
@@ -197,7 +196,7 @@ fn a_step_whose_gradients_are_not_finite_is_left_out_and_counted() {
     assert!(report.skipped && report.step == 2 && report.loss.is_finite(), "{report:?}");
     assert!(!report.gradient_norm.unwrap().is_finite());
     assert!(skipping.parameters().unwrap() == before);
-    // The number of updates, which Adam reads, goes on from a checkpoint, too.
+    // The number of updates, which Adam reads, is restored from a checkpoint, too.
     let checkpoint: Checkpoint = skipping.checkpoint(&serde_json::json!(null)).unwrap();
     resumed.restore(&checkpoint).unwrap();
     for trainer in [&mut skipping, &mut resumed] {
@@ -259,7 +258,7 @@ fn averages_follow_the_parameters() {
         let (x, labels) = batch();
         plain.step(x.clone(), labels.clone()).unwrap();
         averaging.step(x, labels).unwrap();
-        // torch.optim.swa_utils.get_ema_multi_avg_fn(0.75), from the first parameters on.
+        // torch.optim.swa_utils.get_ema_multi_avg_fn(0.75), starting with the first parameters.
         let mean = |(average, now): (&f32, f32)| average * decay + now * (1.0 - decay);
         expected = expected.iter().zip(w1(&plain)).map(mean).collect();
     }

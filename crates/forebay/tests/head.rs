@@ -1,4 +1,4 @@
-//! Another head for transfer learning: shapes, where its numbers begin, and the model that is saved.
+//! Replacing the head for transfer learning: shapes, initial values, and the saved model.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn a_new_head_trains_and_is_saved() {
     let (new, old) = (initializers(&model), initializers(&digits()));
     assert_eq!((new["fc.weight"].shape(), new["fc.bias"].shape()), (&[3, 64][..], &[3][..]));
     assert_eq!(new["conv3.weight"], old["conv3.weight"], "everything else stays");
-    // nn.Linear(64, 3): uniform within 1 / sqrt(64).
+    // nn.Linear(64, 3): uniform within +-1 / sqrt(64).
     let weights = new["fc.weight"].to_f32().unwrap();
     let largest = weights.iter().fold(0.0f32, |most, weight| most.max(weight.abs()));
     let mean = weights.iter().sum::<f32>() / weights.len() as f32;
@@ -47,7 +47,7 @@ fn a_new_head_trains_and_is_saved() {
     assert_eq!(outputs["logits"].shape(), [50, 3]);
 }
 
-/// A product with a bias behind it, one whose matrix a node turns, and a convolution.
+/// A product followed by a bias, one whose matrix is transposed by a node, and a convolution.
 #[test]
 fn heads_of_every_kind_get_another_size() {
     let rows = |count: usize| vec![0.5; count];
@@ -89,7 +89,7 @@ fn heads_of_every_kind_get_another_size() {
     }
 }
 
-/// A classifier whose output is probabilities: as one operator, or as exponentials over their sum; or logits alone.
+/// A classifier whose output is probabilities, by one operator or as exponentials divided by their sum, or only logits.
 fn classifier(ends_with: &str) -> Model {
     let numbers: Vec<f32> = (0..12).map(|i| (i * 5 % 7) as f32 / 7.0 - 0.4).collect();
     let graph = GraphBuilder::new().input("x", FLOAT, &["2", "4"]).floats("w", &[4, 3], &numbers);

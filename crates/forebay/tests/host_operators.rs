@@ -1,5 +1,5 @@
-//! Operators that a device cannot run, on the host within its plan: the bits of a device that runs them itself, at every budget, with
-//! copies that are counted and explained. The device is the host with kernels taken away, so that its bits are known.
+//! Operators that a device cannot run, executed on the host within the device's plan: the same bits as on a device that runs them itself,
+//! at every budget, with copies that are counted and explained. The device is the host with some kernels disabled, so its bits are known.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device_testing::Lacking;
 use forebay_golden::{Case, assert_same, host, recipe, run, trainer_on, trainer_options};
 
-/// Kernels of a network's middle and its ends: of the forward pass, the loss and the gradients.
+/// Kernels from the middle and the ends of a network: of the forward pass, the loss and the gradients.
 fn some(kernel: &Kernel) -> bool {
     use Kernel::{Pool, PoolGradient, SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient};
     matches!(
@@ -21,7 +21,7 @@ fn some(kernel: &Kernel) -> bool {
         || matches!(kernel, Kernel::Gather { .. } | Kernel::GatherGradient { .. })
 }
 
-/// Kernels of which nothing is left to the device, but for copies.
+/// Nearly all kernels: the device keeps only copies and products.
 fn most(kernel: &Kernel) -> bool {
     !matches!(kernel, Kernel::Copy | Kernel::MatMul { .. })
 }
@@ -34,7 +34,7 @@ fn trained(case: &Case, engine: EngineOptions, device: Arc<dyn Device>) -> Train
     trainer_on(case.model(), recipe(case), engine, Some(device))
 }
 
-/// The bits of a device that lacks nothing, whatever is lacking and whatever the budget.
+/// Checks that the bits are those of a device that lacks nothing, whichever kernels it lacks and whatever the budget.
 fn same_bits_at_any_budget(name: &'static str, steps: usize, lacks: fn(&Kernel) -> bool) {
     let case = Case::read(name);
     let expected = run(&case, &mut trained(&case, host(2), device()), steps);
@@ -52,7 +52,7 @@ fn same_bits_at_any_budget(name: &'static str, steps: usize, lacks: fn(&Kernel) 
         let planned_bytes = trainer.statistics().host_bytes;
         assert_same(&expected, &run(&case, &mut trainer, steps), &what);
         let (statistics, usage) = (trainer.statistics(), trainer.usage());
-        // The first step may have led to another plan, which ran the others.
+        // The first step may have led to another plan, with which the others ran.
         let host_bytes = planned_bytes.max(statistics.host_bytes);
         assert!(statistics.host_launches > 0 && statistics.host_launch_bytes > 0, "{what}");
         assert!(lacking.host_launches() >= steps * statistics.host_launches.min(2), "{what}");

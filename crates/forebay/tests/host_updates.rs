@@ -1,5 +1,5 @@
-//! Updates on the host, next to the optimizer's state: the bits of updates on the device where the host is the device, at every budget, and
-//! no byte of state on the link.
+//! Updates on the host, next to the optimizer's state: the same bits as updates on the device if the host is the device, at every budget,
+//! and no byte of state crosses the link.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer, trainer_on, trainer_options};
 use forebay_model::program::Role;
 
-/// The case's recipe with something else.
+/// The case's recipe with a change.
 fn changed(case: &Case, change: impl Fn(&mut TrainingOptions)) -> TrainingOptions {
     let mut training = recipe(case);
     change(&mut training);
     training
 }
 
-/// Two pools on one processor; without a budget for the device if there is none.
+/// Two pools on one processor; without `device_bytes`, the device has no budget.
 fn two_pools(updates: Updates, device_bytes: Option<u64>) -> EngineOptions {
     let mut engine = host(2).check(true).updates(updates);
     engine.memory.simulate_device = device_bytes.map(MemorySize::Bytes);
@@ -31,7 +31,7 @@ fn two_pools(updates: Updates, device_bytes: Option<u64>) -> EngineOptions {
     engine
 }
 
-/// Bytes of state that cross between host and device in a step, and bytes of gradients that cross to the host.
+/// Returns the bytes of state that cross between host and device in a step, and the bytes of gradients that cross to the host.
 fn crossing(trainer: &Trainer) -> (u64, u64) {
     let plan = trainer.plan();
     let (mut state, mut gradients) = (0, 0);
@@ -44,7 +44,7 @@ fn crossing(trainer: &Trainer) -> (u64, u64) {
     (state, gradients)
 }
 
-/// Trains with updates on the device without a budget, and on the host within several; all have the same bits.
+/// Trains with updates on the device without a budget, and on the host within several budgets; the bits of all runs must be the same.
 fn same_bits(model: &Model, case: &Case, training: &TrainingOptions, steps: usize, what: &str) {
     let expected = run(case, &mut trainer(model.clone(), training.clone(), two_pools(Updates::Device, None)), steps);
     let mut whole = trainer(model.clone(), training.clone(), two_pools(Updates::Host, None));
@@ -57,7 +57,7 @@ fn same_bits(model: &Model, case: &Case, training: &TrainingOptions, steps: usiz
         let planned_bytes = limited.statistics().host_bytes;
         assert_same(&expected, &run(case, &mut limited, steps), &what);
         let (statistics, usage) = (limited.statistics(), limited.usage());
-        // The first step may have led to another plan, which ran the others.
+        // The first step may have led to another plan, with which the others ran.
         let host_bytes = planned_bytes.max(statistics.host_bytes);
         assert!(statistics.host_updates > 0, "{what}");
         assert!(usage.heap_peak_bytes <= budget, "{what}: {} heap bytes", usage.heap_peak_bytes);
@@ -149,7 +149,7 @@ fn bits_do_not_depend_on_the_order_in_which_a_device_runs_what_it_may() {
     }
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -249,7 +249,7 @@ fn evaluations_and_other_budgets_between_steps_change_nothing() {
     }
 }
 
-/// Losses of the first of two processes, and what it has in the end. The second one updates on the device.
+/// Trains with two processes and returns the losses and final values of the first. The second one updates on the device.
 fn together(training: &TrainingOptions, shard: Shard) -> Run {
     let train = |communicator: Arc<dyn Communicator>| {
         let training = training.clone();

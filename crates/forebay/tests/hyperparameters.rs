@@ -1,4 +1,4 @@
-//! Hyperparameters and seeds are fed to each step: a plan does not depend on their values.
+//! Hyperparameters and seeds are inputs of each step: a plan does not depend on their values.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use forebay::training::Optimizer;
 use forebay::{Error, MemorySize, Tensor, Trainer};
 use forebay_golden::{Case, host, recipe, trainer, with_learning_rate};
 
-/// The optimizer with all the numbers changed that may change between steps.
+/// Returns the optimizer with all numbers changed that can change between steps.
 fn changed(optimizer: &Optimizer) -> Optimizer {
     match optimizer.clone() {
         Optimizer::Sgd { learning_rate, momentum, nesterov, weight_decay } => Optimizer::Sgd {

@@ -1,4 +1,5 @@
-//! Operators of images, signals and random numbers: gradients against differences of the loss, numbers against their distribution.
+//! Operators on images, signals and random numbers: gradients compared with differences of the loss, random numbers compared with their
+//! distribution.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use forebay_testing::Random;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 use forebay_testing::onnx::protobuf::{message, number};
 
-/// How far parameters are moved to each side for a difference of losses.
+/// How far parameters are moved in each direction for a difference of losses.
 const DISTANCE: f64 = 4e-4;
 
 /// A parameter: its name, sizes and values.
@@ -34,12 +35,12 @@ fn between_elements(name: &'static str, shape: &[usize]) -> Parameter {
     parameter
 }
 
-/// Integers as a constant.
+/// A constant of integers.
 fn constant(name: &str, values: &[i64]) -> Vec<u8> {
     onnx::node("Constant", &[], name, &[("value_ints", values, true)])
 }
 
-/// A node with an attribute that is a text.
+/// A node with a string attribute.
 fn with_text(node: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
     let attribute = [message(1, name.as_bytes()), message(4, value.as_bytes()), number(20, 3)].concat();
     [node, message(5, &attribute)].concat()
@@ -50,7 +51,7 @@ fn tensor(shape: &[usize], values: &[f64]) -> Tensor {
     Tensor::from_f32(&shape, &values.iter().map(|&value| value as f32).collect::<Vec<f32>>())
 }
 
-/// The loss of a model whose nodes compute `z` from parameters, and the parameters after a step of learning rate 1.
+/// Returns the loss of a model whose nodes compute `z` from parameters, and the parameters after a step with learning rate 1.
 fn step(nodes: &[Vec<u8>], parameters: &[Parameter], shape: &[usize]) -> (f64, BTreeMap<String, Vec<f32>>) {
     let nodes = [nodes, &[onnx::node("Mul", &["z", "x"], "y", &[])]].concat();
     let initializers: Vec<Vec<u8>> = parameters.iter().map(|p| onnx::floats(p.name, &p.shape, &p.values)).collect();
@@ -210,7 +211,7 @@ fn products_of_float64_have_gradients() {
     check("product", &nodes, &[random("a", &[2, 3, 4], 1.0), random("second", &[4, 5], 1.0)], &[2, 3, 5]);
 }
 
-/// What a model of one node and an input computes.
+/// Returns the output of a model of one node with one input.
 fn run(node: Vec<u8>, input: (&[usize], f64), shape: &[usize]) -> Vec<f64> {
     let nodes = [node, onnx::node("Cast", &["drawn"], "y", &[("to", &[onnx::FLOAT], false)])];
     let bytes = onnx::model(&nodes, &[], ("x", input.0), ("y", shape));
@@ -221,7 +222,7 @@ fn run(node: Vec<u8>, input: (&[usize], f64), shape: &[usize]) -> Vec<f64> {
     outputs["y"].to_f32().unwrap().into_iter().map(f64::from).collect()
 }
 
-/// The mean of a power of numbers.
+/// The mean of a power of the numbers.
 fn moment(numbers: &[f64], power: i32) -> f64 {
     numbers.iter().map(|number| number.powi(power)).sum::<f64>() / numbers.len() as f64
 }
@@ -275,12 +276,12 @@ fn steps_draw_other_numbers_and_seeds_repeat_them() {
     assert_ne!(losses(2), first);
 }
 
-/// The largest element of each bin, whose borders are computed as onnxruntime computes them.
+/// The largest element of each bin, with the bins' borders computed as in onnxruntime.
 #[test]
 fn regions_are_pooled_to_their_largest_elements() {
     let (height, width, channels, [rows, columns]) = (9usize, 7usize, 2usize, [3usize, 2usize]);
     let scale = 0.5f32;
-    // Inside, of one element, beyond the image, outside of it, of the whole image.
+    // Inside, one element, partly beyond the image, outside of it, the whole image.
     let regions: [[f32; 5]; 6] = [
         [0.0, 2.0, 3.0, 9.0, 15.0],
         [1.0, 4.0, 4.0, 4.0, 4.0],
@@ -327,7 +328,7 @@ fn regions_are_pooled_to_their_largest_elements() {
     assert_eq!(y, expected);
 }
 
-/// A batch of one image has a kernel of its own for it.
+/// A batch of one image uses a separate kernel.
 #[test]
 fn each_image_is_normalised_by_itself() {
     for images in [1, 2] {
@@ -337,7 +338,7 @@ fn each_image_is_normalised_by_itself() {
     }
 }
 
-/// The kernels of a chain of convolutions and normalisations of one image are cut along its positions, and their bits stay.
+/// The kernels of a chain of convolutions and normalisations of one image are cut along its positions, and the bits stay the same.
 #[test]
 fn one_image_is_normalised_in_less_than_it_takes() {
     let convolution = |inputs: [&str; 2], output: &str| onnx::node("Conv", &inputs, output, &[("pads", &[1; 4], true)]);

@@ -1,5 +1,5 @@
-//! Gradients of operators of indices, of orders, of sums along an axis, and of losses in models: what a step of training takes from
-//! the parameters, next to differences of the loss.
+//! Gradients of operators with indices, of sorting, of sums along an axis, and of losses in models: the change of the parameters in a
+//! training step, compared with differences of the loss.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use forebay::{MemorySize, Model, Session, SessionOptions, Tensor};
 use forebay_base::Kernel;
 use forebay_golden::{host, onnx, trainer};
 
-/// By how much a parameter is moved for a difference.
+/// How far a parameter is moved for a difference.
 const STEP: f64 = 1e-2;
 
 /// A function of the parameters w and u.
@@ -20,14 +20,14 @@ struct Function {
     shape: Vec<usize>,
 }
 
-/// Numbers that are all different, of both signs.
+/// Distinct numbers of both signs.
 fn numbers(seed: usize, shape: &[usize]) -> (Vec<usize>, Vec<f64>) {
     let count = shape.iter().product::<usize>();
     let value = |i: usize| ((i * 37 + seed * 11) % 101) as f64 / 40.0 - 1.2;
     (shape.to_vec(), (0..count).map(value).collect())
 }
 
-/// A constant of int64.
+/// An int64 constant.
 fn ints(name: &str, shape: &[i64], values: &[i64]) -> Vec<Vec<u8>> {
     let (list, sizes) = (format!("{name}.list"), format!("{name}.shape"));
     vec![
@@ -38,20 +38,20 @@ fn ints(name: &str, shape: &[i64], values: &[i64]) -> Vec<Vec<u8>> {
 }
 
 impl Function {
-    /// An operator of w.
+    /// A function that applies an operator to w.
     fn of(operator: Vec<u8>, constants: Vec<Vec<u8>>, w: &[usize], shape: &[usize]) -> Function {
         let nodes = [constants, vec![operator]].concat();
         Function { nodes, w: numbers(1, w), u: numbers(2, &[1]), shape: shape.to_vec() }
     }
 
-    /// The same of u as well.
+    /// The same function with u as a second parameter.
     fn with(self, u: &[usize]) -> Function {
         Function { u: numbers(3, u), ..self }
     }
 
     fn model(&self, w: &[f64], u: &[f64]) -> Model {
         let mut nodes = self.nodes.clone();
-        // u has a part in every result, so that there is always something to train.
+        // u contributes to every result, so there is always something to train.
         nodes.push(onnx::node("ReduceMean", &["u"], "mean", &[("keepdims", &[0], false)]));
         nodes.push(onnx::node("Mul", &["mean", "x"], "factor", &[]));
         nodes.push(onnx::node("Mul", &["v", "factor"], "y", &[]));
@@ -136,7 +136,7 @@ fn scatters_of_elements_and_rows() {
         let mut function = Function::of(node, indices, &[3, 4], &[3, 4]).with(&[2, 3]);
         function.check(&format!("ScatterElements, {reduction}"));
         if reduction == "mul" {
-            // Products of one zero, and of two.
+            // Products with one zero, and with two.
             (function.w.1[0], function.u.1[4]) = (0.0, 0.0);
             (function.u.1[3], function.u.1[5]) = (0.0, 0.0);
             function.check("ScatterElements, products with zeros");
@@ -189,7 +189,7 @@ fn products_along_axes() {
 
 #[test]
 fn losses_that_models_compute() {
-    // 7 is ignored; -100 as well, elsewhere.
+    // 7 is ignored in one case, -100 in another.
     for (reduction, shape) in [("none", vec![2, 2]), ("sum", vec![1]), ("mean", vec![1])] {
         for (ignored, labels) in [(Some(7), [0, 7, 2, 1]), (Some(-100), [2, 1, -100, 0]), (None, [1, 1, 0, 2])] {
             for operator in ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"] {
@@ -230,7 +230,7 @@ fn labels_and_indices_out_of_range_are_refused() {
     assert!(error.contains("was computed as -5, but it chooses from 4 entries"), "{error}");
 }
 
-/// Orders and scans are cut into parts along the axes that they do not go along.
+/// Sorts and scans are cut into parts along the axes on which they do not operate.
 #[test]
 fn parts_of_orders_and_scans_have_the_bits_of_the_whole() {
     let (rows, columns) = (64, 512);

@@ -1,4 +1,4 @@
-//! Memory of models whose sizes are known late: weights that plans share, and values between stages.
+//! Memory of models whose sizes are known late: weights shared by plans, and values passed between stages.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use forebay::{Error, Model, Session, Tensor};
 use forebay_golden::host;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
-/// Bytes of a weight of 256 x 1024 numbers.
+/// The bytes of a weight of 256 x 1024 numbers.
 const WEIGHT_BYTES: u64 = 1 << 20;
 
 fn run(session: &mut Session, x: &Tensor) -> BTreeMap<String, Tensor> {
@@ -31,7 +31,7 @@ fn product() -> Model {
     Model::from_bytes(&graph.build()).unwrap()
 }
 
-/// Two products, of which the second is one of two, as the first one's mean says.
+/// Two products; the mean of the first decides which of two weights the second one uses.
 fn chosen_product() -> Model {
     let one = |weight: &str| {
         let graph = GraphBuilder::new().node("MatMul", &["x", "w"], &["again"]);
@@ -62,7 +62,7 @@ fn plans_of_several_sizes_share_one_copy_of_the_weights() {
     let sizes = [1, 2, 3, 5, 8, 2, 1];
     for size in sizes {
         let x = counting(&[size, 256]);
-        // With a size that is given, a plan has its weights for itself.
+        // With a fixed size, a plan has its weights to itself.
         let mut alone = Session::builder(&model).engine(host(2)).batch_size(size).build().unwrap();
         assert_eq!(run(&mut session, &x), run(&mut alone, &x), "{size}");
     }
@@ -96,7 +96,7 @@ fn no_budget_is_exceeded_by_plans_that_wait() {
     for (model, sizes) in [(product(), [1, 7, 64, 300, 7, 1]), (chosen_product(), [1, 64, 1, 300, 64, 2])] {
         let mut unlimited = Session::builder(&model).engine(host(2)).build().unwrap();
         let expected = sizes.map(|size| run(&mut unlimited, &x(size)));
-        // Some of these hold all plans, some one, and some not even the weights.
+        // Some of these budgets hold all plans, some hold one, and some not even the weights.
         for kib in [300u64, 900, 1100, 1300, 2048, 2560, 3200, 4096, 9000] {
             let size = format!("{kib}KiB").parse().unwrap();
             let mut session = Session::builder(&model).engine(host(2)).simulate_device(size).build().unwrap();
@@ -111,7 +111,8 @@ fn no_budget_is_exceeded_by_plans_that_wait() {
     }
 }
 
-/// A list as long as how many elements are positive, and x scaled by their sum: x's products go from one stage to the next.
+/// A list with one element for each positive element of x, and values computed from x scaled by the list's sum: these pass from one stage
+/// to the next.
 fn late_list() -> Model {
     let graph = GraphBuilder::new()
         .input("x", FLOAT, &["N"])

@@ -1,4 +1,4 @@
-//! Inputs and outputs of sessions stay where the caller has them.
+//! Inputs and outputs of sessions stay in the caller's memory.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -8,13 +8,13 @@ use forebay_base::MemoryId;
 use forebay_device::host::{HostDevice, HostOptions};
 use forebay_device::{Device, Loan, forward};
 
-/// The host, and where what it was lent begins.
+/// A host device that records its loans.
 struct Watching {
     inner: HostDevice,
     lent: Mutex<Vec<Lent>>,
 }
 
-/// What was lent: where it begins, how long it is, and whether it may be written.
+/// A loan: its address, its length, and whether it can be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Lent {
     address: usize,
@@ -50,7 +50,7 @@ fn pixels(count: u64) -> Vec<u8> {
     (0..64 * count).flat_map(|pixel| ((pixel * 7 % 17) as f32 / 16.0).to_le_bytes()).collect()
 }
 
-/// Bytes of a vector from one of them on.
+/// The bytes of a vector from an offset on.
 struct From(Vec<u8>, usize);
 
 impl AsRef<[u8]> for From {

@@ -12,7 +12,7 @@ use forebay_testing::Random;
 const SIZES: [usize; 3] = [2, 2048, 16];
 const HEADS: usize = 2;
 
-/// An attention and two more layers, both with what they read added.
+/// An attention and two more layers; both blocks have residual connections.
 fn model() -> Model {
     let mut random = Random::new(3);
     let [_, _, features] = SIZES;
@@ -65,7 +65,7 @@ fn run(trainer: &mut Trainer) -> Run {
     Run { losses, values: trainer.parameters().unwrap() }
 }
 
-/// How often each kernel of attention is launched in a step.
+/// Counts the launches of each attention kernel in a step.
 fn launches(trainer: &Trainer) -> BTreeMap<&'static str, usize> {
     let mut found = BTreeMap::new();
     for command in &trainer.plan().commands {
@@ -85,7 +85,7 @@ fn attention_is_cut_into_parts_of_the_same_bits() {
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     assert_eq!(launches(&unlimited), BTreeMap::from([("Attention", 1), ("AttentionGradient", 1)]));
     let expected = run(&mut unlimited);
-    // What one attention reads and writes of one head: queries and results, keys and values, and the logarithms of rows' sums.
+    // The operands of an attention for one head: queries and results, keys and values, and the logarithms of the row sums.
     let head_bytes = (SIZES[1] * (4 * SIZES[2] / HEADS + 1) * 4) as u64;
     assert!(minimum < head_bytes, "{minimum} bytes are needed, and a head has {head_bytes}");
     for budget in [peak / 2, (peak / 8).max(minimum), minimum] {
@@ -97,7 +97,7 @@ fn attention_is_cut_into_parts_of_the_same_bits() {
             if budget == minimum {
                 let parts = launches(&limited);
                 let count = |name: &str| parts.get(name).copied().unwrap_or(0);
-                // More than one for each head of each batch.
+                // More than one launch per head and batch.
                 assert!(count("Attention") > SIZES[0] * HEADS, "{parts:?}");
                 assert!(count("AttentionQueryGradient") > SIZES[0] * HEADS, "{parts:?}");
                 assert!(count("AttentionKeyGradient") > SIZES[0] * HEADS, "{parts:?}");

@@ -1,4 +1,4 @@
-//! Losses: values and gradients as PyTorch and MONAI have them, the same bits within every budget, and what is refused.
+//! Losses: values and gradients compared with PyTorch and MONAI, the same bits within every budget, and invalid options.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn losses_and_gradients_are_those_of_pytorch() {
     }
 }
 
-/// Two convolutions of volumes, to three classes.
+/// Two convolutions over volumes, with three classes.
 fn volumes() -> Model {
     let numbers = |count: usize| (0..count).map(|i| ((i * 37 % 101) as f32 - 50.0) / 150.0).collect::<Vec<f32>>();
     let pads = || vec![("pads", onnx::builder::Value::Ints(vec![1; 6]))];
@@ -32,7 +32,7 @@ fn volumes() -> Model {
     Model::from_bytes(&graph.build()).unwrap()
 }
 
-/// The volumes leave the device, and what the loss is computed of is cut into parts.
+/// The volumes leave the device, and the operands of the loss are cut into parts.
 #[test]
 fn dice_keeps_its_bits_within_a_budget() {
     let x: Vec<f32> = (0..11520).map(|i| (i as f32 * 0.37).sin()).collect();

@@ -1,4 +1,4 @@
-//! Whatever decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
+//! Whichever mode decides what is on the device, the bits are those of the plan without a budget, and the budget is never exceeded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const MODES: [(MemoryMode, Option<Policy>); 5] = [
     (MemoryMode::Automatic, Some(Policy::Planned)),
 ];
 
-/// Losses, and everything that the steps changed.
+/// The losses, and everything that the steps changed.
 #[derive(Debug, PartialEq)]
 struct Run {
     losses: Vec<u32>,
@@ -45,7 +45,7 @@ fn trainer(case: &Case, options: EngineOptions, device: Option<Arc<dyn Device>>)
     trainer_on(case.model(), recipe(case), options, device)
 }
 
-/// Parts of the peak, in percent, that are the budget, with numbers of threads; 0 for no budget.
+/// Budgets in percent of the peak, each with a number of threads; 0 for no budget.
 type Budgets<'a> = &'a [(u64, usize)];
 
 fn same_bits_in_every_mode(name: &'static str, modes: &[(MemoryMode, Option<Policy>)], budgets: Budgets) {
@@ -111,7 +111,7 @@ fn what_fits_the_device_stays_there() {
         let mut trainer = trainer(&case, options(2, memory, eviction, None), None);
         let moves = run(&case, &mut trainer, 2).1[1].unwrap();
         let input_bytes: u64 = trainer.inputs().iter().map(|info| info.shape.iter().product::<u64>() * 4).sum();
-        // Units that hold inputs and labels come again; units of 64 KiB at least hold more than these.
+        // Units that hold inputs and labels are copied again; units have at least 64 KiB, so they hold more than these.
         assert_eq!(moves.evictions, 0, "{memory:?} {eviction:?}: {moves:?}");
         assert!(moves.bytes_to_device < input_bytes + (1 << 20), "{memory:?} {eviction:?}: {moves:?}");
     }
@@ -184,7 +184,7 @@ fn what_exceeds_the_host_budget_goes_to_disk() {
     };
     let unlimited = trainer(&case, spilling(MemoryMode::Automatic, None, None), None);
     let minimum = unlimited.statistics().minimum_budget_bytes;
-    // What the device takes for itself, room for staging, and half a megabyte for data.
+    // The device's own memory, room for staging, and half a megabyte for data.
     let host_bytes = unlimited.usage().host_bytes + (1 << 20) + (512 << 10);
     for (memory, eviction) in MODES {
         let host_memory = Some(MemorySize::Bytes(host_bytes));
@@ -210,7 +210,7 @@ fn what_cannot_be_says_so() {
     assert!(error.contains(&minimum.to_string()) && error.contains(launch), "{error}");
     let error = refused(options(2, MemoryMode::Direct, Some(Policy::Touch), None));
     assert!(error.contains("--memory automatic"), "{error}");
-    // Host memory runs out in the step, or when parameters come: nothing is lost by then.
+    // Host memory runs out during the step or when parameters are read back; nothing is lost by then.
     let mut short = options(2, MemoryMode::Automatic, None, Some(minimum));
     short.memory.host_memory = Some(MemorySize::Bytes(1 << 20));
     let (batch, labels) = case.batch(0);

@@ -1,4 +1,4 @@
-//! Metrics as scikit-learn has them.
+//! Metrics, compared with scikit-learn.
 
 use forebay::Tensor;
 use forebay::metrics::{Metric, Metrics};
@@ -49,7 +49,7 @@ fn classes_along_another_axis_and_ignored_labels() {
     let row = &table()["classes"];
     let logits = floats(&row["logits"]);
     let labels: Vec<i64> = floats(&row["labels"]).into_iter().map(|label| label as i64).collect();
-    // One image of 5 channels with 41 places, of which the last does not count.
+    // One image of 5 channels with 41 places, the last of which does not count.
     let places = 41;
     let mut image = vec![9.0; 5 * places];
     for (i, &logit) in logits.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! ONNX Runtime's own operators, and models that its tools write, give what ONNX Runtime gives.
+//! ONNX Runtime's own operators and models written by its tools give the same outputs as in ONNX Runtime.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,7 @@ fn compare(case: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a script that makes cases, at least `least` of them, and compares each.
+/// Runs a script that generates cases, at least `least` of them, and compares each.
 fn compare_all(name: &str, script: &str, least: usize) {
     if !available() {
         return;

@@ -1,4 +1,4 @@
-//! Mixed precision: float32 parameters, products and convolutions of 16 bits between two conversions, a float32 loss.
+//! Mixed precision: float32 parameters, 16-bit products and convolutions between two conversions, a float32 loss.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const TAPS: usize = 9;
 const LEARNING_RATE: f64 = 0.125;
 const STEPS: usize = 3;
 
-/// Numbers in -1..1 of a seeded generator (xorshift64*).
+/// Numbers in -1..1 from a seeded generator (xorshift64*).
 fn numbers(seed: u64, count: usize) -> Vec<f64> {
     let mut random = Random::new(seed);
     (0..count).map(|_| f64::from(random.float())).collect()
@@ -29,7 +29,7 @@ fn tensor(shape: &[u64], values: &[f64]) -> Tensor {
     Tensor::new(DataType::Float32, shape, bytes).unwrap()
 }
 
-/// Parameters: the filters, their bias, and a matrix.
+/// The parameters: the filters, their bias, and a matrix.
 struct Parameters {
     w: Vec<f64>,
     bias: Vec<f64>,
@@ -71,7 +71,7 @@ fn model(kind: DataType, parameters: &Parameters) -> Model {
     Model::from_bytes(&bytes).unwrap()
 }
 
-/// The same step, computed with f64 between roundings.
+/// The same step, computed in f64 between roundings.
 struct Reference {
     round: fn(f64) -> f64,
     parameters: Parameters,
@@ -94,7 +94,7 @@ impl Reference {
         values.iter().map(|&value| (self.round)(value)).collect()
     }
 
-    /// The loss before the step, which it takes.
+    /// Performs a step and returns the loss before it.
     fn step(&mut self, x: &[f64], labels: &[f64]) -> f64 {
         let [x, w, bias, matrix] =
             [x, &self.parameters.w, &self.parameters.bias, &self.parameters.matrix].map(|values| self.rounded(values));
@@ -144,7 +144,7 @@ fn assert_close(values: &[f64], expected: &[f64], tolerance: f64, what: &str) {
     }
 }
 
-/// `unit` is the distance of numbers of the type around 1: roundings of nearly equal numbers may differ by so much.
+/// `unit` is the distance between numbers of the type around 1: roundings of nearly equal numbers can differ by that much.
 fn check(kind: DataType, round: fn(f64) -> f64, unit: f64) {
     let parameters = Parameters::new();
     let options = TrainingOptions::new(Loss::MeanSquaredError, Optimizer::sgd(LEARNING_RATE as f32));
@@ -179,7 +179,7 @@ fn bfloat16_between_conversions_trains() {
     check(DataType::BFloat16, |value| bf16::from_f64(value).to_f64(), 1.0 / 128.0);
 }
 
-/// Weight gradients, products and pooling are computed in parts as those of float32 are.
+/// Weight gradients, products and pooling are computed in parts, as in float32.
 #[test]
 fn the_least_budget_is_about_half_of_that_in_float32() {
     let case = Case::read("unet3d");

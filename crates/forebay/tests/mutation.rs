@@ -1,5 +1,5 @@
-//! No barrier and no wait of a plan is redundant, and the race checker finds every one that is missing: each is deleted in
-//! turn from the plans of the test models.
+//! No barrier or wait of a plan is redundant, and the race checker detects every missing one: each is deleted in turn from the plans of the
+//! test models.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{Case, host};
 use forebay_sync::{StepBoundary, check_races};
 
-/// What is planned of a model.
+/// What a plan of a model computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Inference,
@@ -33,13 +33,13 @@ fn plan(path: &str, step: Step, order: LaunchOrder, device_memory: Option<Memory
     }
 }
 
-/// Whether the checker objects to a list: a race in its first step is one in every step.
+/// Returns whether the checker objects to a list of commands. A race in any step also occurs in the first.
 fn objects(plan: &Plan, commands: &[Command]) -> bool {
     check_races(&plan.prologue, commands, 1, StepBoundary::HostJoin).is_err()
 }
 
-/// Whether the checker objects to a plan without this command. What a list lacks shows in every longer list that begins
-/// with it, so it is enough to look as far as the next launch or copy of the stream, and only then at the whole.
+/// Returns whether the checker objects to a plan without this command. A fault of a list shows in every longer list that begins with it, so
+/// it suffices to check up to the stream's next launch or copy, and only then the whole.
 fn objects_without(plan: &Plan, index: usize) -> bool {
     let stream = plan.commands[index].stream();
     let guarded = |command: &Command| command.is_work() && command.stream() == stream;
@@ -49,7 +49,7 @@ fn objects_without(plan: &Plan, index: usize) -> bool {
     next.is_some_and(|next| objects(plan, &commands[..next])) || objects(plan, &commands)
 }
 
-/// Deletes each barrier and each wait; gives how many there were.
+/// Deletes each barrier and each wait in turn; returns how many there were.
 fn delete_each(plan: &Plan, what: &str) -> usize {
     assert!(!objects(plan, &plan.commands), "{what}");
     let synchronisation = |command: &Command| matches!(command, Command::Barrier { .. } | Command::Wait { .. });
@@ -63,8 +63,8 @@ fn delete_each(plan: &Plan, what: &str) -> usize {
     indices.len()
 }
 
-/// Plans without a budget in both orders, and training within these shares of the memory in the better one; says how much
-/// was deleted.
+/// Mutates plans without a budget in both orders, and training plans within these shares of the memory in the better one; prints how many
+/// commands were deleted.
 fn mutate(path: &str, steps: &[Step], percents: &[u64]) {
     let mut deleted = 0;
     for &step in steps {
@@ -84,7 +84,7 @@ fn mutate(path: &str, steps: &[Step], percents: &[u64]) {
 
 const BOTH: [Step; 2] = [Step::Inference, Step::Training];
 
-/// What processes exchange is ordered like everything else: nothing of it can be left out in the plan of either of two processes.
+/// Exchanges are ordered like everything else: nothing can be left out of the plan of either of two processes.
 #[test]
 fn processes() {
     for (rank, communicator) in local_communicators(2).into_iter().enumerate() {

@@ -7,7 +7,7 @@ use forebay::{Model, Session};
 use forebay_golden::{Case, host, recipe, to_f64, trainer};
 use forebay_testing::parts::skipped;
 
-/// Runs the model on the golden input and writes the elements of its output as text.
+/// Runs the model on the golden input and prints the elements of its output as text.
 const SCRIPT: &str = "
 import sys
 import numpy, onnxruntime

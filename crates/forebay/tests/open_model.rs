@@ -1,4 +1,4 @@
-//! A model as a part of a larger program that trains: outputs, running statistics and gradients are those of a training step.
+//! A model as part of a larger program that trains: outputs, running statistics and gradients are those of a training step.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use forebay::{Model, Session, SessionOptions, Tensor, Trainer};
 const BATCH: usize = 50;
 const CLASSES: usize = 10;
 
-/// Pictures that look random, and a class for each.
+/// Images that look random, with a class for each.
 fn batch() -> (Tensor, Tensor) {
     let pixels: Vec<f32> = (0..BATCH * 64).map(|i| ((i * 2_654_435_761) % 1000) as f32 / 1000.0).collect();
     let labels: Vec<i64> = (0..BATCH).map(|i| (i * 7 % CLASSES) as i64).collect();
     (Tensor::from_f32(&[BATCH as u64, 1, 8, 8], &pixels), Tensor::from_i64(&[BATCH as u64], &labels))
 }
 
-/// The gradient of the mean cross-entropy by the logits.
+/// The gradient of the mean cross-entropy with respect to the logits.
 fn loss_gradient(logits: &Tensor, labels: &Tensor) -> Tensor {
     let (logits, labels) = (logits.to_f64().unwrap(), labels.to_i64().unwrap());
     let mut gradient = Vec::with_capacity(logits.len());

@@ -1,4 +1,4 @@
-//! Optimizers: five steps as PyTorch does them, the same bits within every budget, and state that checkpoints hold.
+//! Optimizers: five steps compared with PyTorch, the same bits within every budget, and state in checkpoints.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn model(start: &Value) -> Model {
     Model::from_bytes(&graph.build()).unwrap()
 }
 
-/// The optimizer of a case, as the script that made the table has it.
+/// The optimizer of a case, with the settings of the script that generated the table.
 fn optimizer(name: &str) -> Optimizer {
     match name {
         "rmsprop" => Optimizer::rms_prop(0.02),
@@ -128,7 +128,7 @@ fn state_is_in_checkpoints_and_numbers_change_without_another_plan() {
     }
 }
 
-/// A model whose parameters and states are most of what a step takes.
+/// A model whose parameters and optimizer state make up most of a step's memory.
 fn wide() -> Model {
     let numbers = |count: usize| (0..count).map(|i| ((i * 37 % 101) as f32 - 50.0) / 300.0).collect::<Vec<f32>>();
     let graph = GraphBuilder::new()

@@ -1,5 +1,5 @@
-//! The first two promises: for any budget at which there is a plan, the bits are those of the unlimited run, and the
-//! budget is never exceeded.
+//! The first two promises: at any budget for which a plan exists, the bits are those of the unlimited run, and the budget is never
+//! exceeded.
 
 use forebay::{Device, MemorySize, Statistics, Trainer};
 use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, trainer_on, trainer_options};
@@ -126,7 +126,7 @@ fn the_budget_changes_between_steps_and_no_bit_does() {
     let expected = run(&case, &mut unlimited, 5);
     let (peak, minimum) = (unlimited.statistics().in_core_peak_bytes, unlimited.statistics().minimum_budget_bytes);
     drop(unlimited);
-    // Budgets of a simulated device: those of a CPU alone are limits on the process.
+    // Budgets of a simulated device: with a CPU alone, budgets are limits on the process.
     let mut trainer = trainer_within(&case, Some(peak), 2, None);
     let mut losses = Vec::new();
     let budgets = [None, Some(minimum), Some(peak / 2), None, Some(minimum)];

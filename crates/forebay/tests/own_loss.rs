@@ -7,7 +7,7 @@ use forebay::{Model, Tensor, Trainer};
 use forebay_golden::host;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT64, Value};
 
-/// A classifier, with its loss or without.
+/// A classifier, with or without its loss.
 fn model(loss: bool) -> Model {
     let mut graph = GraphBuilder::new()
         .input("x", FLOAT, &["N", "4"])

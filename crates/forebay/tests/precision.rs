@@ -1,4 +1,4 @@
-//! Mixed precision by an option: losses next to those of PyTorch's autocast, what is stored, and scaled gradients.
+//! Mixed precision as an option: losses compared with PyTorch's autocast, the stored types, and scaled gradients.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ fn digits() -> TrainerBuilder {
     Trainer::builder(&model).optimizer(Optimizer::sgd(0.05)).batch_size(50)
 }
 
-/// The digits of a step, and their classes.
+/// The digits of a step and their classes.
 fn batch(step: u64) -> (BTreeMap<String, Tensor>, Tensor) {
     let mut archive = forebay::data::npz::Archive::open("../../examples/digits/digits.npz".as_ref()).unwrap();
     let (x, y) = (archive.read("x").unwrap().to_i64().unwrap(), archive.read("y").unwrap().to_i64().unwrap());
@@ -32,7 +32,7 @@ fn furthest(losses: &[f32], expected: &[f32]) -> f32 {
     losses.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Losses of five steps in float32, and how far those of `torch.autocast` are from them, in PyTorch 2.15 on a CPU.
+/// The losses of five steps in float32, and how far the losses with `torch.autocast` are from them in PyTorch 2.15 on a CPU.
 #[test]
 fn losses_are_as_near_to_those_of_float32_as_those_of_autocast() {
     const FLOAT32: [f32; 5] = [2.392_658, 2.321_889, 2.279_877, 2.307_041, 2.257_628];
@@ -46,7 +46,7 @@ fn losses_are_as_near_to_those_of_float32_as_those_of_autocast() {
             trainer.parameters().unwrap().values().all(|tensor| tensor.to_f32().is_some()),
             "parameters stay float32"
         );
-        // The same bits within less memory, and in evaluation the same precision.
+        // The bits are the same within less memory, and evaluation has the same precision.
         let least = MemorySize::Bytes(trainer.statistics().minimum_budget_bytes);
         let mut small = digits().precision(precision).simulate_device(least).build().unwrap();
         assert_eq!(losses(&mut small), found);
@@ -71,7 +71,7 @@ fn nodes_stay_float32_where_they_are_named() {
     assert!(error.contains("'nothing' names no node"), "{error}");
 }
 
-/// Two products with a function between them: what is kept of it has half of the bytes.
+/// Two products with a function between them: what is kept of it takes half as many bytes.
 #[test]
 fn what_is_stored_takes_half_of_the_memory() {
     let (rows, columns) = (2048usize, 64usize);
@@ -106,7 +106,8 @@ fn what_is_stored_takes_half_of_the_memory() {
     assert!(half < full * 7 / 10, "{half} instead of {full} bytes next to the parameters");
 }
 
-/// A loss whose scaled gradient is beyond float16: the step is left out, and the factor halved until it fits; a checkpoint keeps it.
+/// The scaled gradient of the loss exceeds float16: the step is skipped, and the factor is halved until it fits; a checkpoint keeps the
+/// factor.
 #[test]
 fn gradients_of_float16_are_scaled_and_steps_that_are_too_large_are_left_out() {
     let graph = GraphBuilder::new()
@@ -126,7 +127,7 @@ fn gradients_of_float16_are_scaled_and_steps_that_are_too_large_are_left_out() {
         let before = trainer.parameters().unwrap();
         let reports: Vec<_> = (0..12).map(|_| trainer.step(x.clone(), targets.clone()).unwrap()).collect();
         let scales: Vec<f32> = reports.iter().map(|report| report.loss_scale.unwrap()).collect();
-        // 65536 / 2 (y - target) is beyond 65504 where the difference is above 4.
+        // 65536 / 2 (y - target) exceeds 65504 if the difference is above 4.
         assert!(reports[0].skipped && scales[..2] == [65536.0, 32768.0], "{scales:?}");
         let kept: Vec<_> = reports.iter().filter(|report| !report.skipped).collect();
         assert!(kept.len() >= 3 && kept[0].loss == reports[0].loss && kept[2].loss < kept[0].loss, "{reports:?}");

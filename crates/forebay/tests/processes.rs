@@ -1,4 +1,4 @@
-//! Several processes compute a batch together, with the bits of one: here they are threads, each with a device of its own.
+//! Several processes compute a batch together, with the bits of one process: here they are threads, each with its own device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use forebay_device_testing::local_communicator::{local_communicators, slow_commu
 use forebay_golden::{Case, chaos, host, recipe, trainer_options};
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value as Attribute};
 
-/// What a run ends with: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
+/// The results of a run: the losses of steps, the loss and the output of an evaluation, and all parameters and state.
 type Outcome = (Vec<u32>, u32, Tensor, BTreeMap<String, Tensor>);
 
 fn run(case: &Case, mut trainer: Trainer, steps: usize) -> Outcome {
@@ -26,8 +26,8 @@ fn run(case: &Case, mut trainer: Trainer, steps: usize) -> Outcome {
     (losses, evaluation.loss.to_bits(), evaluation.logits, values)
 }
 
-/// A trainer of one of several processes, each on another kind of device: as it is, with half of the memory, and one that runs what may run
-/// at once in another order.
+/// A trainer of one of several processes, each on another kind of device: an ordinary one, one with half of the memory, and one that
+/// reorders commands that may run concurrently.
 fn trainer(case: &Case, training: TrainingOptions, communicator: Arc<dyn Communicator>) -> Trainer {
     let rank = communicator.rank();
     let engine = host(1).processes(ProcessGroup::new(communicator));
@@ -39,12 +39,12 @@ fn trainer(case: &Case, training: TrainingOptions, communicator: Arc<dyn Communi
     }
 }
 
-/// The same steps by this many processes.
+/// Runs the same steps with this many processes.
 fn run_together(case: &Case, training: &TrainingOptions, processes: usize, steps: usize) {
     run_connected(case, training, local_communicators(processes), steps);
 }
 
-/// The same steps by processes that are connected in this way.
+/// Runs the same steps with processes that are connected by these communicators.
 fn run_connected(case: &Case, training: &TrainingOptions, communicators: Vec<Arc<dyn Communicator>>, steps: usize) {
     let processes = communicators.len();
     let alone = Trainer::new(case.model(), trainer_options(training.clone(), host(2))).unwrap();
@@ -123,7 +123,7 @@ fn nearly_all_launches_are_shared_out() {
     assert_eq!(trainer.shared_work(), None);
 }
 
-/// The same runs of a model by one process and by several, some with this part of the memory; whether the last run was shared out.
+/// Runs a model with one process and with several, some of them with this part of the memory; returns whether the last run was shared out.
 fn run_session_together(model: &Model, runs: &[BTreeMap<String, Tensor>], processes: usize, part: &str) -> bool {
     let run = |mut session: Session| {
         let outputs: Vec<_> = runs.iter().map(|inputs| session.run(inputs.clone()).unwrap()).collect();
@@ -160,12 +160,12 @@ fn sessions_give_the_outputs_of_one_process() {
     for (name, processes) in [("digits-cnn", 2), ("digits-cnn", 3), ("resnet20", 4), ("tiny-gpt", 2), ("unet3d", 2)] {
         let case = Case::read(name);
         let is_shared = run_session_together(&case.model(), &[case.input()], processes, "60%");
-        // One volume has no images to share out.
+        // One volume has no images to share out: each process computes all of it.
         assert_eq!(is_shared, name != "unet3d", "{name}");
     }
 }
 
-/// What a batch holds decides about sizes of later stages; batches differ in size, and one has fewer samples than there are processes.
+/// The contents of a batch decide the sizes of later stages; batches differ in size, and one has fewer samples than there are processes.
 #[test]
 fn stages_are_the_same_in_all_processes() {
     let weights: Vec<f32> = (0..32).map(|i| (i * 7 % 11) as f32 / 4.0 - 1.0).collect();

@@ -1,4 +1,4 @@
-//! Random networks of convolutions and what stands between them, on images of odd sizes: the bits of gradients are the same at any budget.
+//! Random networks of convolutions and the layers between them, on images of odd sizes: the bits of gradients are the same at any budget.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use forebay_golden::{host, trainer};
 use forebay_testing::Random;
 use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, Value};
 
-/// So large that a step replaces parameters by multiples of their gradients, down to the last bits.
+/// The rate is so large that a step replaces parameters by multiples of their gradients, down to the last bits.
 const LEARNING_RATE: f32 = 1e6;
 
 /// A network that grows, layer by layer, from `x`.
@@ -26,7 +26,7 @@ impl Network {
         let mut random = Random::new(seed);
         let (dimensions, largest) = [(1, 5000), (2, 72), (2, 72), (3, 14)][random.index(4)];
         let mut sizes = vec![1 + random.index(3), 1 + random.index(3)];
-        // Often one image: only its positions can be cut then.
+        // Often there is only one image, which can be cut only along its positions.
         if random.percent(50) {
             sizes[0] = 1;
         }
@@ -45,7 +45,7 @@ impl Network {
         network
     }
 
-    /// A layer of the latest output and these parameters, each with its name and sizes.
+    /// Adds a layer that takes the latest output and these parameters, each with its name and sizes.
     fn node(&mut self, operator: &str, parameters: &[(&str, Vec<usize>)], attributes: Vec<(&str, Value)>) {
         let mut graph = std::mem::take(&mut self.graph);
         let mut inputs = vec![self.last.clone()];
@@ -101,7 +101,7 @@ impl Network {
         }
     }
 
-    /// Halves the spatial sizes, or doubles them, or neither.
+    /// Halves or doubles the spatial sizes, or leaves them.
     fn resampling(&mut self) {
         let dimensions = self.sizes.len() - 2;
         let twos = || Value::Ints(vec![2; dimensions]);
@@ -128,7 +128,7 @@ impl Network {
     }
 }
 
-/// Trains a network of its own for each seed, without a budget and within several.
+/// Trains a separate network for each seed, without a budget and within several.
 fn check(seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let bytes = Network::new(seed).model();
@@ -160,7 +160,7 @@ fn budgets_change_no_bit() {
     check(0..30);
 }
 
-/// As many as `FOREBAY_NETWORKS` says.
+/// Trains `FOREBAY_NETWORKS` networks.
 #[test]
 #[ignore = "takes minutes: cargo xtask networks"]
 fn budgets_change_no_bit_of_many_networks() {

@@ -1,11 +1,11 @@
-//! The plans of all processes of a run, judged together: whatever each one's budget, exchanges pair up and no process waits for ever.
+//! The plans of all processes of a run, checked together: whatever each one's budget, exchanges pair up and no process waits forever.
 
 use forebay::{EngineOptions, Error, MemoryLimit, MemorySize, Plan, ProcessGroup, Shard, Trainer, check_plans};
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{Case, host, recipe, trainer_options};
 
-/// The plan of one of several processes within a memory of its own: of tensors, or, for the last one of three, little more than the least that
-/// this process can do with, where what does not fit is recomputed.
+/// The plan of one of several processes, each within its own memory: a budget for tensors, or, for the last of three processes, little more
+/// than the smallest limit that this process can work with, at which whatever does not fit is recomputed.
 fn plan(case: &Case, group: ProcessGroup, shard: Shard) -> Plan {
     let (rank, size) = (group.rank(), group.size());
     let mut engine = host(1 + rank % 2).processes(group);

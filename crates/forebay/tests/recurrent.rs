@@ -1,5 +1,5 @@
-//! Recurrent networks as whole models: a step of gradient descent moves every parameter by the loss's slope, which differences of the
-//! loss give as well.
+//! Recurrent networks as whole models: a step of gradient descent moves every parameter by the slope of the loss, as computed from
+//! differences of the loss.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ struct Network {
     directions: usize,
     by_batch: bool,
     resets_after: bool,
-    /// Which of the outputs is the model's: all of y, the last h, the last c.
+    /// Which output is the model's: all of y, the last h, or the last c.
     output: usize,
 }
 
 impl Network {
-    /// Parameters by their names, with their shapes.
+    /// The names and shapes of the parameters.
     fn parameters(&self) -> Vec<(&'static str, Vec<usize>)> {
         let (d, columns) = (self.directions, self.gates * UNITS);
         let state = if self.by_batch { vec![BATCH, d, UNITS] } else { vec![d, BATCH, UNITS] };
@@ -146,7 +146,7 @@ fn a_step_goes_down_the_slope_of_every_parameter() {
         for (direction, directions, by_batch) in
             [("forward", 1, false), ("reverse", 1, true), ("bidirectional", 2, false), ("bidirectional", 2, true)]
         {
-            // All of them see the whole sequence; one output each keeps the test short.
+            // Every output depends on the whole sequence; testing one each keeps the test short.
             seed += 1;
             let output = seed as usize % outputs;
             check(seed, Network { operator, gates, direction, directions, by_batch, resets_after, output });

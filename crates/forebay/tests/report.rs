@@ -1,4 +1,4 @@
-//! What a user is shown: the explanation of a plan, its commands, and the trace of its steps.
+//! Output for users: the explanation of a plan, its commands, and the trace of its steps.
 
 use forebay::{MemorySize, Trainer, command_lines, memory_picture};
 use forebay_golden::{Case, host, recipe, trainer};

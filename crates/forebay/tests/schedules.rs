@@ -1,4 +1,4 @@
-//! Scheduled learning rates: what each step is fed, and what a checkpoint keeps of it.
+//! Scheduled learning rates: the rate of each step, and its state in a checkpoint.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ fn everything(trainer: &Trainer) -> BTreeMap<String, Tensor> {
     values
 }
 
-/// Losses and rates of steps, after each of which the trainer hears of a loss.
+/// Returns the losses and rates of steps; after each step, the trainer is told a loss.
 fn steps(case: &Case, trainer: &mut Trainer, steps: Range<usize>) -> Vec<(u32, f32)> {
     let step = |step| {
         let (batch, labels) = case.batch(step);
@@ -73,7 +73,7 @@ fn a_plateau_goes_on_from_a_checkpoint() {
     whole.save_checkpoint(&folder, &json!(null)).unwrap();
     let rest = steps(&case, &mut whole, 4..7);
     let base = recipe(&case).optimizer.learning_rate();
-    // Losses that do not fall: the first is the best, two are worse, one cools down, two are worse again.
+    // The losses do not fall: the first is the best, two are worse, one is the cooldown, two are worse again.
     let rates: Vec<f32> = first.iter().chain(&rest).map(|(_, rate)| rate / base).collect();
     assert_eq!(rates, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25]);
 

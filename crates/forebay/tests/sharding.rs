@@ -1,4 +1,4 @@
-//! Several processes, each of which keeps a slice of parameters and state: here they are threads, each with a device of its own.
+//! Several processes, each of which keeps a slice of parameters and state: here they are threads, each with its own device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use forebay_golden::{Case, chaos, host, recipe, trainer_options};
 
 const ALL: [Shard; 3] = [Shard::State, Shard::Gradients, Shard::Parameters];
 
-/// What a run ends with: the losses of steps, that of an evaluation, and all parameters and state.
+/// The results of a run: the losses of steps, the loss of an evaluation, and all parameters and state.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     losses: Vec<u32>,
@@ -19,7 +19,7 @@ struct Outcome {
     values: BTreeMap<String, Tensor>,
 }
 
-/// What the first process of a run has in the end.
+/// The results of the first process of a run.
 struct Together {
     outcome: Outcome,
     work: SharedWork,
@@ -45,8 +45,8 @@ fn outcome(case: &Case, trainer: &mut Trainer, steps: std::ops::Range<usize>) ->
     Some(Outcome { losses, evaluation, values })
 }
 
-/// A trainer of one of several processes: as it is, with half of the memory, or on a device that runs what may run at once in another
-/// order.
+/// A trainer of one of several processes: on an ordinary device, with half of the memory, or on a device that reorders commands that may
+/// run concurrently.
 fn sharded(case: &Case, training: TrainingOptions, shard: Shard, communicator: Arc<dyn Communicator>) -> Trainer {
     let rank = communicator.rank();
     let engine = host(1).processes(ProcessGroup::new(communicator)).shard(shard);
@@ -60,7 +60,7 @@ fn sharded(case: &Case, training: TrainingOptions, shard: Shard, communicator: A
     }
 }
 
-/// Steps of several processes, from a checkpoint on where one is given.
+/// Runs steps with several processes, starting from a checkpoint if one is given.
 fn run_together(
     name: &'static str,
     training: &TrainingOptions,
@@ -134,10 +134,10 @@ fn each_stage_takes_less() {
     let [nothing, state, gradients, parameters] = [Shard::Nothing, ALL[0], ALL[1], ALL[2]].map(of);
     let SharedWork { sharded_bytes, own_shard_bytes, .. } = parameters.work;
     assert!(sharded_bytes > 0 && own_shard_bytes < sharded_bytes / 3, "{own_shard_bytes} of {sharded_bytes}");
-    // Updates run as soon as their gradients are there, so that these are few at any time: slices save their exchange.
+    // Updates run as soon as their gradients are ready, so few gradients exist at any time; slices save their exchange.
     let peaks = [nothing.peak_bytes, state.peak_bytes, gradients.peak_bytes, parameters.peak_bytes];
     assert!(peaks[1] < peaks[0] && peaks[2] <= peaks[1] && peaks[3] < peaks[2], "{peaks:?}");
-    // What is not exchanged is a gradient's whole sum.
+    // The whole sums of gradients are not exchanged.
     let sent = |shard| {
         let engine = host(1).processes(ProcessGroup::for_plans(3)).shard(shard);
         let case = Case::read("resnet20");
@@ -157,7 +157,7 @@ fn a_checkpoint_goes_on_with_other_processes_and_other_shards() {
     let last = run_together("digits-cnn", &training, Shard::Gradients, 4, (Some(&then.checkpoint), 2..3));
     assert_eq!(last.outcome.losses, expected.losses[2..]);
     assert!(last.outcome.values == expected.values);
-    // Alone, there is nothing to shard.
+    // A single process has nothing to shard.
     let case = Case::read("digits-cnn");
     let mut trainer = Trainer::new(case.model(), trainer_options(training, host(1).shard(Shard::Parameters))).unwrap();
     trainer.restore(&then.checkpoint).unwrap();

@@ -1,4 +1,4 @@
-//! Steps that show their gradients: those are PyTorch's, and the steps are the same, bit for bit, as without being looked at.
+//! Steps that show their gradients: these match PyTorch's, and the steps are bit for bit the same as without showing them.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use forebay::{Error, MemoryMode, MemorySize, ProcessGroup, Shard, Tensor, Traine
 use forebay_device_testing::local_communicator::local_communicators;
 use forebay_golden::{Case, Run, assert_same, chaos, host, recipe, run, to_f64, trainer, trainer_on, trainer_options};
 
-/// By step, the gradients that it showed.
+/// The gradients shown, by step.
 type Shown = BTreeMap<usize, BTreeMap<String, Tensor>>;
 
-/// Steps on the case's first batches; some of them, from 0, show their gradients.
+/// Runs steps on the case's first batches; the steps in `showing`, numbered from 0, show their gradients.
 fn run_showing(case: &Case, trainer: &mut Trainer, steps: usize, showing: &[usize]) -> (Run, Shown) {
     let (mut losses, mut shown) = (Vec::new(), Shown::new());
     for step in 0..steps {

@@ -1,4 +1,4 @@
-//! Sizes, branches and loops that are known when a model runs.
+//! Sizes, branches and loops that are determined when a model runs.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ fn shapes_follow_the_elements_of_inputs() {
     assert!(matches!(error, Error::Model(_)), "{error}");
 }
 
-/// A sum over rows that is positive decides how many numbers there are.
+/// The number of positive sums over rows determines how many numbers there are.
 fn computed_size() -> GraphBuilder {
     GraphBuilder::new()
         .input("x", FLOAT, &["N"])
@@ -114,11 +114,11 @@ fn a_size_that_is_computed_divides_the_model_into_stages() {
         assert_eq!(outputs["y"], Tensor::from_f32(&[count as u64], &expected));
         assert_eq!(outputs["count"], Tensor::from_i64(&[], &[count as i64]));
     }
-    // One for the count, and one for each of three counts but 0, for which there is nothing to compute.
+    // One plan for the count, and one for each of the three counts other than 0, which needs no computation.
     assert_eq!(session.plan_cache().made, 3);
 }
 
-/// x * w where the mean of x exceeds the limit, else -x; plus the mean. The branches use values of the graph around them.
+/// x * w if the mean of x exceeds the limit, else -x; plus the mean. The branches use values of the surrounding graph.
 fn branches() -> GraphBuilder {
     let positive = GraphBuilder::new().node("Mul", &["x", "w"], &["then"]).output("then", FLOAT, &["N"]);
     let negative = GraphBuilder::new().node("Neg", &["x"], &["else"]).output("else", FLOAT, &["N"]);
@@ -149,7 +149,7 @@ fn a_computed_condition_chooses_a_branch() {
     assert_eq!(session.plan_cache().made, 3, "the condition, and two branches");
 }
 
-/// A loop that adds the iteration's number to `a` and collects `a`, while `a` is below a limit where there is one.
+/// A loop that adds the iteration's number to `a` and collects `a`, while `a` is below a limit if there is one.
 fn repeats(limited: bool) -> GraphBuilder {
     let mut body = GraphBuilder::new()
         .input("i", INT64, &[])
@@ -180,7 +180,7 @@ fn repeats(limited: bool) -> GraphBuilder {
         .output("all", FLOAT, &["count", "N"])
 }
 
-/// What it computes.
+/// The expected results of [`repeats`].
 fn repeated(limited: bool, count: i64, first: bool) -> (Tensor, Tensor) {
     let (mut a, mut all, mut i) = ([1.0f32, 2.0], Vec::new(), 0);
     while first && i < count && !(limited && i > 0 && a[1] >= 100.0) {
@@ -347,7 +347,7 @@ fn stages_keep_their_budget_and_bits() {
     assert!(small.usage().heap_peak_bytes <= 80 << 10, "{}", small.usage().heap_peak_bytes);
 }
 
-/// Logits of a sequence of any length.
+/// A classifier of sequences of any length.
 fn sequence_classifier() -> Model {
     let graph = GraphBuilder::new()
         .input("x", FLOAT, &["N", "length", "4"])
@@ -371,7 +371,7 @@ fn training_follows_the_sizes_of_batches() {
     let mut one = trainer(5);
     let losses: Vec<f32> =
         [[2, 5, 4], [3, 7, 4], [2, 5, 4]].into_iter().map(|s| one.step(batch(s), labels(s[0])).unwrap().loss).collect();
-    // The same steps by trainers that were made for their sizes, each from the parameters of the one before.
+    // The same steps with trainers built for the individual sizes, each starting from the parameters of the previous one.
     let mut parameters = None;
     for (shape, loss) in [[2, 5, 4], [3, 7, 4], [2, 5, 4]].into_iter().zip(losses) {
         let mut other = trainer(shape[1]);

@@ -1,5 +1,4 @@
-//! Plans whose tensors fit neither the device nor the host: the same bits by way of a disk, and nothing lost by one that
-//! fails.
+//! Plans whose tensors fit neither the device nor the host: the same bits by way of a disk, and nothing is lost if the disk fails.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use forebay_device::host::{HostDevice, HostOptions};
 use forebay_golden::{Case, Run, assert_same, host, recipe, run, trainer_on, trainer_options};
 use forebay_plan::PlanError;
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,14 +30,14 @@ impl Drop for Folder {
     }
 }
 
-/// A case in core, and the least budgets for it.
+/// The results of a case in core, and the smallest budgets for it.
 struct Limits {
     case: Case,
     folder: Folder,
     device_bytes: u64,
-    /// The least host budget, what the device takes for itself included.
+    /// The smallest host budget, including the device's own memory.
     host_bytes: u64,
-    /// What the plan takes of the host where it may.
+    /// The host memory that the plan takes without a limit.
     roomy_host_bytes: u64,
     expected: Run,
 }
@@ -71,7 +70,7 @@ impl Limits {
         trainer_on(self.case.model(), recipe(&self.case), options, device)
     }
 
-    /// The least budget, and one that is half way to enough: in the first what steps change is on disk.
+    /// The smallest budget, at which the data that steps change is on disk, and one that is halfway to enough.
     fn budgets(&self) -> [u64; 2] {
         [self.host_bytes, self.host_bytes.midpoint(self.roomy_host_bytes)]
     }
@@ -100,7 +99,7 @@ fn same_bits_by_way_of_a_disk(name: &'static str, steps: usize, kinds: &[&str]) 
             assert!(planned_bytes > 0, "{what}");
             assert_same(&limits.expected, &run(&limits.case, &mut trainer, steps), &what);
             let usage = trainer.usage();
-            // The first step may have led to another plan, which ran the others.
+            // The first step may have led to another plan, with which the others ran.
             let replanned_bytes = trainer.statistics().spill_bytes;
             assert!([planned_bytes, replanned_bytes].contains(&usage.disk_bytes), "{what}: {}", usage.disk_bytes);
             assert!(usage.host_peak_bytes <= host_bytes, "{what}: {} host bytes", usage.host_peak_bytes);
@@ -120,13 +119,12 @@ fn unet3d() {
     same_bits_by_way_of_a_disk("unet3d", 1, &["host"]);
 }
 
-/// Whichever write fails: the error says where and why, everything is as before the step, and another trainer goes on from
-/// there.
+/// Whichever write fails, the error says where and why, everything is as before the step, and another trainer can continue from there.
 #[test]
 fn a_write_that_fails_loses_nothing() {
     const STEPS: usize = 3;
     let limits = Limits::of("digits-cnn", STEPS);
-    // Where what steps change is on disk, writing it there before the first step takes the first writes.
+    // If the data that steps change is on disk, the first writes put it there before the first step.
     for (host_bytes, writes) in limits.budgets().into_iter().zip([[0, 22, 37], [0, 1, 2]]) {
         for writes in writes {
             let what = format!("{host_bytes} host bytes, {writes} writes");

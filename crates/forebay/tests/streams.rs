@@ -1,4 +1,4 @@
-//! The samples of MindSpore's guide to streams: the right ones are right in every order, the wrong ones are found out.
+//! The samples of MindSpore's guide to streams: the correct ones are correct in every order, and the wrong ones are detected.
 
 #[path = "../examples/streams.rs"]
 #[allow(dead_code, reason = "the example prints, this test asserts")]

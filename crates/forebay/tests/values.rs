@@ -1,4 +1,4 @@
-//! Inputs and outputs that are no tensors: sequences and optional values.
+//! Inputs and outputs that are not tensors: sequences and optional values.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn given<const N: usize>(values: [(&str, Value); N]) -> BTreeMap<String, Value> 
     values.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
-/// A sequence in, joined and with what was joined behind it out.
+/// Takes a sequence, and returns the joined tensor and the sequence with that tensor appended.
 fn joined() -> GraphBuilder {
     GraphBuilder::new()
         .structured_input("s", FLOAT, &[Around::Sequence])
@@ -43,7 +43,7 @@ fn sequences_of_any_length_go_in_and_come_out() {
         assert_eq!(outputs["longer"], Value::Sequence([elements, vec![row(&all)]].concat()));
         assert_eq!(outputs.len(), 2);
     }
-    // One for each number of elements and their sizes.
+    // One plan for each combination of the number of elements and their sizes.
     let plans = session.plan_cache();
     assert_eq!((plans.plans, plans.made, plans.found), (3, 3, 1), "{plans:?}");
 }
@@ -122,7 +122,7 @@ fn optional_values_are_there_or_not() {
     }
 }
 
-/// Elements of a sequence that are given, computed before, and computed after a value that decides about sizes.
+/// Elements of a sequence that are given, computed before, and computed after a value that determines sizes.
 #[test]
 fn sequences_go_through_all_stages() {
     let graph = GraphBuilder::new()

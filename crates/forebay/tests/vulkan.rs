@@ -1,5 +1,5 @@
-//! The golden models on this machine's first Vulkan device: right, the same bits within every budget, and no more barriers
-//! than the plan has. With `FOREBAY_VALIDATE=1` the validation layer has nothing to say of any of it.
+//! The golden models on this machine's first Vulkan device: correct, the same bits within every budget, and no more barriers than in the
+//! plan. With `FOREBAY_VALIDATE=1`, the validation layer must report nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use forebay_plan::plan::Movement;
 use forebay_testing::parts::skipped;
 use forebay_vulkan::{VulkanDevice, VulkanOptions, adapters};
 
-/// Bytes that a binding holds where most tensors are larger.
+/// The size of a binding that most tensors exceed.
 const SMALL_BINDING_BYTES: u64 = 4096;
 
-/// Whether there is a Vulkan device to test on.
+/// Returns whether there is a Vulkan device to test on.
 ///
 /// # Panics
-/// Where there is none although `FOREBAY_REQUIRE` names vulkan.
+/// If there is none although `FOREBAY_REQUIRE` names vulkan.
 fn present() -> bool {
     let reason = match adapters() {
         Ok(adapters) if adapters.iter().any(|adapter| adapter.lacks.is_none()) => return true,
@@ -35,7 +35,7 @@ fn vulkan() -> EngineOptions {
     EngineOptions::default().device("vulkan".parse().unwrap()).check(true)
 }
 
-/// The same bits again, within budgets, with tiles and with placed heaps.
+/// Checks for the same bits within budgets, with tiles and with placed heaps.
 fn same_bits_within_every_budget(name: &'static str, steps: usize) {
     if !present() {
         return;
@@ -76,7 +76,7 @@ fn updates_on_the_host_have_the_same_bits_at_any_budget() {
     let (peak, minimum) = (whole.statistics().in_core_peak_bytes, whole.statistics().minimum_budget_bytes);
     let expected = run(&case, &mut whole, 3);
     drop(whole);
-    // The device's own updates may differ in last bits.
+    // Updates on the device can differ in the last bits.
     let on_device = run(&case, &mut trainer(case.model(), training.clone(), vulkan()), 3);
     for (ours, its) in expected.losses.iter().zip(&on_device.losses) {
         let [ours, its] = [ours, its].map(|bits| f32::from_bits(*bits));
@@ -97,7 +97,7 @@ fn updates_on_the_host_have_the_same_bits_at_any_budget() {
     }
 }
 
-/// The same bits where bindings hold next to nothing, so that most tensors run in parts or are reached by their addresses.
+/// Checks for the same bits with very small bindings, so that most tensors run in parts or are reached by their addresses.
 fn same_bits_with_small_bindings(name: &'static str, steps: usize) {
     if !present() {
         return;
@@ -155,8 +155,8 @@ cases! {
     unet3d: "unet3d", 1;
 }
 
-/// Launches have the workspace that they need also where a small budget cuts them into parts. Nothing runs, so budgets may be as
-/// small as there are.
+/// Launches have the workspace that they need even if a small budget cuts them into parts. Nothing runs, so budgets can be as small as any
+/// device's.
 #[test]
 fn parts_have_the_workspace_that_they_need() {
     if !present() {
@@ -242,7 +242,7 @@ fn the_driver_is_given_the_plans_barriers_and_no_others() {
         let mut trainer = trainer_on(case.model(), recipe(&case), options, Some(device.clone()));
         for step in 0..3 {
             let (batch, labels) = case.batch(step);
-            // What a step measures may make another plan for the next one.
+            // The measurements of a step can lead to another plan for the next one.
             let (barriers, launches) = (trainer.statistics().barriers as u64, trainer.statistics().launches as u64);
             let before = device.counts();
             trainer.step(batch, labels).unwrap();
@@ -254,7 +254,7 @@ fn the_driver_is_given_the_plans_barriers_and_no_others() {
     }
 }
 
-/// A whole classifier gives what the host gives for an input of ramps.
+/// Checks that a whole classifier gives the same outputs as on the host for an input of ramps.
 fn classifies_as_the_host(name: &str) {
     if !present() {
         return;
@@ -293,7 +293,7 @@ macro_rules! classifiers {
 
 classifiers! { bvlc_alexnet inception_v1 resnet50 squeezenet vgg19 }
 
-/// Losses are made of kernels, and all of these have shaders. Together, these losses have all that there are in any.
+/// Losses consist of kernels, and all of these have shaders. Together, these losses use every kernel that any loss uses.
 #[test]
 fn losses_are_those_of_pytorch() {
     if !present() {

@@ -1,5 +1,5 @@
-//! Weights that stay in their files until a plan is put on a device: the same bits wherever they come from, and nothing read for
-//! a plan.
+//! Weights that stay in their files until a plan is loaded onto a device: the same bits wherever they come from, and planning reads none of
+//! them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use forebay_testing::onnx::builder::{FLOAT, GraphBuilder, INT4, Value};
 const ROWS: usize = 32;
 const WIDTH: usize = 300;
 
-/// Weights by name, with their numbers.
+/// The names, sizes and numbers of the weights.
 fn weights(seed: usize) -> Vec<(&'static str, Vec<usize>, Vec<f64>)> {
     let numbers = |name: usize, count: usize| -> Vec<f64> {
         (0..count).map(|i| ((i * 7919 + (seed * 10 + name) * 104_729) % 1009) as f64 / 5040.0 - 0.1).collect()
@@ -29,7 +29,7 @@ fn weights(seed: usize) -> Vec<(&'static str, Vec<usize>, Vec<f64>)> {
     ]
 }
 
-/// Two layers; the second one's weights are transposed by a node of its own, which inference folds.
+/// Two layers; the second one's weights are transposed by a node, which inference folds.
 fn bytes(initializers: &[Vec<u8>]) -> Vec<u8> {
     let nodes = [
         onnx::node("MatMul", &["x", "w1"], "m1", &[]),
@@ -46,7 +46,7 @@ fn inline(seed: usize) -> Vec<u8> {
     bytes(&weights(seed).iter().map(|(name, shape, values)| onnx::floats(name, shape, values)).collect::<Vec<_>>())
 }
 
-/// Writes the model with its weights in another file.
+/// Writes the model with its weights in a separate file.
 fn external(folder: &Path, seed: usize) -> Model {
     let (mut data, mut initializers) = (Vec::new(), Vec::new());
     for (name, shape, values) in weights(seed) {
@@ -74,7 +74,7 @@ fn batch() -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_string(), input())])
 }
 
-/// Plans and managed memory, without budgets and within small ones.
+/// Options for plans and managed memory, without budgets and within small ones.
 fn every_way(folder: &Path) -> Vec<EngineOptions> {
     let small = |mode| {
         let budgets = host(2).simulate_device(MemorySize::Bytes(4 << 20)).host_memory(MemorySize::Bytes(16 << 20));
@@ -109,7 +109,7 @@ fn weights_are_the_same_from_wherever_they_come() {
         let mut losses = Vec::new();
         for _ in 0..3 {
             losses.push(trainer.step(batch(), input()).unwrap().loss.to_bits());
-            // Another plan takes the training plan's place, and gives it back.
+            // Another plan replaces the training plan and then returns to it.
             losses.push(trainer.evaluate(batch(), input()).unwrap().loss.to_bits());
         }
         (losses, trainer.parameters().unwrap(), trainer.state().unwrap())
@@ -124,7 +124,7 @@ fn weights_are_the_same_from_wherever_they_come() {
     }
 }
 
-/// The plan of other weights is the same plan, and none of them is read for it.
+/// The plan for other weights is the same, and planning reads none of them.
 #[test]
 fn plans_do_not_depend_on_weights() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ fn plans_do_not_depend_on_weights() {
     assert_eq!(plans(&external(folder.path(), 2)), expected);
     assert_eq!(plans(&stored(folder.path(), 3)), expected);
     assert_eq!(plans(&Model::from_bytes(&inline(4)).unwrap()), expected);
-    // What cannot be read is said when it is loaded.
+    // Weights that cannot be read are reported when they are loaded.
     let mut session = session(&model, host(1)).unwrap();
     std::fs::remove_file(folder.path().join("weights.bin")).unwrap();
     let error = session.run(batch()).unwrap_err().to_string();
@@ -161,7 +161,7 @@ fn a_trained_model_may_take_the_place_of_the_one_that_it_was_read_from() {
             files.push(std::fs::read(&path).unwrap());
             for _ in 0..2 {
                 trainer.step(batch(), input()).unwrap();
-                // The second time, the file that the frozen weights come from has another one's name.
+                // The second time, the file of the frozen weights is the one being replaced.
                 trainer.save(&path).unwrap();
                 files.push(std::fs::read(&path).unwrap());
             }
@@ -176,12 +176,12 @@ fn a_trained_model_may_take_the_place_of_the_one_that_it_was_read_from() {
         checkpoint.export(&model, folder.path().join("inline.onnx")).unwrap();
         assert!(std::fs::read(folder.path().join("inline.onnx")).unwrap() == expected[2]);
         let run = |model: &Model| session(model, host(1)).unwrap().run(batch());
-        // The file that it was read from has no name any more, and is still open.
+        // The file that it was read from no longer has a name, but is still open.
         assert_eq!(run(&again).unwrap(), run(&Model::from_bytes(&files[2]).unwrap()).unwrap());
     }
 }
 
-/// A layer whose weights are initializers, or `Constant` nodes as some exporters write them.
+/// A layer whose weights are initializers, or `Constant` nodes as written by some exporters.
 fn layer(in_constants: bool) -> Model {
     let (w, b) = (vec![0.5, -0.25, 0.75, 0.125, 0.3, -0.6], vec![0.1, 0.2, 0.3]);
     let mut graph = GraphBuilder::new().input("x", FLOAT, &["4", "2"]);
@@ -248,7 +248,8 @@ fn what_an_exporter_calls_a_parameter_trains() {
     assert_eq!(trained, ["b", "folded", "w"]);
 }
 
-/// Without what PyTorch's exporter says: scalars are numbers of formulas, unless they are named as attributes of a module are.
+/// Without information from PyTorch's exporter, scalars are taken as constants of formulas, unless they are named like attributes of a
+/// module.
 #[test]
 fn scalars_of_formulas_do_not_train() {
     let graph = GraphBuilder::new()
@@ -264,13 +265,13 @@ fn scalars_of_formulas_do_not_train() {
         .output("logits", FLOAT, &["4", "3"]);
     let model = Model::from_bytes(&graph.build()).unwrap();
     assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "helper.constant.7"]);
-    // To freeze one of them changes nothing.
+    // Freezing one of them changes nothing.
     let builder = Trainer::builder(&model).optimizer(Optimizer::sgd(0.5)).freeze("val_3");
     let trained: Vec<String> = builder.build().unwrap().parameters().unwrap().into_keys().collect();
     assert_eq!(trained, ["network.logit_scale", "w"]);
 }
 
-/// PyTorch's older exporter: what has the name of an attribute of the module is one.
+/// With PyTorch's older exporter, whatever is named like an attribute of the module is one.
 #[test]
 fn scalars_at_the_top_of_a_module_train() {
     let graph = GraphBuilder::new()
@@ -305,11 +306,11 @@ fn weights_may_have_4_bits() {
     let mut session = Session::builder(&model).build().unwrap();
     let x = Tensor::from_f32(&[2, 3], &[1.0, 0.0, 0.0, 0.0, 1.0, 2.0]);
     let outputs = session.run([("x".to_string(), x)].into()).unwrap();
-    // Lower halves first: 1 2 -8, -1 0 7, -4 -7 5, less 1, times 0.5.
+    // Low nibbles first: 1 2 -8, -1 0 7, -4 -7 5, minus 1, times 0.5.
     assert_eq!(outputs["product"].to_f32().unwrap(), [0.0, 0.5, -4.5, -6.0, -8.5, 7.0]);
 }
 
-/// Matrices one after the other, each followed by a function, in a file of their own.
+/// A chain of matrices, each followed by a function, with the weights in a separate file.
 fn chain(folder: &Path) -> Model {
     const COUNT: usize = 8;
     let (mut data, mut initializers, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
@@ -330,7 +331,7 @@ fn chain(folder: &Path) -> Model {
     Model::from_file(folder.join("chain.onnx")).unwrap()
 }
 
-/// A device that holds two matrices, and a host that holds what it must.
+/// A device that holds two matrices, and a host with the smallest possible memory.
 fn little(model: &Model) -> EngineOptions {
     let with_host =
         |bytes| host(2).check(true).simulate_device(MemorySize::Bytes(1 << 20)).host_memory(MemorySize::Bytes(bytes));
@@ -357,7 +358,7 @@ fn weights_that_fit_nowhere_are_read_from_their_file_in_each_run() {
     let usage = tight.usage();
     assert!(usage.heap_peak_bytes <= 1 << 20 && usage.host_peak_bytes <= host_bytes, "{usage:?}");
     assert_eq!(usage.disk_peak_bytes, 0);
-    // A file in the place of the one that is open makes no difference; a change of it is found, each time.
+    // Replacing the open file makes no difference; modifying it is detected each time.
     let file = folder.path().join("chain.bin");
     let bytes = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
@@ -374,7 +375,7 @@ fn weights_that_fit_nowhere_are_read_from_their_file_in_each_run() {
     }
 }
 
-/// Weights that adapters leave as they are need no memory of their own in training either.
+/// Weights that adapters leave unchanged need no memory of their own during training either.
 #[test]
 fn adapters_train_with_frozen_weights_in_their_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Samples that are larger than what a model takes: merged windows, their loss, and the same bits within budgets.
+//! Samples that are larger than a model's input: merged windows, their loss, and the same bits within budgets.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use forebay_testing::onnx::builder::{GraphBuilder, Value};
 
 const WINDOW: [u64; 2] = [24, 32];
 
-/// Two convolutions over images of any sizes, to three classes.
+/// Two convolutions over images of any size, with three classes.
 fn model() -> Model {
     let mut random = Random::new(1);
     let mut weights = |count: usize| -> Vec<f32> { (0..count).map(|_| standard(&mut random) * 0.4).collect() };
@@ -36,7 +36,7 @@ fn trainer(loss: Loss, change: impl Fn(&mut TrainerOptions)) -> Trainer {
     Trainer::new(model(), options).unwrap()
 }
 
-/// About normally distributed.
+/// A roughly normally distributed number.
 fn standard(random: &mut Random) -> f32 {
     (0..4).map(|_| random.below(1001) as f32 / 500.0 - 1.0).sum::<f32>() * 0.9
 }
@@ -73,7 +73,7 @@ fn one_window_is_the_sample_itself() {
             trainer.evaluate_windows(batch.clone(), labels.clone(), &windows).unwrap();
         assert_eq!(loss.to_bits(), whole.loss.to_bits());
         assert!(logits == whole.logits);
-        // Zeros around the sample are what the convolutions see there anyway, but for the second one's.
+        // The convolutions see zeros around the sample anyway, except for those of the second one.
         let mut padded = windows;
         padded.multiple = 8;
         let padded = trainer.evaluate_windows(batch, labels, &padded).unwrap();
@@ -97,7 +97,7 @@ fn merged_windows_have_the_loss_of_all_places_and_the_same_bits_within_budgets()
         let evaluate = |change: &dyn Fn(&mut TrainerOptions)| {
             let mut trainer = trainer(Loss::default(), change);
             let evaluation = trainer.evaluate_windows(batch.clone(), labels.clone(), &windows).unwrap();
-            // Training goes on, as if nothing had been.
+            // Training continues as if nothing had happened.
             let (inputs, classes) = images(4, WINDOW);
             (evaluation, trainer.step(inputs, classes).unwrap().loss)
         };
@@ -110,7 +110,7 @@ fn merged_windows_have_the_loss_of_all_places_and_the_same_bits_within_budgets()
             options.engine.device.threads = Some(1);
         };
         assert!(evaluate(&limited) == (expected.clone(), step), "{blend}: other bits");
-        // The middle of a window's prediction that no other window has is as it is.
+        // The part of a window's prediction that no other window covers is unchanged.
         let mut trainer = trainer(Loss::default(), |_| ());
         let first = forebay::data::cut_box(&batch["x"], &[0, 0], &WINDOW);
         let classes = forebay::data::cut_box(&labels, &[0, 0], &WINDOW);
@@ -138,7 +138,7 @@ fn parts_of_a_batch_and_losses_of_several_predictions_have_windows_too() {
     let windows = Windows::new(&WINDOW);
     let mut parts = trainer(Loss::default(), |options| options.training.accumulate = 2);
     let evaluation = parts.evaluate_windows(batch.clone(), labels.clone(), &windows).unwrap();
-    // The same loss twice, of which the second one has an output of its own: the mean of the windows'.
+    // The same loss twice, the second one with a separate output: the mean over the windows.
     let mut several = trainer(Loss::default(), |options| {
         options.training.loss_weight = Some(0.5);
         let mut term = LossTerm::new("logits", Loss::default());

@@ -1,4 +1,4 @@
-//! Lines over one axis, as a picture.
+//! A line chart with one axis, as a picture.
 
 use std::fmt::Write;
 
@@ -9,17 +9,17 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
 
-/// Times against one that stands for 1, over something.
+/// Times relative to one that counts as 1, plotted over a quantity.
 pub struct Chart<'a> {
-    /// What stands above.
+    /// The title above the chart.
     pub title: &'a str,
-    /// What the axis below stands for.
+    /// The label of the horizontal axis.
     pub axis: &'a str,
-    /// Its ends.
+    /// The ends of the axis.
     pub span: [f64; 2],
-    /// Numbers that are written below it.
+    /// The numbers written below the axis.
     pub marks: Vec<f64>,
-    /// A place on it where a line stands.
+    /// The position of a vertical line on the axis.
     pub line: Option<f64>,
     /// The lines, in the order of the legend.
     pub lines: Vec<Line<'a>>,
@@ -27,18 +27,18 @@ pub struct Chart<'a> {
 
 /// One line.
 pub struct Line<'a> {
-    /// What it stands for.
+    /// Its label.
     pub name: &'a str,
     /// Its colour.
     pub color: &'a str,
-    /// Whether it is dashed, and without dots.
+    /// Whether it is dashed and without dots.
     pub dashed: bool,
-    /// Its points from left to right: place on the axis, and time.
+    /// Its points from left to right: position on the axis and time.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Chart<'_> {
-    /// The picture.
+    /// Draws the picture.
     pub fn svg(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let [from, to] = self.span;
@@ -50,7 +50,7 @@ impl Chart<'_> {
              font-size=\"13\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
         );
         let mut add = |element: String| {
-            // Writing into a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(picture, "{element}");
         };
         add(text(LEFT, 26.0, "start", self.title));

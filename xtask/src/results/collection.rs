@@ -7,15 +7,15 @@ use forebay_bench_record::{Record, Table};
 
 use super::picture::Picture;
 
-/// Everything that the page is made of.
+/// Everything that makes up the page.
 pub struct Collection {
-    /// The page's beginning and the order of sections: `index.md`.
+    /// The beginning of the page and the order of the sections: `index.md`.
     pub index: String,
     /// The sections, by the names of their folders.
     pub sections: BTreeMap<String, Section>,
 }
 
-/// What one bench found.
+/// The results of one bench.
 pub struct Section {
     /// Its name.
     pub name: String,
@@ -31,7 +31,7 @@ impl Collection {
     /// Reads the folder.
     ///
     /// # Errors
-    /// The file that cannot be read or means nothing, and why.
+    /// The file that cannot be read or is invalid, and why.
     pub fn read(folder: &Path) -> Result<Collection, String> {
         let index = text(&folder.join("index.md"))?;
         let mut sections = BTreeMap::new();
@@ -67,19 +67,19 @@ impl Section {
         Ok(section)
     }
 
-    /// A record.
+    /// Returns a record.
     ///
     /// # Errors
-    /// The records that there are.
+    /// The existing records, if the name is unknown.
     pub fn record(&self, name: &str) -> Result<&Record, String> {
         let known = || self.records.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         self.records.get(name).ok_or_else(|| format!("there is no record {name}; there are: {}", known()))
     }
 
-    /// A table of a record.
+    /// Returns a table of a record.
     ///
     /// # Errors
-    /// The records, or the tables, that there are.
+    /// The existing records or tables, if a name is unknown.
     pub fn table(&self, record: &str, name: &str) -> Result<&Table, String> {
         let tables = &self.record(record)?.tables;
         let known = || tables.iter().map(|table| table.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -88,7 +88,7 @@ impl Section {
     }
 }
 
-/// A folder's entries in the order of their names, without hidden ones: editors keep copies there.
+/// Returns a folder's entries sorted by name, without hidden ones: editors keep copies there.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", shown(folder));
     let entries = std::fs::read_dir(folder).map_err(failed)?;
@@ -106,7 +106,7 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A path as messages have it: from the repository's root where it is inside.
+/// Returns a path as shown in messages: relative to the repository's root if it is inside.
 pub fn shown(path: &Path) -> String {
     path.strip_prefix(forebay_bench_record::repository()).unwrap_or(path).display().to_string()
 }

@@ -1,4 +1,4 @@
-//! The page, from its templates: lines in double braces become what they name.
+//! The page, rendered from its templates: each line in double braces is replaced by what it names.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use forebay_bench_record::Record;
 
 use super::collection::{Collection, Section};
 
-/// What stands above everything else.
+/// The notice at the top of the page.
 const NOTICE: &str =
     "<!-- Rendered by `cargo xtask results` from benches/results: change the records and templates there. -->\n\n";
 
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
-/// The template and line that cannot be followed.
+/// The template and line that cannot be rendered.
 pub fn page(collection: &Collection) -> Result<String, String> {
     let mut page = NOTICE.to_owned();
     let mut placed = BTreeSet::new();
@@ -31,14 +31,14 @@ pub fn page(collection: &Collection) -> Result<String, String> {
             Some(_) => return Err(at(format!("{line} is not {{{{section BENCH}}}}"))),
         }
     }
-    // What a new bench found is shown before anyone has written about it.
+    // The results of a new bench are shown before anyone has written about them.
     for found in collection.sections.values().filter(|found| !placed.contains(found.name.as_str())) {
         page += &format!("\n{}", section(found)?);
     }
     Ok(page.trim_end().to_owned() + "\n")
 }
 
-/// A section.
+/// Renders a section.
 fn section(section: &Section) -> Result<String, String> {
     let mut page = String::new();
     let mut placed = BTreeSet::new();
@@ -79,13 +79,13 @@ fn section(section: &Section) -> Result<String, String> {
     Ok(page)
 }
 
-/// The words of a line in double braces.
+/// Returns the words of a line in double braces.
 fn words(line: &str) -> Option<Vec<&str>> {
     let inside = line.trim().strip_prefix("{{")?.strip_suffix("}}")?;
     Some(inside.split_whitespace().collect())
 }
 
-/// How, when and where a record was made.
+/// Describes how, when and where a record was made.
 fn about(record: &Record) -> String {
     let command = record.command.as_ref().map(|command| format!("    {}", command.replace('\n', "\n    ")));
     let software = record.software.iter().map(|(name, version)| format!("{name} {version}")).collect::<Vec<_>>();
@@ -99,14 +99,14 @@ fn about(record: &Record) -> String {
     paragraphs.join("\n\n") + "\n"
 }
 
-/// The text as a sentence.
+/// Returns the text with its first letter capitalized.
 fn capitalized(text: &str) -> String {
     let mut characters = text.chars();
     let first = characters.next().map(|first| first.to_uppercase().collect::<String>());
     format!("{}{}.", first.unwrap_or_default(), characters.as_str())
 }
 
-/// A commit's first digits, and whether the working tree differed from it.
+/// Returns a commit's first digits, and whether the working tree differed from it.
 fn short(commit: &str) -> String {
     let (hash, rest) = commit.split_once('-').map_or((commit, ""), |(hash, rest)| (hash, rest));
     let hash = hash.get(..10).unwrap_or(hash);

@@ -1,4 +1,4 @@
-//! A picture, from a table.
+//! A picture of a table.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,27 @@ use serde::Deserialize;
 use super::chart::{Chart, Line};
 use super::collection::Section;
 
-/// What a picture shows: `picture.json`.
+/// The description of a picture: `picture.json`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Picture {
-    /// Where it is written, from the repository's root.
+    /// The path of the picture's file from the repository's root.
     pub file: String,
-    /// What stands above it.
+    /// The title above the picture.
     pub title: String,
     /// The record that it shows.
     record: String,
     /// The table of that record.
     table: String,
-    /// What the axis below stands for.
+    /// The label of the horizontal axis.
     axis: String,
-    /// The column of places on it; none for the row's number.
+    /// The column of positions on the axis; without one, the row's number is used.
     x: Option<String>,
-    /// The ends of the axis; none for those of the places.
+    /// The ends of the axis; by default, those of the positions.
     span: Option<[f64; 2]>,
-    /// The distance of the numbers below it.
+    /// The distance between the numbers below the axis.
     marks: f64,
-    /// A place on the axis where a line stands.
+    /// The position of a vertical line on the axis.
     line: Option<f64>,
     /// The lines, in the order of the legend.
     lines: Vec<Series>,
@@ -38,22 +38,22 @@ pub struct Picture {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Series {
-    /// What it stands for.
+    /// Its label.
     name: String,
     /// Its colour.
     color: String,
-    /// Whether it is dashed, and without dots.
+    /// Whether it is dashed and without dots.
     #[serde(default)]
     dashed: bool,
-    /// The column of its numbers; rows without a number in it are left out.
+    /// The column of its numbers; rows without a number in this column are left out.
     column: String,
-    /// Only rows that have these texts in these columns.
+    /// Selects the rows that have these texts in these columns.
     #[serde(default)]
     only: BTreeMap<String, String>,
 }
 
 impl Picture {
-    /// Reads it.
+    /// Reads the description.
     ///
     /// # Errors
     /// The field that is wrong, and why.
@@ -65,15 +65,15 @@ impl Picture {
         })
     }
 
-    /// The way to it from the page.
+    /// Returns the link from the page to the picture.
     pub fn link(&self) -> String {
         self.file.strip_prefix("benches/").map_or_else(|| format!("../{}", self.file), str::to_owned)
     }
 
-    /// The picture.
+    /// Draws the picture.
     ///
     /// # Errors
-    /// A table or column that is not there; a line without points.
+    /// If a table or column does not exist, or a line has no points.
     pub fn svg(&self, section: &Section) -> Result<String, String> {
         self.drawn(section).map_err(|error| format!("benches/results/{}/picture.json: {error}", section.name))
     }
@@ -103,7 +103,7 @@ impl Picture {
 }
 
 impl Series {
-    /// Its points: place on the axis, and number.
+    /// Returns its points: position on the axis and number.
     fn points(&self, table: &Table, x: Option<&str>) -> Result<Vec<(f64, f64)>, String> {
         let column = position(table, &self.column)?;
         let place = x.map(|x| position(table, x)).transpose()?;
@@ -123,7 +123,7 @@ impl Series {
     }
 }
 
-/// Where a column is.
+/// Returns the position of a column.
 fn position(table: &Table, name: &str) -> Result<usize, String> {
     let known = || table.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ");
     let found = table.columns.iter().position(|column| column.name == name);

@@ -16,7 +16,7 @@ const PICTURE: &str = r##"{"file": "docs/curve.svg", "title": "Ratio over budget
   "x": "budget", "span": [0, 100], "marks": 50, "line": null,
   "lines": [{"name": "planned", "color": "#333333", "column": "ratio", "only": {"mode": "planned"}}]}"##;
 
-/// A folder with an index, a bench with a section and a picture, and a bench with a record alone.
+/// Creates a folder with an index, a bench with a section and a picture, and a bench with only a record.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, text) in [
@@ -52,7 +52,7 @@ fn pages_show_what_sections_name_and_all_else_behind_it() {
          ### Run of 2026-11-23: Steps within budgets\n\n{about}\n{table}"
     );
     assert_eq!(page.split_once("-->\n\n").unwrap().1, curve);
-    // A newer run is shown without a change of the section.
+    // A newer run is shown without changing the section.
     put(folder.path(), "curve/second.json", &RECORD.replace("1.25", "1.75"));
     let page = rendered(folder.path()).unwrap().swap_remove(0).1;
     assert!(page.contains("(../docs/curve.svg)\n\n### Run of 2026-11-23: Steps within budgets\n"), "{page}");
@@ -65,7 +65,7 @@ fn pictures_have_the_points_of_their_rows() {
     let files = rendered(folder.path()).unwrap();
     let (path, svg) = &files[1];
     assert_eq!(path, Path::new("docs/curve.svg"));
-    // Two rows are of this mode and have a number: at half of the axis 1.25, at its end 1, of 1.25 that fit.
+    // Two rows have this mode and a number: 1.25 at half of the axis, 1 at its end, and the chart's height is 1.25.
     assert!(svg.contains("<polyline points=\"370.0,50.0 670.0,120.0\""), "{svg}");
     assert_eq!(svg.matches("<circle").count(), 2);
     for mark in ["0", "50", "100"] {

@@ -1,6 +1,6 @@
-//! The Vulkan memory model, which shaders with cooperative matrices declare: an access is an invocation's own affair unless it is
-//! marked as non-private, and a barrier orders marked accesses alone, and only where it makes them available and visible. The compiler
-//! marks neither, so a driver may let an invocation read what shared memory held before a barrier.
+//! The Vulkan memory model, which shaders with cooperative matrices declare: an access is private to its invocation unless it is marked as
+//! non-private, and a barrier orders only marked accesses, and only if it makes them available and visible. The compiler marks neither, so
+//! a driver may let an invocation read the contents that shared memory had before a barrier.
 //!
 //! Source: SPIR-V specification, "Memory Model" and "Memory Operands".
 
@@ -16,21 +16,21 @@ const CONSTANT: u32 = 43;
 const FUNCTION: u32 = 54;
 /// OpVariable, OpAccessChain, OpInBoundsAccessChain, OpPtrAccessChain: a type, then the result.
 const POINTERS: [u32; 4] = [59, 65, 66, 67];
-/// Instructions that access memory: the place of their pointer among their words, and that of their memory operands. OpLoad, OpStore,
+/// Instructions that access memory: the positions of their pointer and of their memory operands among their words. OpLoad, OpStore,
 /// OpCooperativeMatrixLoadKHR, OpCooperativeMatrixStoreKHR.
 const ACCESSES: [(u32, usize, usize); 4] = [(61, 3, 4), (62, 1, 3), (4457, 3, 6), (4458, 1, 5)];
 const NON_PRIVATE: u32 = 0x20;
-/// Barriers, and the place of their semantics. OpControlBarrier, OpMemoryBarrier.
+/// Barriers, and the position of their semantics. OpControlBarrier, OpMemoryBarrier.
 const BARRIERS: [(u32, usize); 2] = [(224, 3), (225, 2)];
 const MAKE_AVAILABLE_AND_VISIBLE: u32 = 0x6000;
-/// The header's word with the first number that no result has.
+/// The header's word with the bound of result numbers.
 const BOUND: usize = 3;
 
-/// A module in which accesses to shared memory are non-private, and barriers make them available and visible. One that does not declare
-/// the Vulkan memory model stays as it is: there, all accesses are what other models call non-private.
+/// Returns the module with accesses to shared memory marked as non-private and barriers that make them available and visible. A module that
+/// does not declare the Vulkan memory model stays as it is: in the other models, all accesses correspond to non-private ones.
 ///
 /// # Errors
-/// Where the words are no SPIR-V.
+/// If the words are not SPIR-V.
 pub fn shared_between_invocations(words: Vec<u32>) -> Result<Vec<u32>, String> {
     let (header, rest) = words.split_at(HEADER_WORDS);
     let all = instructions(rest)?;
@@ -59,7 +59,7 @@ pub fn shared_between_invocations(words: Vec<u32>) -> Result<Vec<u32>, String> {
     Ok([header, changed[..functions].concat(), added, changed[functions..].concat()].concat())
 }
 
-/// Adds the mark to an access, whose memory operands, if it has any, begin at a word.
+/// Adds the mark to an access whose memory operands, if any, begin at a given word.
 fn mark(access: &mut Vec<u32>, operands: usize) {
     match access.get_mut(operands) {
         Some(mask) => *mask |= NON_PRIVATE,
@@ -70,7 +70,7 @@ fn mark(access: &mut Vec<u32>, operands: usize) {
     }
 }
 
-/// Pointers to shared memory.
+/// Returns the pointers to shared memory.
 fn shared_pointers(all: &[&[u32]]) -> BTreeSet<u32> {
     let is_shared_type = |one: &&&[u32]| opcode(one) == TYPE_POINTER && one.get(2) == Some(&WORKGROUP);
     let types: BTreeSet<u32> = all.iter().filter(is_shared_type).filter_map(|one| one.get(1).copied()).collect();
@@ -78,7 +78,7 @@ fn shared_pointers(all: &[&[u32]]) -> BTreeSet<u32> {
     pointers.filter_map(|one| one.get(2).copied()).collect()
 }
 
-/// Constants of one word, by their number: their type, and their value.
+/// Returns the constants of one word, by number: their types and values.
 fn constants(all: &[&[u32]]) -> BTreeMap<u32, (u32, u32)> {
     let words = all.iter().filter(|one| opcode(one) == CONSTANT && one.len() == 4);
     words.map(|one| (one[2], (one[1], one[3]))).collect()
@@ -87,13 +87,13 @@ fn constants(all: &[&[u32]]) -> BTreeMap<u32, (u32, u32)> {
 /// The semantics of barriers that make accesses available and visible.
 struct Semantics<'a> {
     constants: BTreeMap<u32, (u32, u32)>,
-    /// New constants, by that which they stand for.
+    /// New constants, by the constant that they replace.
     added: BTreeMap<u32, [u32; 4]>,
     bound: &'a mut u32,
 }
 
 impl Semantics<'_> {
-    /// The number of the constant that stands for another one.
+    /// Returns the number of the constant that replaces another one.
     fn of(&mut self, semantics: u32) -> Result<u32, String> {
         let &(data_type, value) = self.constants.get(&semantics).ok_or("a barrier's semantics are no constant")?;
         let bound = &mut *self.bound;
@@ -109,7 +109,7 @@ impl Semantics<'_> {
 mod tests {
     use super::*;
 
-    /// A module that loads from a shared variable (10) and one of its own (11), stores to the shared one, and has a barrier.
+    /// Returns a module that loads from a shared variable (10) and a private one (11), stores to the shared one, and has a barrier.
     fn module(model: u32, semantics: u32, load_operands: &[u32], bound: u32, added: &[u32]) -> Vec<u32> {
         let marked = load_operands.len() as u32;
         let mut words = vec![0x0723_0203, 0x0001_0500, 0, bound, 0];

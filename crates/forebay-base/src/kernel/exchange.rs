@@ -1,12 +1,12 @@
-//! Exchanges: bytes that go from each process of a run to each other one.
+//! Exchanges: bytes sent from each process of a run to every process.
 
 use crate::ByteRange;
 
-/// The most exchanges of a step.
+/// The maximum number of exchanges in a step.
 pub const EXCHANGES_MAX: u32 = 32_000;
 
-/// What a process sends to each process of a run, itself included, and what it receives from each. Ranges to the same process follow
-/// each other in the order in which that one receives them, with the same lengths.
+/// The bytes that a process sends to each process of a run, including itself, and those that it receives from each. The ranges sent to a
+/// process are in the order in which that process receives them, and have the same lengths.
 ///
 /// ```
 /// use forebay_base::kernel::Exchange;
@@ -19,16 +19,17 @@ pub const EXCHANGES_MAX: u32 = 32_000;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Which exchange of a step it is: the same in all processes.
+    /// The number of the exchange within a step, the same in all processes.
     pub number: u32,
-    /// By process: ranges of the first read's bytes.
+    /// For each process, ranges of the first read's bytes.
     pub sends: Vec<Vec<ByteRange>>,
-    /// By process: ranges of the first write's bytes.
+    /// For each process, ranges of the first write's bytes.
     pub receives: Vec<Vec<ByteRange>>,
 }
 
 impl Exchange {
-    /// Every process gets what all of them have, in the order of their ranks; `sizes` are the bytes that each has.
+    /// An exchange in which every process receives the bytes of all processes, in the order of their ranks. `sizes` are the bytes that each
+    /// has.
     pub fn gather(number: u32, rank: usize, sizes: &[u64]) -> Exchange {
         let own = sizes.get(rank).copied().unwrap_or(0);
         let mut end = 0;

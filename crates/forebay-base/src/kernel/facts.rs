@@ -1,8 +1,8 @@
-//! Facts: what is known of each kernel, stated in one place.
+//! Facts: the properties of each kernel, stated in one place.
 //!
-//! Passes, checkers, devices and tests ask [`Kernel::facts`] and [`KernelFacts::dimensions`]; none of them keeps a table of its own.
-//! One match without a default names every kernel, and every fact is a field without a default: a kernel does not compile until all
-//! of them are stated. Each family of kernels states its own in a file of this folder.
+//! Passes, checkers, devices and tests use [`Kernel::facts`] and [`KernelFacts::dimensions`]; none of them keeps a separate table. One
+//! match without a default names every kernel, and every fact is a field without a default, so a kernel does not compile until all of its
+//! facts are stated. Each family of kernels states its facts in a file of this folder.
 
 mod attention;
 mod axes;
@@ -41,31 +41,32 @@ use crate::{DataType, TensorDesc};
 /// An operand of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandRef {
-    /// What it reads, by its place in the kernel's row.
+    /// An operand that it reads, by its position in the kernel's row.
     Read(usize),
-    /// What it writes.
+    /// An operand that it writes.
     Write(usize),
 }
 
-/// Element types that models may ask a kernel to compute in.
+/// The element types in which models can ask a kernel to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementTypes {
-    /// All of them: elements are moved or chosen, not computed with.
+    /// All types: elements are moved or selected, not computed with.
     Every,
-    /// All but the narrow types: elements are ordered.
+    /// All types except the narrow ones: elements are ordered.
     NotNarrow,
-    /// All but the floating types of 16 bits and the narrow types.
+    /// All types except the 16-bit floating-point types and the narrow types.
     NotSixteenBit,
-    /// `float32` and the floating types of 16 bits.
+    /// `float32` and the 16-bit floating-point types.
     Products,
-    /// The same, and where factors have 16 bits, the result may be `float32`: a sum that others are added to before it is rounded.
+    /// Like [`ElementTypes::Products`], but with 16-bit factors the result may be `float32`: a sum to which others are added before it is
+    /// rounded.
     WideningProducts,
     /// `float32`.
     Float32,
 }
 
 impl ElementTypes {
-    /// Whether floating types of 16 bits are among them.
+    /// Whether 16-bit floating-point types are included.
     pub fn include_sixteen_bit(self) -> bool {
         match self {
             ElementTypes::NotSixteenBit | ElementTypes::Float32 => false,
@@ -75,12 +76,12 @@ impl ElementTypes {
         }
     }
 
-    /// Whether they are those of sums of products.
+    /// Whether these are the types of sums of products.
     pub fn are_of_products(self) -> bool {
         matches!(self, ElementTypes::Products | ElementTypes::WideningProducts)
     }
 
-    /// Whether a type is among them.
+    /// Whether a type is included.
     pub fn include(self, data_type: DataType) -> bool {
         let is_sixteen_bit = data_type.is_sixteen_bit();
         match self {
@@ -93,14 +94,14 @@ impl ElementTypes {
     }
 }
 
-/// Operands of a kernel that may be float16 or bfloat16 in a launch that computes in float32: elements are widened where they are read,
-/// and rounded to the nearest number, to the even one of two, where they are written. So a launch has the bits of
-/// three launches: a conversion of what is read, the launch in float32, and a conversion of what is written.
+/// The operands of a kernel that can be float16 or bfloat16 in a launch that computes in float32. Elements are widened when they are read
+/// and rounded to nearest even when they are written. So a launch gives the same bits as three launches: a conversion of what is read, the
+/// launch in float32, and a conversion of what is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SixteenBit {
-    /// Those that are read.
+    /// The reads among them.
     pub reads: &'static [usize],
-    /// Those that are written.
+    /// The writes among them.
     pub writes: &'static [usize],
 }
 
@@ -112,7 +113,7 @@ impl SixteenBit {
         SixteenBit { reads, writes }
     }
 
-    /// Whether an operand is among them.
+    /// Whether an operand is included.
     pub fn includes(self, operand: OperandRef) -> bool {
         match operand {
             OperandRef::Read(read) => self.reads.contains(&read),
@@ -121,26 +122,26 @@ impl SixteenBit {
     }
 }
 
-/// Which of a launch's dimensions it is cut along.
+/// How the dimension that a launch is cut along is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CutChoice {
-    /// Images; of a single image, rows of the first spatial axis; of a single sequence, positions.
+    /// Images; for a single image, rows of the first spatial axis; for a single sequence, positions.
     First,
-    /// The one whose parts touch least: any may be the longest.
+    /// The dimension whose parts touch the least, since any of them may be the longest.
     Least,
-    /// The same, and parts that still touch too much are cut again, along other dimensions: the first axes of all operands are one
-    /// in another, so that parts along one of them lie together only where those in front of it have one index.
+    /// Like [`CutChoice::Least`], but parts that still touch too much are cut again along other dimensions. The first axes of all operands
+    /// are nested, so the parts along one of them are contiguous only if the axes before it have a single index.
     Nested,
 }
 
-/// Operands that may be stored row by row: all channels of the first row of an image, then all of the second.
+/// Operands that can be stored row by row: all channels of the first row of an image, then all channels of the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByRows {
-    /// Those that are read.
+    /// The reads among them.
     pub reads: &'static [usize],
-    /// Those that are written.
+    /// The writes among them.
     pub writes: &'static [usize],
-    /// Whether only sums of channels ([`Summing::Channels`]) may: others go by elements in the order in which they lie.
+    /// Whether this holds only for sums per channel ([`Summing::Channels`]), because other sums take elements in memory order.
     pub sums_of_channels: bool,
 }
 
@@ -153,44 +154,44 @@ impl ByRows {
     }
 }
 
-/// Operands whose first two axes may become one: the kernel cannot tell the difference, other than by an axis number that is one
-/// less then.
+/// Operands whose first two axes can be merged into one: the kernel cannot tell the difference, apart from axis numbers, which decrease by
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeadingAxes {
-    /// Those that are read and have these axes.
+    /// The reads that have these axes.
     pub reads: &'static [usize],
-    /// How many of those that are written have them.
+    /// The number of writes that have them.
     pub writes: usize,
-    /// Of which launches that is so.
+    /// The launches for which this holds.
     pub merge: Merge,
 }
 
 impl LeadingAxes {
-    /// Of all launches.
+    /// For all launches.
     const fn of(reads: &'static [usize], writes: usize) -> LeadingAxes {
         LeadingAxes { reads, writes, merge: Merge::All }
     }
 }
 
-/// The launches of a kernel whose operands' first two axes may become one.
+/// The launches of a kernel in which the first two axes of its operands can be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// All.
+    /// All launches.
     All,
     /// Sums over rows ([`super::sums_rows`]).
     SumsOfRows,
-    /// Products with two axes of batches at least, and without a summand: that one has strides of its own.
+    /// Products with at least two batch axes and without a summand, which has strides of its own.
     Batches,
 }
 
-/// What a gradient reads, besides the gradient of the first result.
+/// The operands that a gradient reads, besides the gradient of the first result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientReads {
     /// There is no gradient.
     None,
-    /// The gradient is zero, whatever the operands.
+    /// The gradient is zero, regardless of the operands.
     Zero,
-    /// These of the kernel's reads and writes, or some of them, as its parameters say.
+    /// These reads and writes of the kernel, or some of them, depending on its parameters.
     Some {
         /// The reads.
         reads: &'static [usize],
@@ -205,39 +206,39 @@ impl GradientReads {
     }
 }
 
-/// What the axes of a kernel's operands are, before sizes are known; [`KernelFacts::dimensions`] says it for a launch.
+/// The meaning of the axes of a kernel's operands, before sizes are known; [`KernelFacts::dimensions`] applies it to a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Axes<'a> {
-    /// All results and these reads have the same sizes, and each element comes from those in its place.
+    /// All results and these reads have the same sizes, and each element is computed from the elements at the same position.
     Elements {
-        /// Reads with the sizes of the results; none for all reads.
+        /// The reads that have the sizes of the results; `None` for all reads.
         reads: Option<&'static [usize]>,
-        /// Along which axes launches are cut.
+        /// The axes along which launches are cut.
         cut: CutAxes,
     },
-    /// A parameter, its gradient and its state, of the sizes of the results; step and hyperparameters are needed whole.
+    /// A parameter, its gradient and its state, all with the sizes of the results; step and hyperparameters are needed whole.
     Update,
-    /// The same in rows of one axis, but for state with an element for each block of them ([`Along::covers`]).
+    /// Like `Update`, with one axis, but some of the state has one element per block ([`Along::covers`]).
     BlockUpdate {
-        /// Elements of a block; the last one may have fewer.
+        /// Elements in a block; the last block may have fewer.
         block: u64,
-        /// Reads with an element for each block, by their places.
+        /// The indices of reads that have one element per block.
         reads: &'static [usize],
-        /// Writes likewise.
+        /// The indices of writes that have one element per block.
         writes: &'static [usize],
     },
-    /// As `Elements` of all reads, but for an axis along which every result needs all elements.
+    /// Like `Elements` with all reads, but every result needs all elements along one axis.
     AllAlong { axis: usize },
-    /// Each result comes from all elements along these axes, of which operands may have other sizes; along the others from those in
-    /// its place.
+    /// Each result is computed from all elements along these axes, in which the sizes of operands can differ, and from the elements at the
+    /// same position along the others.
     Within { first: usize, count: usize },
-    /// The result takes elements of what is read.
+    /// The result consists of elements selected from the read.
     Slice { starts: &'a [u64], steps: &'a [i64] },
-    /// What is read stands somewhere in the result.
+    /// The read is placed somewhere in the result.
     Placed { begins: &'a [u64] },
-    /// Slices of the first read are chosen.
+    /// Slices of the first read are selected.
     Gather { axis: usize },
-    /// The transpose of it.
+    /// The transpose of `Gather`.
     GatherGradient { axis: usize },
     /// Elements along some axes are combined.
     Reduce { axes: &'a [usize], sums: bool },
@@ -245,41 +246,41 @@ pub(crate) enum Axes<'a> {
     SquaredError,
     /// A sum over positions with classes along an axis.
     CrossEntropy { axis: usize },
-    /// Its gradient.
+    /// The gradient of `CrossEntropy`.
     CrossEntropyGradient { axis: usize },
     /// A matrix product.
     Product { transpose_a: bool, transpose_b: bool, part: ProductPart, may_add_terms: bool },
-    /// A matrix product of integers with zero points, and with what makes a quantised result.
+    /// A matrix product of integers with zero points, and optionally the operands that produce a quantised result.
     IntegerProduct { transpose_b: bool },
-    /// A convolution from what is read.
+    /// A convolution of the first read.
     Convolution(&'a Convolution),
-    /// From its result back.
+    /// The gradient of a convolution with respect to its input.
     ConvolutionDataGradient(&'a Convolution),
-    /// To the weights.
+    /// The gradient of a convolution with respect to its weights.
     ConvolutionWeightGradient(&'a Convolution),
-    /// Windows of each channel by itself.
+    /// Windows over each channel separately.
     Pool(&'a Window),
-    /// From their results back.
+    /// The gradient of `Pool`.
     PoolGradient(&'a Window),
-    /// Elements of channels, with statistics that are given.
+    /// Elementwise on channels, with given statistics.
     Channels { images: &'static [usize] },
-    /// With statistics of all elements of a channel.
+    /// Elementwise on channels, with statistics over all elements of a channel.
     ChannelStatistics,
-    /// The gradient with sums that are computed or given.
+    /// The gradient of `ChannelStatistics`, with sums that are computed or given.
     ChannelGradient,
-    /// Rows from an axis on, each by itself, with two statistics of it.
+    /// Rows from an axis on, each normalised separately and with two statistics.
     LayerNormalization { axis: usize },
-    /// Its gradient.
+    /// The gradient of `LayerNormalization`.
     LayerNormalizationGradient { axis: usize },
-    /// Rows of queries that attend to keys; by the places of the operands that the dimensions run through.
+    /// Rows of queries that attend to keys; the operands that each dimension runs through.
     Attention(AttentionOperands),
     /// Sums over positions.
     Sums { of: Summing },
-    /// All is needed for all.
+    /// Every result needs all operands whole.
     Whole,
 }
 
-/// The operands of attention, by what their axes are.
+/// The operands of attention, grouped by the meaning of their axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttentionOperands {
     /// \[batch, heads, rows, size].
@@ -292,76 +293,77 @@ pub(crate) struct AttentionOperands {
     pub keys: &'static [OperandRef],
     /// \[batch, groups, keys, value size].
     pub values: &'static [OperandRef],
-    /// \[batch, heads, rows, keys], the first three of which may be 1.
+    /// \[batch, heads, rows, keys], where the first three sizes may be 1.
     pub mask: OperandRef,
-    /// Whether rows see keys up to one of their own.
+    /// Whether each row attends only to keys up to a last one that depends on the row.
     pub is_causal: bool,
 }
 
-/// Along which axes of its results a kernel of elements is cut.
+/// The axes of its results along which an elementwise kernel is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CutAxes {
     /// All of them.
     All,
     /// The first.
     First,
-    /// None: its operands are small.
+    /// None, because its operands are small.
     None,
 }
 
-/// What is known of a kernel.
+/// The facts of a kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelFacts<'a> {
-    /// Which kernel it is.
+    /// The kind of the kernel.
     pub kind: KernelKind,
-    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place.
+    /// The pairs (write, read) of bindings that may be the same region, so that the write updates the read in place.
     pub in_place: &'static [(usize, usize)],
-    /// The operand of indices, and what they choose from.
+    /// The operand that holds indices, and what they select from.
     pub indices: Option<Indices>,
-    /// Element types that models may ask for: of what is read first.
+    /// The element types that models can ask for, as the type of the first read.
     pub types: ElementTypes,
-    /// Which operands of a launch that computes in float32 may be stored in 16 bits.
+    /// The operands that can be stored in 16 bits in a launch that computes in float32.
     pub sixteen_bit: SixteenBit,
-    /// How many operations it takes.
+    /// The number of operations.
     pub work: Work,
     /// The operand along whose axes parts are counted.
     pub counted_along: OperandRef,
-    /// The read that is a result of launches before, which the launch goes on from.
+    /// The read that is a result of earlier launches and that this launch continues from.
     pub continues: Option<usize>,
-    /// How one of the dimensions that launches may be cut along is chosen.
+    /// How the dimension to cut along is chosen from those along which launches can be cut.
     pub cut_choice: CutChoice,
-    /// Which operands may be stored row by row.
+    /// The operands that can be stored row by row.
     pub by_rows: ByRows,
-    /// Which operands' first two axes may become one, in some launches at least ([`KernelFacts::merged_axes`]).
+    /// The operands whose first two axes can be merged, at least in some launches ([`KernelFacts::merged_axes`]).
     pub leading_axes: Option<LeadingAxes>,
-    /// The first of the reads that take the sizes of the result by repeating elements.
+    /// The first of the reads that broadcast to the sizes of the result.
     pub broadcast_from: Option<usize>,
-    /// Along how many of its first axes what it reads may lie entangled with what it does not read: it goes by strides.
+    /// The number of leading axes along which a read may be interleaved with elements that are not read, because the kernel uses strides.
     pub reads_entangled: usize,
-    /// Whether every device runs it, of float32, in less workspace than it asks for, or in none, with the same bits.
+    /// Whether every device can run it on float32 with less workspace than it asks for, or with none, and give the same bits.
     pub runs_in_less_workspace: bool,
-    /// Whether it changes parameters or state, once in a step.
+    /// Whether it changes parameters or state, once per step.
     pub updates_state: bool,
-    /// Where it is the gradient of a loss: the loss, whose sums a part of it needs, and which reads the reads from the second on.
+    /// The loss of which this is the gradient, if any. A part of the gradient needs the sums of that loss, whose reads are the gradient's
+    /// reads from the second on.
     pub gradient_of_loss: Option<Summing>,
-    /// What its gradient reads.
+    /// The operands that its gradient reads.
     pub gradient: GradientReads,
     pub(crate) axes: Axes<'a>,
 }
 
 impl KernelFacts<'_> {
-    /// Whether each element of the results comes from elements at the same index, or in the same block of few elements, or from operands
-    /// of one element, alone, and launches may be cut between any two elements or blocks.
+    /// Whether launches can be cut between any two elements or blocks, because each element of the results is computed only from elements
+    /// at the same index, from elements in the same small block, or from operands with a single element.
     pub fn is_elementwise(&self) -> bool {
         matches!(self.axes, Axes::Update | Axes::BlockUpdate { .. } | Axes::Elements { cut: CutAxes::All, .. })
     }
 
-    /// Whether the kernel works on packed elements in blocks, whatever the axes of their tensors: operands have one axis each, then.
+    /// Whether the kernel processes packed elements in blocks, whatever the axes of their tensors; operands then have one axis each.
     pub fn is_in_blocks(&self) -> bool {
         matches!(self.axes, Axes::BlockUpdate { .. })
     }
 
-    /// Which operands' first two axes may become one in a launch that reads these; none where the launch tells them apart.
+    /// The operands whose first two axes can be merged in a launch with these reads; `None` if the launch distinguishes the two axes.
     pub fn merged_axes(&self, reads: &[&TensorDesc]) -> Option<LeadingAxes> {
         let leading = self.leading_axes?;
         let may_merge = match (leading.merge, self.axes) {
@@ -375,7 +377,7 @@ impl KernelFacts<'_> {
 }
 
 impl Kernel {
-    /// What is known of the kernel: the one place where it is stated.
+    /// The facts of the kernel: the one place where they are stated.
     pub fn facts(&self) -> KernelFacts<'_> {
         match self {
             Kernel::Unary(op) => elementwise::unary(*op),
@@ -446,24 +448,24 @@ impl Kernel {
         self.facts().kind.name()
     }
 
-    /// The pairs (write, read) of bindings that may be the same region: the write then updates the read in place. For
-    /// elementwise kernels this needs packed operands of the same sizes and element size; planning checks that.
+    /// The pairs (write, read) of bindings that may be the same region, so that the write updates the read in place. For elementwise
+    /// kernels this requires packed operands with the same sizes and element size; planning checks that.
     pub fn in_place(&self) -> &'static [(usize, usize)] {
         self.facts().in_place
     }
 
-    /// Whether all processes of a run take part in it, so that each runs it exactly once in a step.
+    /// Whether all processes of a run take part in it, so that each runs it exactly once per step.
     pub fn is_collective(&self) -> bool {
         matches!(self, Kernel::Exchange(_))
     }
 
-    /// Whether every device runs the kernel, of float32, in less workspace than it asks for, or in none, with the same bits: workspace
-    /// then only makes it faster.
+    /// Whether every device can run the kernel on float32 with less workspace than it asks for, or with none, and give the same bits.
+    /// Workspace then only makes it faster.
     pub fn runs_in_less_workspace(&self) -> bool {
         self.facts().runs_in_less_workspace
     }
 
-    /// Where a kernel's indices are, and what they choose from; none for kernels without indices.
+    /// The operand that holds a kernel's indices, and what they select from; `None` for kernels without indices.
     pub fn indices(&self) -> Option<Indices> {
         self.facts().indices
     }

@@ -15,7 +15,7 @@ pub enum UnaryOp {
         /// Scale below 0.
         alpha: f32,
     },
-    /// min(max(x, low), high). The gradient is 1 inside and on the limits, as PyTorch's clamp.
+    /// min(max(x, low), high). The gradient is 1 inside and on the limits, as in PyTorch's clamp.
     Clip {
         /// Lower limit.
         low: f32,
@@ -60,7 +60,7 @@ pub enum UnaryOp {
     Erf,
     /// x / 2 (1 + erf(x / sqrt 2)).
     Gelu,
-    /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), which is close to [`UnaryOp::Gelu`].
+    /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), an approximation of [`UnaryOp::Gelu`].
     TanhGelu,
     /// ln(1 + exp(x)).
     Softplus,
@@ -74,7 +74,7 @@ pub enum UnaryOp {
     Cos,
     /// Logical not (bool to bool).
     Not,
-    /// The nearest integer; of two, the even one.
+    /// The nearest integer; ties go to the even one.
     Round,
     /// Tangent.
     Tan,
@@ -97,7 +97,7 @@ pub enum UnaryOp {
 }
 
 impl UnaryOp {
-    /// Whether the gradient is computed from the output y (else from the input x).
+    /// Whether the gradient is computed from the output y (otherwise from the input x).
     pub fn gradient_uses_output(self) -> bool {
         matches!(
             self,
@@ -112,7 +112,7 @@ impl UnaryOp {
     }
 }
 
-/// Function of two variables, elementwise. Comparisons and logic give bool; the others keep the operands' type.
+/// Function of two variables, elementwise. Comparisons and logical functions return bool; the others keep the operands' type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryOp {
     /// a + b.
@@ -145,9 +145,9 @@ pub enum BinaryOp {
     Or,
     /// Exactly one (bool).
     Xor,
-    /// What is left of a after division by b, with the sign of b (0 where an integer b is).
+    /// The remainder of a divided by b, with the sign of b (0 if b is an integer 0).
     Modulo,
-    /// What is left of a after division by b, with the sign of a (0 where an integer b is).
+    /// The remainder of a divided by b, with the sign of a (0 if b is an integer 0).
     Remainder,
     /// Bitwise and (integers).
     BitAnd,
@@ -155,9 +155,9 @@ pub enum BinaryOp {
     BitOr,
     /// Bitwise exclusive or (integers).
     BitXor,
-    /// The bits of a moved to the left by b (integers); 0 where b is no less than their number.
+    /// The bits of a shifted left by b (integers); 0 if b is at least the number of bits.
     ShiftLeft,
-    /// The bits of a moved to the right by b (integers); 0 where b is no less than their number.
+    /// The bits of a shifted right by b (integers); 0 if b is at least the number of bits.
     ShiftRight,
 }
 

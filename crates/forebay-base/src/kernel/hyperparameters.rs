@@ -1,36 +1,36 @@
-//! Hyperparameters: the numbers that optimizers read at every step. They are an operand, not part of the kernel, so that a
-//! schedule changes them without another plan.
+//! Hyperparameters: the numbers that optimizers read at every step. They are an operand rather than part of the kernel, so a schedule can
+//! change them without a new plan.
 
 #[cfg(doc)]
 use super::Kernel;
 
-/// What [`Kernel::Sgd`] reads.
+/// The hyperparameters that [`Kernel::Sgd`] reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SgdHyperparameters {
     /// Step size.
     pub learning_rate: f32,
-    /// Momentum; has no effect where no velocity is bound.
+    /// Momentum; has no effect if no velocity is bound.
     pub momentum: f32,
-    /// L2 penalty, of parameters that decay.
+    /// L2 penalty for parameters that decay.
     pub weight_decay: f32,
 }
 
 impl SgdHyperparameters {
-    /// Elements of the operand.
+    /// Number of elements of the operand.
     pub const COUNT: usize = 3;
 
-    /// The operand's elements: learning rate, momentum, weight decay.
+    /// The elements of the operand: learning rate, momentum, weight decay.
     pub fn elements(&self) -> [f32; Self::COUNT] {
         [self.learning_rate, self.momentum, self.weight_decay]
     }
 
-    /// The hyperparameters that have these elements.
+    /// The hyperparameters with these elements.
     pub fn from_elements(&[learning_rate, momentum, weight_decay]: &[f32; Self::COUNT]) -> SgdHyperparameters {
         SgdHyperparameters { learning_rate, momentum, weight_decay }
     }
 }
 
-/// What [`Kernel::Adam`] reads.
+/// The hyperparameters that [`Kernel::Adam`] reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamHyperparameters {
     /// Step size.
@@ -39,19 +39,19 @@ pub struct AdamHyperparameters {
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the square root of the second moment.
     pub epsilon: f32,
-    /// Weight decay, of parameters that decay.
+    /// Weight decay for parameters that decay.
     pub weight_decay: f32,
 }
 
 impl AdamHyperparameters {
-    /// Elements of the operand.
+    /// Number of elements of the operand.
     pub const COUNT: usize = 10;
 
-    /// The operand's elements: learning rate, beta1, beta2, epsilon, weight decay; then what needs float64 to compute, for
-    /// devices without it: 1 - beta1, 1 - beta2, 1 - learning rate * weight decay, ln beta1, ln beta2. Logarithms are finite,
-    /// so that their products with a step are numbers.
+    /// The elements of the operand: learning rate, beta1, beta2, epsilon, weight decay. Then, for devices without float64, values that need
+    /// it: 1 - beta1, 1 - beta2, 1 - learning rate * weight decay, ln beta1, ln beta2. The logarithms are finite, so their products with a
+    /// step are numbers.
     pub fn elements(&self) -> [f32; Self::COUNT] {
         let [rate, beta1, beta2, decay] =
             [self.learning_rate, self.beta1, self.beta2, self.weight_decay].map(f64::from);
@@ -70,7 +70,7 @@ impl AdamHyperparameters {
         ]
     }
 
-    /// The hyperparameters that have these elements.
+    /// The hyperparameters with these elements.
     pub fn from_elements(elements: &[f32; Self::COUNT]) -> AdamHyperparameters {
         let [learning_rate, beta1, beta2, epsilon, weight_decay, ..] = *elements;
         AdamHyperparameters { learning_rate, beta1, beta2, epsilon, weight_decay }

@@ -6,21 +6,21 @@ use super::{BinaryOp, PadMode, PoolOp, ReduceOp, ScanOp, ScatterOp, UnaryOp};
 use crate::DataType;
 use crate::data_type::NumberKind;
 
-/// What elements of a type are to shaders that compute with them.
+/// The kind of an element type, for shaders that compute with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementKind {
     /// A real number.
     Real,
     /// A signed integer.
     Signed,
-    /// An unsigned one.
+    /// An unsigned integer.
     Unsigned,
     /// A boolean.
     Boolean,
 }
 
 impl ElementKind {
-    /// What elements of a type are.
+    /// The kind of the elements of a type.
     pub const fn of(data_type: DataType) -> ElementKind {
         match data_type.kind() {
             NumberKind::Real => ElementKind::Real,
@@ -31,14 +31,14 @@ impl ElementKind {
     }
 }
 
-/// Numbers the variants of an enumeration in the order of the list.
+/// Numbers the variants of an enumeration in list order.
 macro_rules! opcodes {
     ($of:ident: $($variant:ident $name:literal)*) => {
         impl $of {
-            /// The names that shaders have for the opcodes, in the order of these.
+            /// The names of the opcodes in shaders, in the order of the opcodes.
             const OPCODES: &'static [&'static str] = &[$($name),*];
 
-            /// The number by which shaders know it.
+            /// The number by which shaders know the variant.
             pub const fn opcode(&self) -> u32 {
                 enum Code {
                     $($variant,)*
@@ -87,10 +87,10 @@ opcodes! { ElementKind:
 }
 
 impl PoolOp {
-    /// The names that shaders have for the opcodes, in the order of these.
+    /// The names of the opcodes in shaders, in the order of the opcodes.
     const OPCODES: &'static [&'static str] = &["MAX", "MEAN", "MEAN_WITH_PADDING"];
 
-    /// The number by which shaders know it.
+    /// The number by which shaders know the variant.
     pub const fn opcode(&self) -> u32 {
         match self {
             PoolOp::Max => 0,
@@ -137,7 +137,7 @@ mod tests {
         assert!(header().contains("static const uint UNARY_NOT = 22;\n"));
     }
 
-    /// The header in the repository is what `cargo xtask kernels` writes.
+    /// The header in the repository matches what `cargo xtask kernels` writes.
     #[test]
     fn the_header_of_the_shaders_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/opcodes.slang");

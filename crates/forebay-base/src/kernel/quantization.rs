@@ -1,30 +1,30 @@
-//! Quantisation: numbers as codes of 8 bits, with a scale for each block of them.
+//! Quantisation: numbers as 8-bit codes, with a scale for each block of numbers.
 //!
-//! Codes are those of block-wise dynamic quantisation (Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization"): a map of 256
-//! numbers from -1 (or 0) to 1, seven decades of them, each with twice as many as the one below it. A block's scale is its largest
-//! magnitude, and a code stands for the map's number times the scale. Numbers get the nearest code, and of two the lower one.
+//! The codes are those of block-wise dynamic quantisation (Dettmers et al. 2021, "8-bit Optimizers via Block-wise Quantization"). A map
+//! holds 256 numbers from -1 (or 0) to 1 in seven decades, each with twice as many numbers as the one below it. A block's scale is its
+//! largest magnitude, and a code represents its number in the map times the scale. A number gets the nearest code; in a tie, the lower one.
 
-/// Elements of a block.
+/// Number of elements in a block.
 pub const QUANTIZATION_BLOCK: u64 = 256;
 
-/// Tensors with fewer elements than this keep float32 state: their codes would save little.
+/// Tensors with fewer elements than this keep float32 state, because codes would save little.
 pub const QUANTIZED_ELEMENTS_MIN: u64 = 4096;
 
-/// Decades of a map.
+/// The decades of a map.
 const DECADES: [f64; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
 /// A map from codes to numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuantizationMap {
-    /// By code: its number, for a scale of 1. They ascend.
+    /// The number of each code for a scale of 1, in ascending order.
     pub numbers: [f32; 256],
-    /// Between each code and the next one: numbers above this are nearer to the next.
+    /// The midpoint between each code and the next: numbers above it are nearer to the next code.
     pub middles: [f32; 255],
 }
 
-/// For numbers with a sign.
+/// The map for signed numbers.
 pub static SIGNED: QuantizationMap = QuantizationMap::new(true);
-/// For numbers that are never negative.
+/// The map for numbers that are never negative.
 pub static UNSIGNED: QuantizationMap = QuantizationMap::new(false);
 
 impl QuantizationMap {
@@ -46,26 +46,26 @@ impl QuantizationMap {
         QuantizationMap { numbers, middles }
     }
 
-    /// The number of a code in a block with this scale.
+    /// The number that a code represents in a block with this scale.
     #[inline(always)]
     pub fn decode(&self, code: u8, scale: f32) -> f32 {
         self.numbers[code as usize] * scale
     }
 
-    /// The code of a number in a block with this scale. NaN has the code 0.
+    /// The code of a number in a block with this scale. The code of NaN is 0.
     #[inline(always)]
     pub fn encode(&self, number: f32, scale: f32) -> u8 {
         let mut code = 0;
         for bit in [128usize, 64, 32, 16, 8, 4, 2, 1] {
-            // Products are rounded alike everywhere, quotients are not.
+            // Products are rounded identically everywhere; quotients are not.
             code += bit * usize::from(number > self.middles[code + bit - 1] * scale);
         }
         code as u8
     }
 }
 
-/// The number at a place that has one bit more than its decade's number and `more`: its lower bits are the place within the decade, which is
-/// divided evenly from a tenth to 1.
+/// The number at a position whose bit length is 1 plus the index of its decade plus `more`. The lower bits are the position within the
+/// decade, which is divided evenly from a tenth to 1.
 const fn positive(place: usize, more: u32) -> f32 {
     let bits = place.ilog2();
     let decade = (bits - more) as usize;
@@ -80,7 +80,7 @@ const fn positive(place: usize, more: u32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The map as the paper and bitsandbytes' `create_dynamic_map` build it, decade by decade.
+    /// The map, decade by decade, as the paper and bitsandbytes' `create_dynamic_map` build it.
     fn built(is_signed: bool) -> Vec<f64> {
         let mut all = vec![0.0, 1.0];
         for decade in 0..7 {
@@ -122,7 +122,7 @@ mod tests {
                     assert!(distance(map.encode(number, scale)) <= nearest * (1.0 + 1e-6), "{number} of {scale}");
                 }
             }
-            // A tie, and what has no place on the map.
+            // A tie, and numbers that the map does not cover.
             assert_eq!(map.encode(map.middles[200], 1.0), 200);
             assert_eq!((map.encode(f32::NAN, 1.0), map.decode(map.encode(0.0, 0.0), 0.0).abs()), (0, 0.0));
             assert_eq!((map.encode(2.0, 1.0), map.encode(-2.0, 1.0)), (255, 0));

@@ -1,8 +1,8 @@
-//! Recurrences: what the kernels of recurrent networks compute at every step of a sequence.
+//! Recurrences: the computation of recurrent networks at every step of a sequence.
 //!
-//! Gates stand one after the other, each with as many columns as the state has: input, output, forget and cell of an LSTM, update,
-//! reset and candidate of a GRU, one of a simple network. What the sequence's elements add to them is computed before, for all steps
-//! at once; the kernel adds what the state adds.
+//! Gates are stored one after another, each with as many columns as the state: input, output, forget and cell for an LSTM; update, reset
+//! and candidate for a GRU; a single one for a simple network. The contribution of the sequence's elements is computed beforehand, for all
+//! steps at once; the kernel adds the contribution of the state.
 
 /// A function that a recurrence applies to its gates or its state.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub enum RecurrentActivation {
 }
 
 impl RecurrentActivation {
-    /// The number by which shaders know it.
+    /// The number by which shaders know the function.
     pub const fn opcode(self) -> u32 {
         match self {
             RecurrentActivation::Tanh => 0,
@@ -73,7 +73,7 @@ impl RecurrentActivation {
         }
     }
 
-    /// Its numbers, alpha first; 0 for those that it does not have.
+    /// The parameters, alpha first; 0 for those that the function does not have.
     pub const fn arguments(self) -> [f32; 2] {
         match self {
             RecurrentActivation::Affine { alpha, beta }
@@ -91,7 +91,7 @@ impl RecurrentActivation {
     }
 }
 
-/// What a step computes of gates and state.
+/// The computation of a step from the gates and the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentCell {
     /// c = f c + i g, h = o act(c), with peepholes from c to the gates.
@@ -101,7 +101,7 @@ pub enum RecurrentCell {
     },
     /// h = (1 - z) candidate + z h.
     Gru {
-        /// The reset gate acts on what the state adds to the candidate, else on the state before that is computed.
+        /// Whether the reset gate acts on the state's contribution to the candidate, rather than on the state from which it is computed.
         resets_after: bool,
     },
     /// h = act(gate).
@@ -109,7 +109,7 @@ pub enum RecurrentCell {
 }
 
 impl RecurrentCell {
-    /// How many gates it has.
+    /// Number of gates.
     pub const fn gates(self) -> u64 {
         match self {
             RecurrentCell::Lstm { .. } => 4,
@@ -118,37 +118,37 @@ impl RecurrentCell {
         }
     }
 
-    /// Whether it has a second state, c, with peepholes.
+    /// Whether the cell has a second state, c, with peepholes.
     pub const fn has_cell_state(self) -> bool {
         matches!(self, RecurrentCell::Lstm { .. })
     }
 }
 
-/// One direction in which a sequence is gone through.
+/// One direction in which a sequence is processed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecurrentDirection {
-    /// From a sequence's last element to its first.
+    /// Whether it runs from the last element of a sequence to the first.
     pub reverse: bool,
-    /// What is applied to the gates, to the candidate (or the cell gate), and to c. Cells with fewer use the first ones.
+    /// The functions applied to the gates, to the candidate (or the cell gate), and to c. Cells with fewer functions use the first ones.
     pub activations: [RecurrentActivation; 3],
 }
 
 /// A recurrence: the parameters of `Recurrent` and `RecurrentGradient`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrence {
-    /// What a step computes.
+    /// The computation of a step.
     pub cell: RecurrentCell,
-    /// One or two directions, each with weights and states of its own.
+    /// One or two directions, each with separate weights and states.
     pub directions: Vec<RecurrentDirection>,
-    /// The arguments of the gates' functions are cut to -clip..clip.
+    /// If set, the arguments of the gates' functions are clipped to -clip..clip.
     pub clip: Option<f32>,
-    /// Before a state is multiplied by the weights, each sequence's own is rounded to 256 steps of its range and zero
-    /// ([`state_steps`]), as `DynamicQuantizeLinear` does. There is no gradient then.
+    /// Whether the state of each sequence is rounded to 256 steps over the range that its values and zero span ([`state_steps`]), as in
+    /// `DynamicQuantizeLinear`, before it is multiplied by the weights. There is no gradient then.
     pub quantizes_state: bool,
 }
 
-/// How the elements of a state become multiples of a scale: the scale, and the zero point that is added before they are cut to 0..255.
-/// The state's least and largest element are given.
+/// The quantisation parameters of a state with this least and largest element: the scale, and the zero point that is added before values
+/// are clipped to 0..255.
 pub fn state_steps(least: f32, largest: f32) -> (f32, f32) {
     let (least, largest) = (least.min(0.0), largest.max(0.0));
     let scale = if largest == least { 1.0 } else { (largest - least) / 255.0 };

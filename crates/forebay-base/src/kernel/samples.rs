@@ -1,6 +1,6 @@
-//! Samples: a small launch of every kernel, for tests that try all of them.
+//! Samples: a small launch of every kernel, for tests that cover all kernels.
 //!
-//! Devices are compared on them, and facts are tested on them. A kernel without a sample does not compile.
+//! Devices are compared on the samples, and facts are tested on them. A kernel without a sample does not compile.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ use super::{
 use crate::DataType::{self, Bool, Float32, Float64, Int8, Int32, Int64, UInt8};
 use crate::{TensorDesc, TensorError};
 
-/// A kernel with the descriptors of what it reads and writes.
+/// A kernel with the descriptors of its reads and writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// The kernel.
     pub kernel: Kernel,
-    /// Descriptors of what it reads.
+    /// Descriptors of the reads.
     pub reads: Vec<TensorDesc>,
-    /// Descriptors of what it writes.
+    /// Descriptors of the writes.
     pub writes: Vec<TensorDesc>,
 }
 
@@ -34,7 +34,7 @@ fn sample(kernel: Kernel, reads: &[(DataType, Sizes)], writes: &[(DataType, Size
     Ok(Sample { kernel, reads: descs(reads)?, writes: descs(writes)? })
 }
 
-/// As [`sample`], all of float32.
+/// Like [`sample`], with all operands in float32.
 fn floats(kernel: Kernel, reads: &[Sizes], writes: &[Sizes]) -> Result<Sample, TensorError> {
     let typed = |all: &[Sizes]| all.iter().map(|&sizes| (Float32, sizes)).collect::<Vec<_>>();
     sample(kernel, &typed(reads), &typed(writes))
@@ -45,7 +45,7 @@ fn window() -> Window {
     Window { kernel: of(3), strides: of(1), dilations: of(1), pads_begin: of(1), pads_end: of(1) }
 }
 
-/// Both directions of a cell.
+/// A recurrence with both directions of a cell.
 fn recurrence(cell: RecurrentCell) -> Recurrence {
     let activations = [RecurrentActivation::Sigmoid, RecurrentActivation::Tanh, RecurrentActivation::Tanh];
     let directions = [false, true].map(|reverse| RecurrentDirection { reverse, activations });
@@ -54,13 +54,13 @@ fn recurrence(cell: RecurrentCell) -> Recurrence {
 
 const LSTM: RecurrentCell = RecurrentCell::Lstm { couples_forget: false };
 const GRU: RecurrentCell = RecurrentCell::Gru { resets_after: true };
-/// Steps, sequences, directions, and the gates of 6 units; a state; all outputs.
+/// Sizes for steps, sequences, directions and the gates of 6 units; then a state; then all outputs.
 const LSTM_GATES: Sizes = &[5, 3, 2, 24];
 const GRU_GATES: Sizes = &[5, 3, 2, 18];
 const UNITS: Sizes = &[2, 3, 6];
 const OUTPUTS: Sizes = &[5, 2, 3, 6];
 
-/// What a recurrent kernel reads.
+/// The operands that a recurrent kernel reads.
 fn recurrent_reads(cell: RecurrentCell) -> Vec<(DataType, Sizes)> {
     match cell.has_cell_state() {
         true => vec![
@@ -99,11 +99,11 @@ fn recurrent_gradient(cell: RecurrentCell) -> Result<Sample, TensorError> {
     sample(Kernel::RecurrentGradient(recurrence(cell)), &reads, &writes)
 }
 
-/// Some of the gradients of attention by queries, keys and values.
+/// Samples of some gradients of attention with respect to queries, keys and values.
 fn attention_gradients(of: fn(AttentionOptions) -> Kernel, writes: Range<usize>) -> Vec<Result<Sample, TensorError>> {
     let logarithms: Sizes = &[2, 4, 12];
     let capped = AttentionOptions { softcap: 2.0, causal: None, ..ATTENDS };
-    // The first rows see none of the keys, as in a part of these.
+    // The first rows attend to no key, as can happen in a part of the keys.
     let later = AttentionOptions { causal: Some(-5), ..ATTENDS };
     let mut samples = vec![
         floats(of(ATTENDS), &[HEADS, HEADS, HEADS, HEADS, HEADS, logarithms], &[HEADS; 3][writes.clone()]),
@@ -120,16 +120,16 @@ fn attention_gradients(of: fn(AttentionOptions) -> Kernel, writes: Range<usize>)
 }
 
 const SIXTEEN_BITS: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
-/// All images, channels and places.
+/// Images, channels and spatial sizes.
 const IMAGE: Sizes = &[2, 4, 6, 5];
 const CHANNELS: Sizes = &[4];
 const WEIGHTS: Sizes = &[4, 4, 3, 3];
 const ROWS: Sizes = &[6, 32];
 const VECTOR: Sizes = &[96];
 const ONE: Sizes = &[1];
-/// Queries, and keys of as many heads.
+/// Sizes of queries, and of keys with the same number of heads.
 const HEADS: Sizes = &[2, 4, 12, 8];
-/// Keys that two heads share.
+/// Sizes of keys that are each shared by two heads.
 const GROUPS: Sizes = &[2, 2, 20, 8];
 const ATTENDS: AttentionOptions = AttentionOptions { scale: 0.25, softcap: 0.0, causal: Some(0) };
 
@@ -138,13 +138,13 @@ pub fn all() -> Vec<Sample> {
     KernelKind::ALL.iter().copied().flat_map(of).collect()
 }
 
-/// The same without exchanges between processes, which go through the host whatever the device.
+/// Like [`all`], without exchanges between processes, which go through the host on every device.
 pub fn on_devices() -> Vec<Sample> {
     let kinds = KernelKind::ALL.iter().copied().filter(|kind| *kind != KernelKind::Exchange);
     kinds.flat_map(of).collect()
 }
 
-/// The samples once more with operands of 16 bits: products with all of them and, where they may be, with results of float32, and
+/// The samples again with 16-bit operands: products with all operands in 16 bits and, if allowed, with float32 results, and
 /// [`stored_in_sixteen_bits`].
 pub fn of_sixteen_bits() -> Vec<Sample> {
     let is_product = |sample: &Sample| sample.kernel.facts().types.are_of_products();
@@ -160,8 +160,8 @@ pub fn of_sixteen_bits() -> Vec<Sample> {
     [narrow, wide, stored_in_sixteen_bits()].concat()
 }
 
-/// The samples of which some operands may be stored in 16 bits ([`SixteenBit`]): with all of these, with those that are read, and with
-/// those that are written.
+/// The samples in which some operands can be stored in 16 bits ([`SixteenBit`]): with all of these operands in 16 bits, with only the
+/// reads, and with only the writes.
 ///
 /// [`SixteenBit`]: super::facts::SixteenBit
 pub fn stored_in_sixteen_bits() -> Vec<Sample> {
@@ -184,12 +184,12 @@ pub fn stored_in_sixteen_bits() -> Vec<Sample> {
         };
         samples.extend(all_choices.clone().filter_map(stored));
     }
-    // Kernels that only read or only write such operands have fewer choices.
+    // Kernels that only read or only write such operands have fewer variants.
     samples.dedup();
     samples
 }
 
-/// The same with elements of another type, strides included.
+/// The same descriptor, strides included, with another element type.
 fn in_type(desc: &TensorDesc, data_type: DataType) -> Option<TensorDesc> {
     TensorDesc::strided(data_type, desc.sizes(), &desc.effective_strides()).ok()
 }
@@ -197,7 +197,7 @@ fn in_type(desc: &TensorDesc, data_type: DataType) -> Option<TensorDesc> {
 /// The samples of a kernel.
 pub fn of(kind: KernelKind) -> Vec<Sample> {
     let samples = launches(kind).into_iter().collect::<Result<Vec<_>, _>>();
-    // Their sizes are small, and there are sizes of every dimension.
+    // Always valid: sizes are small, and every dimension has one.
     samples.unwrap_or_default()
 }
 
@@ -425,7 +425,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             &[(Float32, VECTOR), (Float32, VECTOR), (Float32, VECTOR)],
         )],
         KernelKind::Adam8Bit => {
-            // Nine blocks and a part of one.
+            // Nine full blocks and a partial one.
             let (elements, blocks): (&[u64], &[u64]) = (&[2400], &[10]);
             let state = [(UInt8, elements), (Float32, blocks), (UInt8, elements), (Float32, blocks)];
             let reads = [&[(Float32, elements); 2], &state[..], &[(Int64, &[2]), (Float32, &[10])]].concat();
@@ -480,7 +480,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
             ),
         ],
         KernelKind::Exchange => {
-            // Of a process alone.
+            // An exchange of a single process.
             let exchange = Exchange::gather(0, 0, &[384]);
             let kernel = Kernel::Exchange(exchange);
             vec![sample(kernel, &[(Float32, VECTOR), (Float32, ONE)], &[(Float32, VECTOR), (Float32, ONE)])]
@@ -502,7 +502,7 @@ fn launches(kind: KernelKind) -> Vec<Result<Sample, TensorError>> {
 }
 
 impl Sample {
-    /// The kernel and the type of what it writes first, for people.
+    /// The kernel and the type of its first write, for display.
     pub fn name(&self) -> String {
         let data_type = self.writes.first().map(|desc| desc.data_type().to_string());
         format!("{} of {}", self.kernel.name(), data_type.unwrap_or_default())
@@ -513,7 +513,7 @@ impl Sample {
         Ok(self)
     }
 
-    /// The same with all operands of another type, strides included.
+    /// The same sample, strides included, with another type for all operands.
     fn in_type(mut self, data_type: DataType) -> Option<Sample> {
         for desc in self.reads.iter_mut().chain(&mut self.writes) {
             *desc = in_type(desc, data_type)?;

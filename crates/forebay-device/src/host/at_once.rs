@@ -1,19 +1,19 @@
-//! Lists of commands that are over before another thread would be awake: the thread that submits them does the work.
+//! Lists of commands that finish before another thread would wake up: the submitting thread does their work.
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{Command, Kernel, Launch};
 
 use super::isa::{self, InstructionSet};
 
-/// How long the work of such a list takes one thread at most, in nanoseconds, as estimated here: about what it takes to wake a thread of
-/// the pool, and then the one that waits for it.
+/// The maximum estimated time of such a list on one thread, in nanoseconds: about the time it takes to wake a thread of the pool, and then
+/// the thread that waits for it.
 const TIME_MAX_NS: f64 = 40_000.0;
-/// Bytes that one thread reads and writes in a nanosecond.
+/// The number of bytes that one thread reads and writes in a nanosecond.
 const BYTES_PER_NS: f64 = 8.0;
-/// What a launch, a copy or a fill takes however small it is, in nanoseconds.
+/// The fixed time of a launch, a copy or a fill, in nanoseconds.
 const START_NS: f64 = 500.0;
 
-/// Whether the work of a list is so little that threads of the pool are not woken for it.
+/// Returns whether a list has so little work that no thread of the pool is woken for it.
 pub(super) fn is_brief(commands: &[Command]) -> bool {
     let mut left_ns = TIME_MAX_NS;
     commands.iter().all(|command| {
@@ -22,11 +22,11 @@ pub(super) fn is_brief(commands: &[Command]) -> bool {
     })
 }
 
-/// About how long one thread takes for a command.
+/// Estimates how long one thread takes for a command.
 fn time_ns(command: &Command) -> f64 {
     match command {
         Command::Launch { launch, .. } => match launch.kernel {
-            // It waits for other processes.
+            // An exchange waits for other processes.
             Kernel::Exchange(_) => f64::INFINITY,
             _ => {
                 let operations_ns = operations(launch) / operations_per_ns(&launch.kernel);
@@ -40,7 +40,7 @@ fn time_ns(command: &Command) -> f64 {
     }
 }
 
-/// Operations of one thread in a nanosecond, about: those of small kernels.
+/// Returns roughly how many operations one thread performs in a nanosecond, for small kernels.
 fn operations_per_ns(kernel: &Kernel) -> f64 {
     let [scalar, avx2, avx512] = match kernel {
         Kernel::MatMul { .. } => [10.0, 40.0, 80.0],

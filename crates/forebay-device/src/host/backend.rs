@@ -1,4 +1,4 @@
-//! The host device for the registry.
+//! The host device for the registry of devices.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
-//! Copies between spaces: past the caches where the processor can.
+//! Copies between spaces that bypass the caches if the processor supports that.
 //!
-//! What moves between spaces is seldom used again soon, and it is large: stored the ordinary way, each line of the target is
-//! first read, and what kernels work on is pushed out of the caches that they share with the copy. Streaming stores do neither.
+//! Data that moves between spaces is large and seldom used again soon. Ordinary stores first read each line of the target and evict the
+//! data of kernels from the caches that they share with the copy. Streaming stores do neither.
 
-/// Copies that are smaller may as well stay in the caches.
+/// The minimum size of a streamed copy, in bytes. Smaller copies may as well stay in the caches.
 const STREAMED_MIN_BYTES: usize = 256 << 10;
 
 /// Copies bytes.
 ///
 /// # Safety
-/// As for [`std::ptr::copy_nonoverlapping`].
+/// Same as for [`std::ptr::copy_nonoverlapping`].
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if bytes >= STREAMED_MIN_BYTES && is_x86_feature_detected!("avx") {
@@ -20,17 +20,17 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
 }
 
-/// Copies bytes with streaming stores, all but those before the first and behind the last whole line of the target.
+/// Copies bytes with streaming stores, except those before the first and after the last whole line of the target.
 ///
 /// # Safety
-/// As for [`copy`], on a processor with AVX.
+/// Same as for [`copy`]; the processor must have AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m256i, _MM_HINT_NTA, _mm_prefetch, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
-    /// Bytes of a line of the caches: a turn of the loop, so that whole lines are written at once.
+    /// The size of a cache line, in bytes. Each iteration of the loop copies one, so that whole lines are written at once.
     const LINE_BYTES: usize = 64;
-    /// How far ahead lines are asked for.
+    /// How far ahead lines are prefetched, in bytes.
     const AHEAD_BYTES: usize = 1024;
     let head = to.align_offset(LINE_BYTES).min(bytes);
     let lines = (bytes - head) / LINE_BYTES;
@@ -47,7 +47,7 @@ unsafe fn stream(from: *const u8, to: *mut u8, bytes: usize) {
         }
         std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), bytes - tail);
     }
-    // Streaming stores are unordered: a thread that is told that the copy is done must see them.
+    // Streaming stores are weakly ordered: a thread that learns that the copy is done must see them.
     _mm_sfence();
 }
 
@@ -62,7 +62,7 @@ mod tests {
         {
             let source: Vec<u8> = (0..bytes + start).map(|byte| (byte * 31 % 251) as u8).collect();
             let mut copied = vec![255; target + bytes + 100];
-            // SAFETY: both vectors are as long.
+            // SAFETY: both vectors are long enough.
             unsafe { copy(source.as_ptr().add(start), copied.as_mut_ptr().add(target), bytes) };
             assert!(copied[target..target + bytes] == source[start..], "{bytes} bytes from {start} to {target}");
             assert!(copied[..target].iter().chain(&copied[target + bytes..]).all(|&byte| byte == 255), "{bytes}");

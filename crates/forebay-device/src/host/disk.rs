@@ -1,8 +1,8 @@
-//! The way to files on disks and back.
+//! Transfers to and from files on disk.
 //!
-//! Bytes pass through buffers, piece by piece. Each direction has threads of its own, each with a buffer: while one waits for
-//! the disk, the other copies between its buffer and memory. They are none of the pool's, for a worker that waits for a disk
-//! would be missing to the kernels, and a disk that waits for a worker stands still while a long kernel runs.
+//! Bytes pass through buffers, piece by piece. Each direction has its own threads, each with a buffer: while one waits for the disk, the
+//! other copies between its buffer and memory. They are not threads of the pool, because kernels would lack a worker that waits for a disk,
+//! and a disk that waits for a worker would be idle while a long kernel runs.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use super::sys::AddressRange;
 use super::tracer::{Traced, Tracer};
 use crate::device::DeviceError;
 
-/// Bytes of a buffer: the most that is read or written at once.
+/// The size of a buffer, in bytes: the most that is read or written at once.
 const BUFFER_BYTES: u64 = 1 << 20;
-/// Threads of each direction, and so its buffers.
+/// The number of threads of each direction, and thus of its buffers.
 const THREADS_PER_DIRECTION: u64 = 2;
-/// Host memory that a disk takes: each thread's buffer, and a block for what lies next to a piece.
+/// The host memory that a disk takes, in bytes: for each thread, a buffer and a block for the bytes next to a piece.
 pub(super) const DISK_BYTES: u64 = 2 * THREADS_PER_DIRECTION * (BUFFER_BYTES + BLOCK_BYTES);
 
-/// The threads and buffers of both directions. The threads end when it is dropped.
+/// The threads and buffers of both directions. The threads end when this is dropped.
 pub(super) struct Disk {
     from_disk: mpsc::Sender<Job>,
     to_disk: mpsc::Sender<Job>,
@@ -38,33 +38,33 @@ pub(super) struct Disk {
 /// A piece of a transfer, for any thread of the direction.
 type Job = (Arc<Running>, Piece);
 
-/// What the threads of a direction share.
+/// The state that the threads of a direction share.
 struct DiskQueue {
     jobs: Mutex<mpsc::Receiver<Job>>,
     pace: Option<Mutex<Pace>>,
-    /// Held while a block is written of which only a part is new: the rest is read before, and may be new in another piece.
+    /// Held while a block is written of which only a part is new: the rest is read first, and another piece may change it.
     edges: Mutex<()>,
-    /// How many pieces are written before a write fails, for tests.
+    /// The number of pieces that are written before a write fails, for tests.
     writes_left: Option<Mutex<u64>>,
 }
 
-/// What a thread has to itself.
+/// The state of one thread.
 struct Drive {
     direction: Arc<DiskQueue>,
     buffer: AddressRange,
-    /// A block for what lies next to a piece that does not fill its blocks.
+    /// A block for the bytes next to a piece that does not fill its blocks.
     edge: AddressRange,
 }
 
 impl Disk {
     /// # Errors
-    /// Where the system refuses memory or threads.
+    /// An error if the system refuses memory or threads.
     pub fn new(options: &HostOptions) -> io::Result<Disk> {
         Ok(Disk { from_disk: start("from disk", options)?, to_disk: start("to disk", options)? })
     }
 }
 
-/// Starts the threads of a direction; they end when the sender goes.
+/// Starts the threads of a direction; they end when the sender is dropped.
 fn start(name: &str, options: &HostOptions) -> io::Result<mpsc::Sender<Job>> {
     let (sender, receiver) = mpsc::channel();
     let direction = Arc::new(DiskQueue {
@@ -92,7 +92,7 @@ pub(super) struct Transfer {
     pub bytes: u64,
 }
 
-/// A transfer under way: it is done when its last piece lets go of it.
+/// A transfer in progress: it is done when its last piece drops it.
 struct Running {
     transfer: Transfer,
     origin: Origin,
@@ -127,18 +127,18 @@ impl Drop for Running {
     }
 }
 
-/// A part of a transfer, and the blocks of the file that hold it: at most a buffer.
+/// A part of a transfer, and the blocks of the file that hold it, which fit into a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// Bytes of the transfer before it.
+    /// The number of bytes of the transfer before the piece.
     moved: u64,
-    /// Its bytes.
+    /// The number of bytes of the piece.
     bytes: u64,
-    /// First byte of its first block in the file.
+    /// The offset of its first block in the file.
     block_offset: u64,
-    /// Bytes of its first block before it.
+    /// The number of bytes of its first block before the piece.
     head: u64,
-    /// Bytes of its blocks.
+    /// The number of bytes of its blocks.
     block_bytes: u64,
 }
 
@@ -151,12 +151,12 @@ impl Piece {
         Piece { moved, bytes, block_offset, head, block_bytes: (head + bytes).next_multiple_of(BLOCK_BYTES) }
     }
 
-    /// The address of the piece's first byte in memory.
+    /// Returns the address of the piece's first byte in memory.
     fn address(&self, transfer: &Transfer) -> *mut u8 {
         transfer.address.0.wrapping_add(self.moved as usize)
     }
 
-    /// The piece's blocks within a buffer.
+    /// Returns the piece's blocks within a buffer.
     fn blocks<'a>(&self, buffer: &'a mut AddressRange) -> &'a mut [u8] {
         // SAFETY: a buffer is as long as the blocks of any piece, and this is its only borrower.
         unsafe { std::slice::from_raw_parts_mut(buffer.base(), self.block_bytes as usize) }
@@ -166,7 +166,7 @@ impl Piece {
 impl Drive {
     fn run(&mut self) {
         loop {
-            // The lock is held while waiting: the other threads of the direction have nothing to do then either.
+            // The lock is held while waiting, when the other threads of the direction have nothing to do either.
             let job = lock(&self.direction.jobs).recv();
             let Ok((running, piece)) = job else { return };
             let begin = Instant::now();
@@ -217,7 +217,7 @@ impl Drive {
             return file.write(piece.block_offset, blocks);
         }
         let _alone = lock(&self.direction.edges);
-        // SAFETY: the block is this thread's own.
+        // SAFETY: the block belongs to this thread alone.
         let edge = unsafe { std::slice::from_raw_parts_mut(self.edge.base(), block) };
         if piece.head > 0 {
             file.read(piece.block_offset, edge)?;

@@ -1,4 +1,4 @@
-//! What copies reach on a disk: spill files, and bytes that are only read.
+//! The memories that copies access on disk: spill files and read-only bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::readable::Readable;
 
 /// A memory in disk space.
 pub enum DiskFile {
-    /// Space for what leaves memory.
+    /// Space for data that leaves memory.
     Spill(Arc<SpillFile>),
-    /// What lies in the files of others.
+    /// Bytes in other files.
     ReadOnly(Arc<dyn Readable>),
 }
 
@@ -25,7 +25,7 @@ impl DiskFile {
         }
     }
 
-    /// Bytes that it takes of a disk.
+    /// Returns the number of bytes of disk space that it takes.
     fn taken_bytes(&self) -> u64 {
         match self {
             DiskFile::Spill(file) => file.size_bytes(),
@@ -36,27 +36,27 @@ impl DiskFile {
 
 /// A copy between memory and a disk.
 pub struct DiskCopy {
-    /// Which way it goes.
+    /// The direction and the file.
     pub way: DiskWay,
-    /// The end on the disk.
+    /// The region on disk.
     pub on_disk: Region,
-    /// The other end.
+    /// The region in memory.
     pub in_memory: Region,
 }
 
-/// Which way a copy goes, and the file.
+/// The direction of a copy, and the file.
 #[derive(Clone)]
 pub enum DiskWay {
     /// From a spill file.
     FromSpill(Arc<SpillFile>),
     /// To a spill file.
     ToSpill(Arc<SpillFile>),
-    /// From what is only read.
+    /// From a read-only file.
     FromReadOnly(Arc<dyn Readable>),
 }
 
 impl DiskWay {
-    /// Whether the disk is where bytes go.
+    /// Returns whether the copy goes to the disk.
     pub fn is_to_disk(&self) -> bool {
         match self {
             DiskWay::ToSpill(_) => true,
@@ -65,21 +65,21 @@ impl DiskWay {
     }
 }
 
-/// The memories in disk space of a device.
+/// The memories of a device that are in disk space.
 #[derive(Default)]
 pub struct DiskFiles {
     files: BTreeMap<MemoryId, DiskFile>,
 }
 
 impl DiskFiles {
-    /// Adds one, and counts what it takes.
+    /// Adds a file and counts its disk space.
     pub fn add(&mut self, id: MemoryId, file: DiskFile, usage: &mut DeviceUsage) {
         usage.disk_bytes += file.taken_bytes();
         usage.disk_peak_bytes = usage.disk_peak_bytes.max(usage.disk_bytes);
         self.files.insert(id, file);
     }
 
-    /// Gives one back, if the memory is one of them.
+    /// Removes a file, if the memory is one of these.
     pub fn remove(&mut self, id: MemoryId, usage: &mut DeviceUsage) {
         if let Some(file) = self.files.remove(&id) {
             usage.disk_bytes -= file.taken_bytes();
@@ -119,7 +119,7 @@ impl DiskFiles {
         }
     }
 
-    /// Why a memory that is none of the others has no address.
+    /// Returns the reason why a memory that is none of the others has no address.
     pub fn why_no_address(&self, id: MemoryId) -> DeviceError {
         let what = match self.files.contains_key(&id) {
             true => "is on a disk, which only copies reach",
@@ -129,7 +129,7 @@ impl DiskFiles {
     }
 }
 
-/// Reads bytes that are only read.
+/// Reads bytes of a read-only file.
 ///
 /// # Errors
 /// [`DeviceError::Read`].

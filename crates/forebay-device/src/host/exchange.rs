@@ -1,4 +1,4 @@
-//! Exchanges between processes: a thread of the pool copies what stays, a communicator moves the rest, and no thread waits for it.
+//! Exchanges between processes: a thread of the pool copies the bytes that stay, a communicator moves the rest, and no thread waits for it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::tracer::Traced;
 use crate::communicator::{MessageBytes, Messages};
 use crate::device::DeviceError;
 
-/// Runs an exchange of several processes; `finish` ends it.
+/// Starts an exchange between several processes; dropping `finish` ends it.
 pub(super) fn start(
     shared: &Arc<Shared>,
     origin: Origin,
@@ -42,7 +42,7 @@ pub(super) fn start(
         messages.sends.extend(sends.into_iter().map(message));
         messages.receives.extend(receives.into_iter().map(message));
     }
-    // SAFETY: `submit` resolved both operands, which the launch has until `finish` goes.
+    // SAFETY: `submit` resolved both operands, which belong to the launch until `finish` is dropped.
     if let Err(error) = unsafe { exchanged.copy_own(rank) } {
         return finish.fail(error);
     }
@@ -54,6 +54,6 @@ pub(super) fn start(
             finish.fail(DeviceError::Lost { reason: format!("exchange {number} with the other processes: {reason}") });
         }
     });
-    // SAFETY: as above; `finish` goes with `done`.
+    // SAFETY: as above; `finish` is dropped with `done`.
     unsafe { communicator.start(messages, done) };
 }

@@ -1,7 +1,7 @@
-//! Helper tasks: short jobs that threads of the pool do between the tasks of a kernel as well.
+//! Helper tasks: short jobs that threads of the pool also perform between the tasks of a kernel.
 //!
-//! A thread that works on a kernel looks for nothing else until its part of it is done, which may take longer than a copy.
-//! A copy that waited for that would come late, although there is time for it: so its pieces are helper tasks.
+//! A thread that works on a kernel looks for no other work until its part of the kernel is done, which may take longer than a copy. A copy
+//! that waited for that would be late although there was time for it, so its pieces are helper tasks.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub(super) struct HelperTasks {
     waiting: Mutex<Urgency<Job>>,
-    /// How many wait: read far more often than changed, so no lock is taken for it. A count that is out of date is made good
-    /// by the call of the pool that every helper task has.
+    /// The number of waiting tasks. It is read far more often than changed, so it needs no lock. An outdated count does no harm, because
+    /// every helper task is also spawned as a job of the pool.
     count: AtomicUsize,
 }
 
@@ -28,12 +28,12 @@ thread_local! {
 }
 
 impl HelperTasks {
-    /// From now on, the calling thread does these between tasks.
+    /// Makes the calling thread perform these between tasks from now on.
     pub fn adopt(self: &Arc<HelperTasks>) {
         OF_THREAD.with(|helper_tasks| *helper_tasks.borrow_mut() = Some(self.clone()));
     }
 
-    /// Adds one, behind those of the same priority or before them.
+    /// Adds a task, before those of the same priority if `first`, otherwise behind them.
     pub fn push(&self, priority: i32, first: bool, helper_task: Job) {
         let mut waiting = lock(&self.waiting);
         if first {
@@ -44,7 +44,7 @@ impl HelperTasks {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the most urgent, unless something that is more urgent than it is waits elsewhere.
+    /// Takes the most urgent task, unless something more urgent waits elsewhere.
     pub fn pop(&self, elsewhere: Option<i32>) -> Option<Job> {
         let mut waiting = lock(&self.waiting);
         let comes_first = |priority| elsewhere.is_none_or(|elsewhere| priority <= elsewhere);
@@ -53,19 +53,19 @@ impl HelperTasks {
         helper_task
     }
 
-    /// The priority of the most urgent.
+    /// Returns the priority of the most urgent task.
     pub fn first(&self) -> Option<i32> {
         lock(&self.waiting).first()
     }
 
-    /// How many no thread has taken yet.
+    /// Returns the number of tasks that no thread has taken yet.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 }
 
-/// Does the helper tasks of the thread's pool that wait, those included that come up meanwhile.
+/// Performs the waiting helper tasks of the thread's pool, including those that are added meanwhile.
 pub(super) fn run() {
     let taken = |helper_tasks: &RefCell<Option<Arc<HelperTasks>>>| {
         let helper_tasks = helper_tasks.borrow();

@@ -1,17 +1,17 @@
-//! Which vector instructions kernels use: the widest that the processor has, or those that `FOREBAY_ISA` names.
+//! The vector instructions that kernels use: the widest that the processor has, or those that `FOREBAY_ISA` names.
 
 use std::sync::OnceLock;
 
 use crate::device::DeviceError;
 
-/// The variable that forces instructions.
+/// The environment variable that selects the instructions.
 const VARIABLE: &str = "FOREBAY_ISA";
 
 /// Vector instructions, from the narrowest to the widest.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InstructionSet {
-    /// What the program was compiled for.
+    /// The instructions that the program was compiled for.
     Scalar,
     /// AVX2 with fused multiply-add.
     Avx2,
@@ -19,11 +19,11 @@ pub(crate) enum InstructionSet {
     Avx512,
 }
 
-/// All of them, by name.
+/// All instruction sets, by name.
 const NAMES: [(&str, InstructionSet); 3] =
     [("scalar", InstructionSet::Scalar), ("avx2", InstructionSet::Avx2), ("avx512", InstructionSet::Avx512)];
 
-/// The widest instructions of this processor.
+/// Returns the widest instructions of this processor.
 fn widest() -> InstructionSet {
     #[cfg(target_arch = "x86_64")]
     {
@@ -38,7 +38,7 @@ fn widest() -> InstructionSet {
     InstructionSet::Scalar
 }
 
-/// What the variable's value asks for on a processor with these instructions.
+/// Returns the instructions that the variable's value selects on a processor with these instructions.
 fn chosen(value: Option<&str>, widest: InstructionSet) -> Result<InstructionSet, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(widest) };
     let here = NAMES.iter().filter(|(_, set)| *set <= widest).map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
@@ -57,16 +57,16 @@ fn setting() -> &'static Result<InstructionSet, String> {
     })
 }
 
-/// Whether kernels may use these instructions: the same for the whole process.
+/// Returns whether kernels may use these instructions, which is the same for the whole process.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) fn has(set: InstructionSet) -> bool {
     setting().as_ref().is_ok_and(|chosen| set <= *chosen)
 }
 
-/// Refuses a variable that names no instructions of this processor.
+/// Checks that the variable names instructions of this processor.
 ///
 /// # Errors
-/// What it names, and what there is.
+/// An error with what it names and what is available.
 pub(super) fn check() -> Result<(), DeviceError> {
     setting().as_ref().map(|_| ()).map_err(|reason| DeviceError::Setting { reason: reason.clone() })
 }

@@ -1,34 +1,34 @@
-//! A link between host and device space that is slower than memory, for experiments.
+//! A simulated link between host and device space that is slower than memory, for experiments.
 //!
-//! Time on the link passes on a thread of its own: a worker that slept would be missing to the kernels, which no real link
-//! does to a real device.
+//! A separate thread waits for the time on the link. If a worker slept instead, kernels would lack it, which does not happen with a real
+//! link and a real device.
 
 use std::io;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Lets bytes pass no faster than a rate.
+/// Limits the rate at which bytes pass.
 pub(super) struct Pace {
     bytes_per_second: u64,
-    /// When the bytes so far have passed.
+    /// The time at which all bytes so far have passed.
     free: Instant,
 }
 
 impl Pace {
-    /// Nothing has passed yet.
+    /// Creates a pace at which nothing has passed yet.
     pub fn new(bytes_per_second: u64) -> Pace {
         Pace { bytes_per_second: bytes_per_second.max(1), free: Instant::now() }
     }
 
-    /// When `bytes` that set out at `start` have had time to pass.
+    /// Returns the time at which `bytes` that start at `start` have passed.
     pub fn passed(&mut self, bytes: usize, start: Instant) -> Instant {
         self.free = self.free.max(start) + Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
         self.free
     }
 }
 
-/// One direction of a link: pieces pass one after another, whichever copies they belong to.
+/// One direction of a link: pieces pass one after another, regardless of the copies that they belong to.
 pub(super) struct Link {
     pieces: mpsc::Sender<Piece>,
 }
@@ -40,10 +40,10 @@ struct Piece {
 }
 
 impl Link {
-    /// A link with its thread, which ends when the link is dropped.
+    /// Creates a link with its thread, which ends when the link is dropped.
     ///
     /// # Errors
-    /// Where the system refuses the thread.
+    /// An error if the system refuses the thread.
     pub fn new(name: &str, bytes_per_second: u64) -> io::Result<Link> {
         let (sender, receiver) = mpsc::channel::<Piece>();
         thread::Builder::new().name(name.to_string()).spawn(move || {
@@ -57,7 +57,7 @@ impl Link {
         Ok(Link { pieces: sender })
     }
 
-    /// Calls `arrived` on the link's thread once `bytes` that set out at `start` have had time to pass.
+    /// Calls `arrived` on the link's thread once `bytes` that start at `start` have had time to pass.
     pub fn pass(&self, bytes: usize, start: Instant, arrived: Box<dyn FnOnce() + Send>) {
         // The thread lives as long as this sender.
         let _ = self.pieces.send(Piece { bytes, start, arrived });

@@ -1,4 +1,4 @@
-//! Memories of the host device behind which is what the process lends it.
+//! Memories of the host device that are backed by memory that the process lends.
 
 use std::collections::BTreeMap;
 
@@ -8,35 +8,36 @@ use super::address::Address;
 use crate::device::DeviceError;
 use crate::loan::Loan;
 
-/// What kernels take for granted of the first byte of a memory.
+/// The alignment that kernels assume for the first byte of a memory.
 const ALIGNMENT_BYTES: usize = 16;
 
-/// A memory, and what is behind it.
+/// A memory and its loan, if it has one.
 struct Place {
     size_bytes: u64,
     lent: Option<Lent>,
 }
 
-/// What is behind a memory.
+/// A loan that backs a memory.
 struct Lent {
     address: Address,
     may_be_written: bool,
     loan: Loan,
 }
 
-/// Memories behind which is what the process lends.
+/// Memories that are backed by memory that the process lends.
 #[derive(Default)]
 pub(super) struct Loans {
     places: BTreeMap<MemoryId, Place>,
 }
 
 impl Loans {
-    /// Adds a memory behind which is nothing.
+    /// Adds a memory without a loan.
     pub fn add(&mut self, memory: MemoryId, size_bytes: u64) {
         self.places.insert(memory, Place { size_bytes, lent: None });
     }
 
-    /// Puts a loan behind a memory; gives it back where it has another size, is not aligned, or there is one already.
+    /// Backs a memory with a loan. Returns the loan as the error if its size differs, if it is not aligned, or if the memory has one
+    /// already.
     pub fn lend(&mut self, memory: MemoryId, mut loan: Loan) -> Result<(), Loan> {
         let Some(place) = self.places.get_mut(&memory).filter(|place| place.lent.is_none()) else { return Err(loan) };
         let (address, bytes, may_be_written) = match &mut loan {
@@ -53,7 +54,7 @@ impl Loans {
         Ok(())
     }
 
-    /// Takes what is behind a memory from it.
+    /// Takes the loan back from a memory.
     pub fn give_back(&mut self, memory: MemoryId) -> Option<Loan> {
         Some(self.places.get_mut(&memory)?.lent.take()?.loan)
     }
@@ -63,10 +64,10 @@ impl Loans {
         self.places.remove(&memory);
     }
 
-    /// The address of a region; none where its memory is no loan's.
+    /// Returns the address of a region; `None` if its memory is not one of these.
     ///
     /// # Errors
-    /// A region that leaves its memory, or behind which is nothing; one to `write` of a loan to read.
+    /// An error if the region exceeds its memory, if nothing is lent, or if `write` is set and the loan may only be read.
     pub fn resolve(&self, region: Region, write: bool) -> Option<Result<Address, DeviceError>> {
         let place = self.places.get(&region.memory)?;
         let refused = |what: &str| Some(Err(DeviceError::Lost { reason: format!("{region} {what}") }));
@@ -77,8 +78,8 @@ impl Loans {
         if write && !lent.may_be_written {
             return refused("was lent to be read, and would be written");
         }
-        // SAFETY: the offset lies inside the bytes that were lent, which the loan keeps where they are: it owns the vector, which it does not
-        // touch, or a share of the owner, which may give them to readers for as long as it is shared.
+        // SAFETY: the offset lies inside the lent bytes, which the loan keeps in place: it owns the vector, which it does not touch, or a
+        // share of the owner, which may give them to readers for as long as it is shared.
         Some(Ok(Address(unsafe { lent.address.0.add(region.range.start as usize) })))
     }
 }

@@ -1,4 +1,4 @@
-//! Memories of the host device: heaps, reservations, placed heaps, host blocks, spill files; and where a region's bytes are.
+//! The memories of the host device (heaps, reservations, placed heaps, host blocks, spill files) and the addresses of regions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,27 +29,27 @@ struct Memory {
     range: AddressRange,
     size_bytes: u64,
     kind: Kind,
-    /// Mapped parts of a reservation.
+    /// The mapped parts of a reservation.
     mapped: Mapping,
 }
 
 /// All memories of one host device.
 #[derive(Default)]
 pub(super) struct Memories {
-    /// Unit of mapping.
+    /// The unit of mapping, in bytes.
     tile_bytes: u64,
     heaps: BTreeMap<HeapId, Heap>,
     memories: BTreeMap<MemoryId, Memory>,
     pub disk_files: DiskFiles,
-    /// Memories behind which is what the process lends.
+    /// Memories that are backed by memory that the process lends.
     pub loans: Loans,
     next_id: u32,
     usage: DeviceUsage,
-    /// Whether buffers for spill files are among the host bytes.
+    /// Whether the host bytes include buffers for spill files.
     counts_disk_buffers: bool,
-    /// The most heap bytes that may exist.
+    /// The maximum number of heap bytes.
     heap_cap_bytes: u64,
-    /// The most host bytes that may exist.
+    /// The maximum number of host bytes.
     host_cap_bytes: u64,
 }
 
@@ -57,11 +57,11 @@ fn out_of_memory(what: &'static str, requested_bytes: u64, reason: impl ToString
     DeviceError::OutOfMemory { what, requested_bytes, reason: reason.to_string() }
 }
 
-/// Refuses what the machine, a control group or a resource limit does not have at this moment: the system would answer it by
-/// killing a process later.
+/// Refuses a request that exceeds what the machine, a control group or a resource limit has left at this moment: the system would grant it
+/// and kill a process later.
 ///
 /// # Errors
-/// [`DeviceError::OutOfMemory`], with the limit and what can be done.
+/// [`DeviceError::OutOfMemory`], with the limit and possible remedies.
 pub fn check_available(what: &'static str, requested_bytes: u64, purpose: Use) -> Result<(), DeviceError> {
     forebay_limits::check(requested_bytes, purpose).map_err(|shortage| {
         let way_out =
@@ -76,12 +76,12 @@ fn misuse(reason: String) -> DeviceError {
 }
 
 impl Memories {
-    /// No memories yet, and never more bytes of heaps and of host blocks than these. A tile has at least one byte.
+    /// Creates an empty set of memories with these limits for the bytes of heaps and host memory. A tile has at least one byte.
     pub fn new(tile_bytes: u64, heap_cap_bytes: u64, host_cap_bytes: u64) -> Memories {
         Memories { tile_bytes, heap_cap_bytes, host_cap_bytes, ..Memories::default() }
     }
 
-    /// The size in whole tiles.
+    /// Returns the size rounded up to whole tiles.
     fn whole_tiles(&self, size_bytes: u64) -> u64 {
         size_bytes.max(1).checked_next_multiple_of(self.tile_bytes).unwrap_or(u64::MAX)
     }
@@ -137,7 +137,7 @@ impl Memories {
         check_available(what, size_bytes, Use::Addresses)?;
         let range = AddressRange::reserve(size_bytes).map_err(|error| out_of_memory(what, size_bytes, error))?;
         let file = self.new_file(what, size_bytes)?;
-        // The mapping keeps the file's pages; the file itself is not needed again.
+        // The mapping keeps the pages of the file; the file itself is no longer needed.
         if let Err(error) = range.map(0, &file, 0, size_bytes) {
             self.usage.heap_bytes -= size_bytes;
             return Err(out_of_memory(what, size_bytes, error));
@@ -145,7 +145,7 @@ impl Memories {
         Ok(self.add_memory(range, size_bytes, Kind::Placed))
     }
 
-    /// Addresses for what the process will lend.
+    /// Adds a memory for a loan that the process will make.
     pub fn create_loan(&mut self, size_bytes: u64) -> MemoryId {
         let id = MemoryId(self.id());
         self.loans.add(id, size_bytes);
@@ -158,7 +158,7 @@ impl Memories {
         Ok(block)
     }
 
-    /// A host block whose pages come when they are written.
+    /// Creates a host block whose pages are allocated when they are written.
     pub fn create_released_host_block(&mut self, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         let size_bytes = size_bytes.max(1);
         let what = "a host block";
@@ -179,7 +179,7 @@ impl Memories {
         memory.range.fill().map_err(|error| out_of_memory("a host block", memory.size_bytes, error))
     }
 
-    /// Gives the pages of a part of a memory back.
+    /// Returns the pages of a part of a memory to the system.
     pub fn release_host(&mut self, region: Region) {
         let memory = self.memories.get(&region.memory);
         let Some(memory) = memory.filter(|memory| region.range.end <= memory.size_bytes) else { return };
@@ -242,12 +242,12 @@ impl Memories {
         Ok(())
     }
 
-    /// The address of a region that a command reads, all of whose bytes have memory behind them.
+    /// Returns the address of a region that a command reads, after checking that memory backs all of its bytes.
     pub fn resolve(&self, region: Region) -> Result<Address, DeviceError> {
         self.loans.resolve(region, false).unwrap_or_else(|| self.resolve_own(region))
     }
 
-    /// The same of a region that a command writes.
+    /// Like [`Memories::resolve`], for a region that a command writes.
     pub fn resolve_to_write(&self, region: Region) -> Result<Address, DeviceError> {
         self.loans.resolve(region, true).unwrap_or_else(|| self.resolve_own(region))
     }
@@ -268,7 +268,7 @@ impl Memories {
         Ok(Address(unsafe { memory.range.base().add(range.start as usize) }))
     }
 
-    /// The address of a region that the host itself may use: of a host block, or of any memory on a `unified` device.
+    /// Returns the address of a region that the host itself may use: a part of a host block, or of any memory on a `unified` device.
     ///
     /// # Panics
     /// If the region is not inside such a memory.
@@ -279,7 +279,7 @@ impl Memories {
         self.resolve(region).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Whether the memory is in host space.
+    /// Returns whether the memory is in host space.
     pub fn is_host(&self, memory: MemoryId) -> bool {
         self.memories.get(&memory).is_some_and(|memory| memory.kind == Kind::HostBlock)
     }
@@ -291,7 +291,7 @@ impl Memories {
     /// Counts the buffers for spill files as host memory, once.
     ///
     /// # Errors
-    /// As [`Memories::count_host`].
+    /// Same as [`Memories::count_host`].
     pub fn count_disk_buffers(&mut self, bytes: u64) -> Result<(), DeviceError> {
         if !self.counts_disk_buffers {
             self.count_host("buffers for spill files", bytes)?;
@@ -303,7 +303,7 @@ impl Memories {
     /// Counts bytes as host memory.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where they go beyond the cap; then they are not counted.
+    /// [`DeviceError::OutOfMemory`] if they exceed the cap; then they are not counted.
     pub fn count_host(&mut self, what: &'static str, bytes: u64) -> Result<(), DeviceError> {
         let taken = self.usage.host_bytes;
         let total = taken.checked_add(bytes).filter(|&total| total <= self.host_cap_bytes);
@@ -319,7 +319,7 @@ impl Memories {
     }
 }
 
-/// An error of the system, for what is no memory.
+/// Converts a system error about something other than memory.
 pub(super) fn system(what: impl Into<String>, error: io::Error) -> DeviceError {
     DeviceError::Refused { what: what.into(), reason: error.to_string() }
 }
@@ -332,7 +332,7 @@ mod tests {
     const TILE: u64 = 64 << 10;
     const TILES: u64 = 16;
 
-    /// Random mappings against a list that says for each tile of the reservation which tile of which heap is behind it.
+    /// Compares random mappings with a list that gives the heap and the tile behind each tile of the reservation.
     #[test]
     fn mappings_equal_a_list_of_tiles() {
         for seed in 0..8u64 {
@@ -368,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Tiles that the model finds behind two places hold the same byte at both, others different ones.
+    /// Checks that places behind which the model has the same tile hold the same byte, and others different ones.
     fn same_tiles(memories: &Memories, memory: MemoryId, model: &[Option<(usize, u64)>], seed: u64) {
         let addresses: Vec<_> =
             (0..TILES).map(|tile| memories.resolve(Region::new(memory, tile * TILE, TILE))).collect();
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Heaps of several large pages, and a part of one that is given back.
+    /// Uses heaps of several large pages, and gives back a part of one.
     #[test]
     fn large_heaps_are_zeroed_and_parts_of_them_can_be_released() {
         const SIZE: u64 = (5 << 20) + TILE;

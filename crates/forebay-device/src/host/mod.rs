@@ -1,9 +1,9 @@
 //! The host device: the CPU as a device, and the reference for all others.
 //!
-//! Heaps are memory files, fully reserved when made; reservations are address space; tiles are mapped with `mmap`; everything
-//! that works (kernels and copies alike) runs on one work-stealing pool of a given number of threads, but for lists of so little
-//! work that the thread that submits them does it itself, and a thread that ends work has streams go on that waited for it. Copies
-//! between spaces really move bytes.
+//! Heaps are memory files, fully reserved when they are created; reservations are address space; tiles are mapped with `mmap`. All work
+//! (kernels and copies alike) runs on one work-stealing pool of a given number of threads, except lists of so little work that the
+//! submitting thread does it itself. A thread that finishes work resumes the streams that waited for it. Copies between spaces really move
+//! bytes.
 
 mod address;
 mod at_once;
@@ -53,16 +53,16 @@ use spill_file::SpillFile;
 pub(crate) use sys::page_bytes;
 use work::{CopyDirection, Submitted, Work, workspace_desc};
 
-/// Largest heap behind a reservation, in bytes.
+/// The size of the largest heap behind a reservation, in bytes.
 const HEAP_SIZE_MAX_BYTES: u64 = 32 << 20;
-/// Addresses for the stack of a thread that works, in bytes. One that waits inside a kernel may help with another launch, and
-/// inside that with the next.
+/// The address space for the stack of a worker thread, in bytes. A thread that waits inside a kernel may help with another launch, and
+/// inside that with a third.
 const STACK_SIZE_BYTES: usize = 16 << 20;
 
-/// The most threads that a device works with, unless the machine runs more at once: further ones cost memory and help nothing.
+/// The maximum number of threads of a device, unless the machine runs more at once: more threads cost memory and do not help.
 pub const THREADS_MAX: usize = 256;
 
-/// How many threads a device has that is asked for this many: at most [`THREADS_MAX`], or as many as the machine runs at once if
+/// Returns the number of threads of a device that is asked for `asked`: at most [`THREADS_MAX`], or as many as the machine runs at once if
 /// those are more.
 pub fn threads_of(asked: Option<usize>) -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
@@ -72,27 +72,27 @@ pub fn threads_of(asked: Option<usize>) -> usize {
 /// Settings of a host device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
-    /// Threads that work; none for as many as the machine runs at once. More than [`threads_of`] allows are not made.
+    /// The number of worker threads; `None` for as many as the machine runs at once. No more are created than [`threads_of`] allows.
     pub threads: Option<usize>,
-    /// Bytes that count as device memory; none for all that the machine has.
+    /// The number of bytes that count as device memory; `None` for all memory of the machine.
     pub memory_bytes: Option<u64>,
-    /// The most bytes of host blocks, packing buffers of kernels included; none for all that the machine has.
+    /// The maximum number of bytes of host blocks, including packing buffers of kernels; `None` for all memory of the machine.
     pub host_memory_bytes: Option<u64>,
     /// Slows copies between host and device space down to this speed in each direction, for experiments.
     pub link_bytes_per_second: Option<u64>,
     /// Slows spill files down to this speed in each direction, for experiments.
     pub disk_bytes_per_second: Option<u64>,
-    /// Lets this many pieces be written to spill files and refuses all others as a full disk would, for tests.
+    /// Lets this many pieces be written to spill files and then refuses writes as a full disk would, for tests.
     pub disk_writes_before_failure: Option<u64>,
-    /// Whether heaps can be mapped tile by tile. Without, the device has placed heaps only.
+    /// Whether heaps can be mapped tile by tile. If not, the device has placed heaps only.
     pub tiled: bool,
-    /// The unit in which heaps are mapped: a power of two, whole pages, at most
+    /// The unit in which heaps are mapped: a power of two, a multiple of the page size, and at most
     /// [`TILE_SIZE_MAX_BYTES`](crate::tile_size::TILE_SIZE_MAX_BYTES) and `heap_bytes_max`.
     pub tile_size_bytes: u64,
-    /// The largest heap behind a reservation, rounded down to whole tiles.
+    /// The size of the largest heap behind a reservation, rounded down to whole tiles.
     pub heap_bytes_max: u64,
-    /// Whether it says that its memory is the host's own, as it is. Usually it does not, because it stands for devices with
-    /// memory of their own, whose copies are real.
+    /// Whether the device reports that its memory is the host's, as it is. By default, it does not, because it represents devices with
+    /// their own memory, where copies are real.
     pub unified: bool,
 }
 
@@ -125,7 +125,8 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Starts what moves bytes from and to disks, once. What is only read needs none of its buffers, which take no memory before.
+    /// Starts the threads that move bytes from and to disks, once. Read-only files do not use their buffers, which take no memory until
+    /// they are used.
     fn start_disk(&self, spills: bool) -> Result<(), DeviceError> {
         let mut memories = lock(&self.memories);
         if spills {
@@ -133,17 +134,17 @@ impl HostDevice {
         }
         if self.shared.disk.get().is_none() {
             let disk = Disk::new(&self.options).map_err(|error| system("buffers and threads for files", error))?;
-            // No one else sets it: the lock is held.
+            // No other thread sets it: the lock is held.
             let _ = self.shared.disk.set(disk);
         }
         Ok(())
     }
 
-    /// A host device with its pool of threads.
+    /// Creates a host device with its pool of threads.
     ///
     /// # Errors
-    /// [`DeviceError::Setting`] for a size of tiles that there cannot be; where the system refuses the threads, or the
-    /// kernels' packing buffers do not fit `host_memory_bytes`.
+    /// [`DeviceError::Setting`] for an impossible tile size; another error if the system refuses the threads, or if the packing buffers of
+    /// kernels do not fit into `host_memory_bytes`.
     pub fn new(options: &HostOptions) -> Result<HostDevice, DeviceError> {
         isa::check()?;
         let tile_size_bytes = options.tile_size_bytes;
@@ -206,7 +207,7 @@ impl HostDevice {
     }
 }
 
-/// What a command that touches bytes does, with its addresses; none for others.
+/// Returns the work of a command that touches bytes, with its addresses; `None` for other commands.
 fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceError> {
     Ok(Some(match command {
         Command::Launch { launch, .. } => {
@@ -248,7 +249,7 @@ fn work(memories: &Memories, command: &Command) -> Result<Option<Work>, DeviceEr
     }))
 }
 
-/// The addresses of bindings, each long enough and aligned for its tensor.
+/// Returns the addresses of bindings, after checking that each is long enough and aligned for its tensor.
 fn resolve(
     bindings: &[Binding],
     find: impl Fn(Region) -> Result<Address, DeviceError>,
@@ -285,7 +286,7 @@ impl Device for HostDevice {
     }
 
     fn check_room(&self, heap_bytes: u64, host_bytes: u64) -> Result<(), DeviceError> {
-        // Both are the machine's memory here, but only host blocks are this process's own data.
+        // Both are in the machine's memory here, but only host blocks are private data of this process.
         check_available("device and host memory", heap_bytes.saturating_add(host_bytes), Use::Memory)?;
         check_available("host blocks", host_bytes, Use::Private)
     }
@@ -328,7 +329,7 @@ impl Device for HostDevice {
 
     fn create_spill(&self, folder: &Path, size_bytes: u64) -> Result<MemoryId, DeviceError> {
         self.start_disk(true)?;
-        // Reserving may take a while, and others go on meanwhile.
+        // Reserving may take a while, so the lock is not held meanwhile.
         let file = DiskFile::Spill(Arc::new(SpillFile::new(folder, size_bytes)?));
         Ok(lock(&self.memories).add_disk_file(file))
     }
@@ -384,9 +385,9 @@ impl Device for HostDevice {
 
     fn submit(&self, commands: &[Command]) -> Result<(), DeviceError> {
         self.progress.check()?;
-        // Only the pool's threads have packing buffers that count: with a budget for host memory, others run no kernels.
+        // Only the packing buffers of the pool's threads are counted: with a budget for host memory, other threads run no kernels.
         let at_once = self.options.host_memory_bytes.is_none() && at_once::is_brief(commands);
-        // Everything is looked up before anything starts: a list that is refused leaves nothing behind but its mappings.
+        // Everything is looked up before anything starts: a refused list has no effect but its mappings.
         let mut works = Vec::with_capacity(commands.len());
         let mut memories = lock(&self.memories);
         for command in commands {
@@ -461,7 +462,7 @@ impl Device for HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        // Streams finish their commands before the memories go.
+        // Streams finish their commands before the memories are dropped.
         self.streams.destroy_all();
     }
 }
@@ -474,7 +475,7 @@ mod tests {
 
     use super::*;
 
-    /// Holds the only thread of a device up, until something is sent.
+    /// Blocks the only thread of a device until something is sent.
     fn hold_up(device: &HostDevice) -> mpsc::Sender<()> {
         let (open, gate) = mpsc::channel::<()>();
         let (arrive, arrived) = mpsc::channel::<()>();
@@ -486,7 +487,7 @@ mod tests {
         open
     }
 
-    /// The only thread is held up until everything waits for it.
+    /// The only thread is blocked until everything waits for it.
     #[test]
     fn waiting_work_of_urgent_streams_starts_first() {
         const SIZE_BYTES: u64 = 3 << 20;
@@ -498,7 +499,7 @@ mod tests {
         let streams = priorities.map(|priority| device.create_stream("urgent", priority).expect("a stream"));
         for (index, &stream) in streams.iter().enumerate() {
             let region = |number| Region::new(block, number * SIZE_BYTES, SIZE_BYTES);
-            // The copy takes several turns, and gives way to nothing of its own priority once it has begun.
+            // The copy takes several turns, and does not yield to work of its own priority once it has begun.
             let command = match index {
                 0 => Command::Copy { stream, from: region(0), to: region(1) },
                 _ => Command::Fill { stream, region: region(2 + index as u64), pattern: [1; 4] },
@@ -514,7 +515,7 @@ mod tests {
         assert_eq!(order, [2, 4, 0, 3, 1].map(|index: usize| streams[index]));
     }
 
-    /// The pool's only thread is held up all the time.
+    /// The pool's only thread is blocked all the time.
     #[test]
     fn lists_of_little_work_need_no_thread_of_the_pool() {
         const ELEMENTS: u64 = 1000;
@@ -546,7 +547,7 @@ mod tests {
         open.send(()).expect("the thread waits");
     }
 
-    /// A kernel has the only thread when a copy comes.
+    /// A kernel occupies the only thread when a copy is submitted.
     #[test]
     fn a_copy_is_moved_between_the_tasks_of_a_kernel() {
         const ELEMENTS: u64 = 16 << 20;

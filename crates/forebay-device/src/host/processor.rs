@@ -1,4 +1,4 @@
-//! The host's processor for other devices: launches whose operands are in host blocks run on it, wherever the other launches run.
+//! The host's processor for other devices: it runs the launches whose operands are in host blocks, wherever the other launches run.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +9,7 @@ use super::work::{panic_text, run, workspace_desc};
 use super::{STACK_SIZE_BYTES, kernels, threads_of};
 use crate::device::{DeviceError, IndexFault};
 
-/// Threads that run the host device's kernels, with its bits.
+/// Threads that run the kernels of the host device, with bit-identical results.
 ///
 /// ```
 /// use forebay_base::kernel::UnaryOp;
@@ -34,26 +34,26 @@ pub struct Processor {
     pool: rayon::ThreadPool,
 }
 
-/// Where the operands of a launch are.
+/// The addresses of the operands of a launch.
 pub struct LaunchAddresses {
-    /// By read: its first byte.
+    /// The address of the first byte of each read.
     pub reads: Vec<*mut u8>,
-    /// By write: its first byte.
+    /// The address of the first byte of each write.
     pub writes: Vec<*mut u8>,
-    /// The workspace's first byte, where the launch has one.
+    /// The address of the first byte of the workspace, if the launch has one.
     pub workspace: Option<*mut u8>,
 }
 
-// SAFETY: addresses; who may access the bytes when is the promise of `Processor::run`'s caller.
+// SAFETY: addresses; the caller of `Processor::run` promises who may access the bytes and when.
 unsafe impl Send for LaunchAddresses {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for LaunchAddresses {}
 
 impl Processor {
-    /// As many threads as the machine runs at once.
+    /// Creates as many threads as the machine runs at once.
     ///
     /// # Errors
-    /// Where the system refuses them.
+    /// An error if the system refuses them.
     pub fn new() -> Result<Processor, DeviceError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(threads_of(None))
@@ -64,27 +64,27 @@ impl Processor {
         Ok(Processor { pool })
     }
 
-    /// Host memory that [`Processor::new`] and launches take for themselves, in bytes: packing buffers of kernels.
+    /// Returns the number of bytes of host memory that [`Processor::new`] and launches take for packing buffers of kernels.
     pub fn memory_bytes() -> u64 {
         kernels::PACKING_BYTES_PER_THREAD * threads_of(None) as u64
     }
 
-    /// Temporary bytes that a launch of `kernel` with these operands needs.
+    /// Returns the number of temporary bytes that a launch of `kernel` with these operands needs.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the host cannot run the kernel with these operands either.
+    /// [`DeviceError::Unsupported`] if the host cannot run the kernel with these operands either.
     pub fn workspace_bytes(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<u64, DeviceError> {
         kernels::workspace_bytes(kernel, reads, writes)
     }
 
-    /// Runs a launch to its end. The first index out of range, if it found any, is the result.
+    /// Runs a launch to its end. Returns the first index out of range, if the launch found any.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] for operands that the kernel cannot run with; [`DeviceError::Lost`] where it panicked.
+    /// [`DeviceError::Unsupported`] if the kernel cannot run with these operands; [`DeviceError::Lost`] if it panicked.
     ///
     /// # Safety
-    /// Each address must be that of live memory of at least the size of its binding's descriptor, or of the launch's workspace, aligned to 16
-    /// bytes. Nothing else may write what is read or touch what is written while this runs.
+    /// Each address must be that of live memory of at least the size of its binding's descriptor, or of the launch's workspace, aligned to
+    /// 16 bytes. Nothing else may write the bytes read or touch the bytes written while this runs.
     pub unsafe fn run(&self, launch: &Launch, addresses: &LaunchAddresses) -> Result<Option<IndexFault>, DeviceError> {
         let LaunchAddresses { reads, writes, workspace } = addresses;
         let of = |addresses: &[*mut u8]| addresses.iter().map(|&address| Address(address)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What all streams of a host device share: the pool of threads and the trace.
+//! The state that all streams of a host device share: the pool of threads and the trace.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -12,22 +12,22 @@ use super::urgency::Urgency;
 use crate::communicator::Communicator;
 use crate::device::IndexFault;
 
-/// What all streams of a device share.
+/// The state that all streams of a device share.
 pub(super) struct Shared {
     pool: rayon::ThreadPool,
-    /// Work that a thread of the pool will run: as many pieces as the pool has calls to take one.
+    /// Jobs for threads of the pool. For each of them, a call is spawned on the pool that takes one.
     waiting: Mutex<Urgency<Job>>,
-    /// Work that threads of the pool do between the tasks of a kernel, too. It has calls of the pool as well.
+    /// Jobs that threads of the pool also run between the tasks of a kernel. A call is spawned on the pool for each of these as well.
     helper_tasks: Arc<HelperTasks>,
-    /// The ways to the device and from it, where they are slowed down.
+    /// The links to the device and from it, if they are slowed down.
     pub links: Option<[Link; 2]>,
-    /// The way to spill files, once there was one.
+    /// The threads for files on disk, once there was such a file.
     pub disk: OnceLock<Disk>,
-    /// The other processes of a run, where there are any.
+    /// The connection to the other processes of a run, if there are any.
     pub communicator: OnceLock<Arc<dyn Communicator>>,
-    /// When commands ran.
+    /// The times at which commands ran.
     pub tracer: Arc<Tracer>,
-    /// The least of the index faults that were found and not taken.
+    /// The least of the index faults that were found and not yet taken.
     index_fault: Mutex<Option<IndexFault>>,
 }
 
@@ -41,35 +41,35 @@ impl Shared {
         Shared { pool, waiting, helper_tasks, links, disk, communicator, tracer, index_fault }
     }
 
-    /// Hands a job to the pool, behind those of the same priority. A thread that is free takes the most urgent job.
+    /// Hands a job to the pool, behind those of the same priority. A free thread takes the most urgent job.
     pub fn spawn(self: &Arc<Shared>, priority: i32, job: impl FnOnce() + Send + 'static) {
         lock(&self.waiting).push(priority, Box::new(job));
         let shared = self.clone();
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands a helper task to the pool, behind those of the same priority. Whichever thread is free, or between the tasks of a
-    /// kernel, takes the most urgent.
+    /// Hands a helper task to the pool, behind those of the same priority. Any thread that is free or between the tasks of a kernel takes
+    /// the most urgent.
     pub fn spawn_helper_task(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
         self.helper_tasks.push(priority, false, Box::new(helper_task));
         let shared = self.clone();
         self.pool.spawn(move || shared.run_most_urgent());
     }
 
-    /// Hands the next part of a helper task that has begun to the pool, before helper tasks of the same priority.
+    /// Hands the next part of a started helper task to the pool, before helper tasks of the same priority.
     pub fn go_on(self: &Arc<Shared>, priority: i32, helper_task: impl FnOnce() + Send + 'static) {
         self.helper_tasks.push(priority, true, Box::new(helper_task));
         let shared = self.clone();
         self.pool.spawn_fifo(move || shared.run_most_urgent());
     }
 
-    /// Whether anything waits that goes before work of this priority that has begun.
+    /// Returns whether anything that waits takes precedence over started work of this priority.
     pub fn is_urgent(&self, priority: i32) -> bool {
         let first = [lock(&self.waiting).first(), self.helper_tasks.first()].into_iter().flatten().min();
         first.is_some_and(|first| first < priority)
     }
 
-    /// Runs what is most urgent, if not all is done: of equals, helper tasks go first.
+    /// Runs the most urgent waiting job, if there is one; helper tasks precede jobs of equal priority.
     fn run_most_urgent(&self) {
         let job = {
             let mut waiting = lock(&self.waiting);
@@ -78,18 +78,18 @@ impl Shared {
         job.into_iter().for_each(|job| job());
     }
 
-    /// Threads of the pool.
+    /// Returns the number of threads of the pool.
     pub fn workers(&self) -> usize {
         self.pool.current_num_threads()
     }
 
-    /// How many jobs no thread has taken yet.
+    /// Returns the number of jobs that no thread has taken yet.
     #[cfg(test)]
     pub fn waiting_count(&self) -> usize {
         lock(&self.waiting).count() + self.helper_tasks.count()
     }
 
-    /// Keeps an index fault, if it is the least.
+    /// Keeps an index fault if it is the least.
     pub fn note_index_fault(&self, fault: IndexFault) {
         let mut least = lock(&self.index_fault);
         *least = least.take().into_iter().chain([fault]).min();

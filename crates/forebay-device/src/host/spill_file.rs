@@ -1,4 +1,4 @@
-//! A spill file: space in a folder that has no name, taken whole when it is made.
+//! A spill file: an unnamed file in a folder, whose space is all allocated when it is created.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,23 +9,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::sys;
 use crate::device::DeviceError;
 
-/// Offsets, lengths and addresses of transfers are multiples of this many bytes.
+/// The size of a block, in bytes. Offsets, lengths and addresses of transfers are multiples of it.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Numbers files of this process, for file systems that want names.
+/// The number of the next file of this process, for file systems that require names.
 static NEXT_FILE: AtomicU64 = AtomicU64::new(0);
 
-/// A file without a name, with all of its space. The system takes the space back when the process ends, however it ends.
+/// A file without a name, with all of its space allocated. The system frees the space when the process ends, however it ends.
 pub struct SpillFile {
     file: File,
     folder: PathBuf,
     size_bytes: u64,
-    /// Whether transfers pass by the system's own copies of files.
+    /// Whether transfers bypass the page cache.
     direct: bool,
 }
 
 impl SpillFile {
-    /// A file of `size_bytes`, rounded up to whole blocks.
+    /// Creates a file of `size_bytes`, rounded up to whole blocks.
     ///
     /// # Errors
     /// [`DeviceError::Spill`].
@@ -36,7 +36,7 @@ impl SpillFile {
         if size_bytes > sys::file_size_max_bytes() {
             return Err(failed("reserve", io::Error::from_raw_os_error(libc::EFBIG)));
         }
-        // Asked first, for reserving takes all that there is before it fails, and others share the disk.
+        // Checked first because reserving takes all available space before it fails, and others share the disk.
         if let Some(available) = sys::available_disk_bytes(&file).filter(|&available| size_bytes > available) {
             let reason = format!("its file system has {available} bytes available");
             return Err(DeviceError::Spill { folder: folder.to_owned(), action: "reserve", bytes: size_bytes, reason });
@@ -48,10 +48,10 @@ impl SpillFile {
         Ok(spill)
     }
 
-    /// Goes back to the system's copies where the file system does not do without them for our blocks after all.
+    /// Goes back to the page cache if the file system turns out not to bypass it for blocks of this size.
     fn choose_way(&mut self) -> io::Result<()> {
         let block = sys::AddressRange::host_block(BLOCK_BYTES)?;
-        // SAFETY: the block is this function's own.
+        // SAFETY: the block belongs to this function alone.
         let bytes = unsafe { std::slice::from_raw_parts_mut(block.base(), BLOCK_BYTES as usize) };
         if self.direct && self.file.read_exact_at(bytes, 0).is_err() {
             sys::set_direct(&self.file, false)?;
@@ -60,7 +60,7 @@ impl SpillFile {
         self.file.read_exact_at(bytes, 0)
     }
 
-    /// Its size.
+    /// Returns the size of the file.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -88,12 +88,12 @@ impl SpillFile {
         Ok(())
     }
 
-    /// What a full disk would answer to a write.
+    /// Returns the error that a write to a full disk would give.
     pub fn full(&self, size_bytes: u64) -> DeviceError {
         failure(&self.folder, "write", size_bytes, &io::Error::from_raw_os_error(libc::ENOSPC))
     }
 
-    /// Keeps the system from filling memory with copies of what was spilled to save memory.
+    /// Keeps the page cache from filling memory with data that was spilled to save memory.
     fn forget(&self, offset_bytes: u64, size_bytes: u64) {
         if !self.direct {
             sys::forget_cached(&self.file, offset_bytes, size_bytes);
@@ -101,7 +101,7 @@ impl SpillFile {
     }
 }
 
-/// A new file without a name. Where the file system cannot make one, it gets a name that is removed at once.
+/// Creates a file without a name. If the file system does not support that, the file gets a name that is removed at once.
 fn unnamed(folder: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600);

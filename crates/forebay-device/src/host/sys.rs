@@ -1,5 +1,4 @@
-//! The system calls of the host device, each wrapped once: memory files, address space, mappings, what the system keeps of
-//! files.
+//! The system calls of the host device, each wrapped once: memory files, address space, mappings, the page cache.
 
 use std::fs::File;
 use std::io;
@@ -10,22 +9,22 @@ use std::ptr::{NonNull, null_mut};
 
 use crate::tile_size::TILE_SIZE_BYTES;
 
-/// The largest page that memory is given back in. Where pages are larger, the system refuses what begins within one.
+/// The largest page size in which memory is given back. If pages are larger, the system refuses ranges that begin within one.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// The size of large pages where others have 4 KiB. Addresses for so much memory or more begin at a multiple of it, so that large
-/// pages fit there.
+/// The size of large pages on systems whose ordinary pages have 4 KiB. Address ranges of at least this size begin at a multiple of it, so
+/// that large pages fit.
 const LARGE_PAGE_BYTES: u64 = 2 << 20;
 
-/// Physical memory: a memory file whose pages are all reserved when it is made, so that running out is an error here and
-/// not a signal later.
+/// Physical memory: a memory file whose pages are all reserved when it is created, so that running out of memory is an error here and not a
+/// signal later.
 #[derive(Debug)]
 pub(super) struct MemoryFile {
     file: File,
 }
 
 impl MemoryFile {
-    /// A memory file of `size_bytes` bytes.
+    /// Creates a memory file of `size_bytes` bytes.
     pub fn new(size_bytes: u64) -> io::Result<MemoryFile> {
         let limit = file_size_max_bytes();
         if size_bytes > limit {
@@ -41,21 +40,21 @@ impl MemoryFile {
         // SAFETY: the descriptor was just made and no one else owns it.
         let file = unsafe { File::from_raw_fd(descriptor) };
         file.set_len(size_bytes)?;
-        // Large pages are a wish: what has none afterwards gets small ones.
+        // Large pages are optional: the rest of the file gets small ones.
         let _ = take_large_pages(&file, size_bytes);
         reserve(&file, size_bytes)?;
         Ok(MemoryFile { file })
     }
 }
 
-/// Gives an empty memory file large pages, as far as the system has any. Its default is small pages for memory files; large ones can
-/// be asked for since Linux 6.1.
+/// Gives an empty memory file large pages, as far as the system has any. By default, memory files get small pages; large ones can be
+/// requested since Linux 6.1.
 fn take_large_pages(file: &File, size_bytes: u64) -> io::Result<()> {
     let whole_bytes = size_bytes / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
     if whole_bytes == 0 {
         return Ok(());
     }
-    // The system makes a large page only where there is a small one already.
+    // The system creates a large page only where there is a small one already.
     for offset in (0..whole_bytes).step_by(LARGE_PAGE_BYTES as usize) {
         file.write_all_at(&[0], offset)?;
     }
@@ -65,21 +64,21 @@ fn take_large_pages(file: &File, size_bytes: u64) -> io::Result<()> {
     window.advise(0, window.size_bytes, libc::MADV_COLLAPSE)
 }
 
-/// Gives a file its space at once: what is written there later finds room.
+/// Allocates the space of a file at once, so that later writes find room.
 pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
     let length = libc::off_t::try_from(size_bytes).map_err(io::Error::other)?;
     loop {
         // SAFETY: the descriptor is open for the duration of the call.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
             0 => return Ok(()),
-            // A signal, such as the user's wish to stop after this step.
+            // A signal, such as the user's request to stop after this step.
             libc::EINTR => {}
             error => return Err(io::Error::from_raw_os_error(error)),
         }
     }
 }
 
-/// Bytes that a file's file system could still take, where it says so.
+/// Returns the number of bytes available in the file system of a file, if it reports that.
 pub(super) fn available_disk_bytes(file: &File) -> Option<u64> {
     let mut answer = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the descriptor is open, and the structure is this function's own; all zeros are a valid value of it.
@@ -89,11 +88,11 @@ pub(super) fn available_disk_bytes(file: &File) -> Option<u64> {
         }
         answer.assume_init()
     };
-    // A file system without a limit of its own says that it has no blocks at all.
+    // A file system without a limit reports that it has no blocks at all.
     (answer.f_blocks > 0).then(|| answer.f_bavail.saturating_mul(answer.f_frsize))
 }
 
-/// The largest file that this process may make, in bytes. A larger one would be answered by a signal.
+/// Returns the size of the largest file that this process may create, in bytes. A larger one would raise a signal.
 pub(super) fn file_size_max_bytes() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: the structure is this function's own.
@@ -103,23 +102,23 @@ pub(super) fn file_size_max_bytes() -> u64 {
     }
 }
 
-/// Makes transfers of a file pass by the system's own copies of it, or lets them use those again.
+/// Makes transfers of a file bypass the page cache, or use it again.
 ///
 /// # Errors
-/// Where the file system cannot do without its copies.
+/// An error if the file system cannot bypass the page cache.
 pub(super) fn set_direct(file: &File, direct: bool) -> io::Result<()> {
     // SAFETY: the descriptor is open for the duration of the call.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
     let wanted = if direct { flags | libc::O_DIRECT } else { flags & !libc::O_DIRECT };
-    // SAFETY: as above; the flags are those of the file but for one.
+    // SAFETY: as above; all flags but one are those of the file.
     if flags < 0 || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, wanted) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// Asks the system to write what it keeps of a part of a file, and then to keep it no longer. Without effect where the file
-/// system keeps nothing.
+/// Asks the system to write a part of a file from the page cache to disk, and then to drop it from the cache. Has no effect if the file
+/// system does not cache.
 pub(super) fn forget_cached(file: &File, offset_bytes: u64, size_bytes: u64) {
     let part = (libc::off_t::try_from(offset_bytes), libc::off_t::try_from(size_bytes));
     let (Ok(offset), Ok(length)) = part else { return };
@@ -131,20 +130,20 @@ pub(super) fn forget_cached(file: &File, offset_bytes: u64, size_bytes: u64) {
     }
 }
 
-/// A range of this process's addresses, given back when dropped.
+/// A range of addresses of this process, given back when dropped.
 #[derive(Debug)]
 pub(super) struct AddressRange {
     base: NonNull<u8>,
     size_bytes: usize,
 }
 
-// SAFETY: the range is plain addresses; who may access the bytes behind them when is the device's business.
+// SAFETY: the range is plain addresses; the device decides who may access the bytes behind them and when.
 unsafe impl Send for AddressRange {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for AddressRange {}
 
 impl AddressRange {
-    /// Addresses without memory behind them: touching them is a fault.
+    /// Reserves addresses without memory behind them: touching them is a fault.
     pub fn reserve(size_bytes: u64) -> io::Result<AddressRange> {
         let spare_bytes = if size_bytes >= LARGE_PAGE_BYTES { LARGE_PAGE_BYTES } else { 0 };
         let sum_bytes = size_bytes.checked_add(spare_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -152,24 +151,24 @@ impl AddressRange {
         Ok(if spare_bytes > 0 { range.at_large_page(size_bytes as usize) } else { range })
     }
 
-    /// These addresses from the first multiple of [`LARGE_PAGE_BYTES`] on; what is before and behind them is given back.
+    /// Returns the part of the range from the first multiple of [`LARGE_PAGE_BYTES`] on, and gives back the addresses before and after it.
     ///
     /// # Panics
-    /// If there are not as many addresses from there on.
+    /// If there are fewer than `size_bytes` addresses from there on.
     fn at_large_page(self, size_bytes: usize) -> AddressRange {
         let whole = ManuallyDrop::new(self);
         let before = whole.base.as_ptr().align_offset(LARGE_PAGE_BYTES as usize);
         let behind = whole.size_bytes.checked_sub(before + size_bytes).expect("as many addresses");
-        // SAFETY: the three parts are the whole range, and lie apart.
+        // SAFETY: the three parts make up the whole range and are disjoint.
         let (base, end) = unsafe { (whole.base.add(before), whole.base.add(before + size_bytes)) };
         drop([(whole.base, before), (end, behind)].map(|(base, size_bytes)| AddressRange { base, size_bytes }));
         AddressRange { base, size_bytes }
     }
 
-    /// Ordinary zeroed memory, whose pages are large where the system has large ones. They come when they are touched.
+    /// Allocates ordinary zeroed memory, with large pages if the system has them. Pages are allocated when they are touched.
     pub fn host_block(size_bytes: u64) -> io::Result<AddressRange> {
         let block = AddressRange::anonymous(size_bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?;
-        // The size of pages is a wish.
+        // The page size is only a hint.
         let _ = block.advise(0, block.size_bytes, libc::MADV_HUGEPAGE);
         Ok(block)
     }
@@ -177,29 +176,29 @@ impl AddressRange {
     /// Makes all pages of ordinary memory present.
     pub fn fill(&self) -> io::Result<()> {
         match self.advise(0, self.size_bytes, libc::MADV_POPULATE_WRITE) {
-            // Systems before Linux 5.14 do not know this advice; there pages come when they are touched.
+            // Linux before 5.14 does not know this advice; there, pages are allocated when they are touched.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Gives the pages of ordinary memory back that lie between two bytes. They come again, zeroed, when they are touched.
+    /// Returns the pages of ordinary memory between two bytes to the system. Zeroed pages replace them when they are touched.
     ///
     /// # Panics
-    /// If the part leaves the range.
+    /// If the part exceeds the range.
     pub fn release(&self, start_bytes: u64, end_bytes: u64) {
         self.advise_within(start_bytes, end_bytes, libc::MADV_DONTNEED);
     }
 
-    /// The same of memory files that are mapped here. The pages come again from what the system has left.
+    /// Like [`AddressRange::release`], for memory files that are mapped here. New pages come from the memory that the system has left.
     ///
     /// # Panics
-    /// If the part leaves the range.
+    /// If the part exceeds the range.
     pub fn release_file(&self, start_bytes: u64, end_bytes: u64) {
         self.advise_within(start_bytes, end_bytes, libc::MADV_REMOVE);
     }
 
-    /// Advice for the whole pages between two bytes. Where the system refuses, the pages stay.
+    /// Advises the system on the whole pages between two bytes. If the system refuses, the pages stay.
     fn advise_within(&self, start_bytes: u64, end_bytes: u64, advice: i32) {
         assert!(start_bytes <= end_bytes && end_bytes <= self.size_bytes as u64, "a part of a range lies in it");
         let start = start_bytes.next_multiple_of(PAGE_BYTES);
@@ -211,8 +210,8 @@ impl AddressRange {
 
     fn advise(&self, offset_bytes: usize, size_bytes: usize, advice: i32) -> io::Result<()> {
         loop {
-            // SAFETY: the addresses are this value's own. No advice but those of `release` and `release_file` changes what is in them:
-            // these mean zeros for private anonymous memory and for memory files, and nothing for addresses without memory.
+            // SAFETY: this value owns the addresses. Only the advice of `release` and `release_file` changes their contents: to zeros for
+            // private anonymous memory and memory files, and not at all for addresses without memory.
             let result = unsafe { libc::madvise(self.base.as_ptr().add(offset_bytes).cast(), size_bytes, advice) };
             if result == 0 {
                 return Ok(());
@@ -236,25 +235,25 @@ impl AddressRange {
         Ok(AddressRange { base, size_bytes })
     }
 
-    /// First address.
+    /// Returns the first address.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// Puts `size_bytes` of a memory file, from `file_offset_bytes` on, behind the addresses from `offset_bytes` on.
+    /// Maps `size_bytes` of a memory file, from `file_offset_bytes` on, to the addresses from `offset_bytes` on.
     ///
     /// # Panics
-    /// If the part leaves the range.
+    /// If the part exceeds the range.
     pub fn map(&self, offset_bytes: u64, file: &MemoryFile, file_offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         self.replace(offset_bytes, size_bytes, protection, flags, file.file.as_raw_fd(), file_offset_bytes)
     }
 
-    /// Takes away what is behind the addresses.
+    /// Unmaps the memory behind the addresses.
     ///
     /// # Panics
-    /// If the part leaves the range.
+    /// If the part exceeds the range.
     pub fn unmap(&self, offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         self.replace(offset_bytes, size_bytes, libc::PROT_NONE, flags, -1, 0)
@@ -285,14 +284,14 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        // SAFETY: the range is this value's own, and the device lets it go only when no command uses it.
+        // SAFETY: this value owns the range, and the device drops it only when no command uses it.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.size_bytes);
         }
     }
 }
 
-/// The unit in which the system maps, in bytes.
+/// Returns the page size of the system, in bytes.
 pub(crate) fn page_bytes() -> u64 {
     // SAFETY: the call has no requirement.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -1,4 +1,4 @@
-//! When commands ran, while that is recorded.
+//! Recording of the times at which commands ran.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use forebay_base::StreamId;
 use super::lock::lock;
 use crate::device::TraceRecord;
 
-/// What a command was: see [`TraceRecord`].
+/// The description of a command: see [`TraceRecord`].
 #[derive(Default)]
 pub(super) struct Traced {
     pub label: Option<u32>,
@@ -17,7 +17,7 @@ pub(super) struct Traced {
     pub worker_time: Duration,
 }
 
-/// The records of a device, with times since it was made.
+/// The records of a device, with times since it was created.
 pub(super) struct Tracer {
     birth: Instant,
     trace: Mutex<Trace>,
@@ -34,12 +34,12 @@ impl Tracer {
         Tracer { birth, trace: Mutex::default() }
     }
 
-    /// Whether what runs from now on is recorded.
+    /// Sets whether commands that run from now on are recorded.
     pub fn set(&self, enabled: bool) {
         lock(&self.trace).enabled = enabled;
     }
 
-    /// Takes what was recorded.
+    /// Takes the records made so far.
     pub fn take(&self) -> Vec<TraceRecord> {
         std::mem::take(&mut lock(&self.trace).records)
     }

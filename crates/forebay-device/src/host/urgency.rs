@@ -1,10 +1,10 @@
-//! What waits, most urgent first.
+//! A priority queue: the most urgent item first.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Things that wait to be taken: those of the lowest priority number first, equal ones in the order in which they came.
+/// Items waiting to be taken: the lowest priority number first, and items of equal priority in the order in which they were added.
 pub(super) struct Urgency<T> {
-    /// Lists stay when they are empty: priorities are few, and used again.
+    /// Empty lists are kept: there are few priorities, and they are used again.
     levels: BTreeMap<i32, VecDeque<T>>,
 }
 
@@ -15,28 +15,28 @@ impl<T> Default for Urgency<T> {
 }
 
 impl<T> Urgency<T> {
-    /// Adds behind those of the same priority.
+    /// Adds an item behind those of the same priority.
     pub fn push(&mut self, priority: i32, item: T) {
         self.levels.entry(priority).or_default().push_back(item);
     }
 
-    /// Adds before those of the same priority.
+    /// Adds an item before those of the same priority.
     pub fn push_first(&mut self, priority: i32, item: T) {
         self.levels.entry(priority).or_default().push_front(item);
     }
 
-    /// The priority of the most urgent.
+    /// Returns the priority of the most urgent item.
     pub fn first(&self) -> Option<i32> {
         self.levels.iter().find(|(_, level)| !level.is_empty()).map(|(&priority, _)| priority)
     }
 
-    /// How many wait.
+    /// Returns the number of waiting items.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.levels.values().map(VecDeque::len).sum()
     }
 
-    /// Takes the most urgent.
+    /// Takes the most urgent item.
     pub fn pop(&mut self) -> Option<T> {
         self.levels.values_mut().find_map(VecDeque::pop_front)
     }

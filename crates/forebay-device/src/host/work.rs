@@ -1,5 +1,5 @@
-//! Work on the pool: launches, fills, and copies, which are cut into pieces so that several threads can move them, and a
-//! thread that comes from a kernel is soon back.
+//! Work on the pool: launches, fills and copies. Copies are cut into pieces, so that several threads can move them and a thread that comes
+//! from a kernel soon returns to it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,15 +18,15 @@ use super::shared::Shared;
 use super::tracer::Traced;
 use crate::device::{DeviceError, IndexFault};
 
-/// Bytes that one task of a copy moves.
+/// The number of bytes that one task of a copy moves.
 const COPY_TASK_BYTES: usize = 1 << 20;
-/// Threads that move one copy at once, at most: a few of them keep memory busy.
+/// The maximum number of threads that move one copy at once: a few are enough to keep memory busy.
 const COPY_THREADS_MAX: usize = 4;
 
-/// Work of a list that was submitted.
+/// Work from a submitted list.
 pub(super) struct Submitted {
     pub work: Work,
-    /// Whether the thread that begins it does it, alone, instead of the pool.
+    /// Whether the thread that starts it does it alone, instead of the pool.
     pub at_once: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum Work {
     },
 }
 
-/// Which way a copy goes; those that cross take the link.
+/// The direction of a copy; copies between host and device cross the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyDirection {
     Inside,
@@ -78,7 +78,7 @@ impl Pool for Shared {
                 }
             }
             Work::Transfer(transfer) => {
-                // A file is made known after the disk.
+                // A file is registered only after the disk has started.
                 if let Some(disk) = shared.disk.get() {
                     transfer.start(disk, origin, shared.tracer.clone(), finish);
                 }
@@ -123,7 +123,7 @@ impl Pool for Shared {
 }
 
 impl Shared {
-    /// Has a job done: by the calling thread, alone, or by the pool.
+    /// Runs a job on the calling thread alone, or on the pool.
     fn run(self: &Arc<Shared>, priority: i32, at_once: bool, job: impl FnOnce() + Send + 'static) {
         if at_once {
             kernels::alone(job);
@@ -143,19 +143,20 @@ fn views<'a>(bindings: &'a [Binding], addresses: &[Address]) -> Vec<View<'a>> {
     pairs.map(|(binding, address)| View { desc: &binding.desc, pointer: address.0 }).collect()
 }
 
-/// How a launch's workspace lies in its region; none where that is empty. A descriptor rounds up to words; the rest of a word at the
-/// end of the region is not the kernel's to use.
+/// Returns the descriptor of a launch's workspace in its region; `None` if the region is empty. A descriptor rounds up to words, so the
+/// kernel does not use a partial word at the end of the region.
 pub(super) fn workspace_desc(region: &Region) -> Result<Option<TensorDesc>, DeviceError> {
     let words = region.range.len() / 4;
     let desc = (words > 0).then(|| TensorDesc::packed(DataType::UInt8, &[words * 4])).transpose();
     desc.map_err(|error| DeviceError::Lost { reason: error.to_string() })
 }
 
-/// Runs a launch on the current pool of threads, or on the calling thread within [`kernels::alone`]; the first index out of range, if it has any.
+/// Runs a launch on the current pool of threads, or on the calling thread within [`kernels::alone`]. Returns the first index out of range,
+/// if there is any.
 ///
 /// # Safety
-/// Each address must be that of live memory of at least its descriptor's size, aligned to 16 bytes, which the launch has for its
-/// duration as the contract of commands says.
+/// Each address must be that of live memory of at least its descriptor's size, aligned to 16 bytes, which belongs to the launch for its
+/// duration, according to the contract of commands.
 pub(super) unsafe fn run(
     launch: &Launch,
     reads: &[Address],
@@ -185,26 +186,25 @@ fn fill(to: Address, bytes: usize, pattern: [u8; 4]) {
     rest.copy_from_slice(&pattern[..rest.len()]);
 }
 
-/// A copy in pieces, which several threads move at once where they have nothing else to do: what waits for a copy leaves
-/// them idle.
+/// A copy in pieces, which several threads move at once if they have nothing else to do: work that waits for a copy leaves them idle.
 struct Pieces {
     origin: Origin,
     from: Address,
     to: Address,
     bytes: usize,
     direction: CopyDirection,
-    /// Bytes that some thread has moved, or is about to.
+    /// The number of bytes that some thread has moved or is about to move.
     taken: AtomicUsize,
-    /// When the first piece set out.
+    /// The time at which the first piece started.
     start: OnceLock<Instant>,
-    /// For how long pieces kept threads busy, in nanoseconds.
+    /// How long pieces kept threads busy, in nanoseconds.
     worker_ns: AtomicU64,
     shared: Arc<Shared>,
     finish: Finish<DeviceError>,
 }
 
 impl Pieces {
-    /// Lets as many chains of pieces go as there are threads for them.
+    /// Starts as many chains of pieces as there are threads for them.
     fn spawn(self) {
         let chains = self.bytes.div_ceil(COPY_TASK_BYTES).clamp(1, self.shared.workers().min(COPY_THREADS_MAX));
         let (shared, priority) = (self.shared.clone(), self.origin.priority);
@@ -213,12 +213,12 @@ impl Pieces {
             let chain = pieces.clone();
             shared.spawn_helper_task(priority, move || chain.step());
         }
-        // Nothing of the copy stays here: it ends where its last piece is moved.
+        // No reference to the copy stays here: it ends on the thread that moves its last piece.
         shared.spawn_helper_task(priority, move || pieces.step());
     }
 
-    /// Moves piece after piece while there is one and nothing more urgent to do; over a link that is slowed down, one, and the
-    /// next once it has passed.
+    /// Moves piece after piece while there are pieces and nothing more urgent to do. Over a link that is slowed down, it moves one, and the
+    /// next one once that has passed.
     fn step(self: Arc<Pieces>) {
         let shared = self.shared.clone();
         let link = shared.links.as_ref().and_then(|[to_device, from_device]| match self.direction {
@@ -244,7 +244,7 @@ impl Pieces {
         }
     }
 
-    /// Whether there are pieces that no thread has taken.
+    /// Returns whether there are pieces that no thread has taken.
     fn is_left(&self) -> bool {
         self.taken.load(Ordering::Relaxed) < self.bytes
     }

@@ -1,4 +1,4 @@
-//! The null device for the registry.
+//! The null device for the registry of devices.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{NullDevice, NullProfile};
 use crate::backend::{Backend, DeviceDescription, OpenOptions, only};
 use crate::device::{Device, DeviceError};
 
-/// Memory of a device that is only described: what counts is the budget, which need not be the description's.
+/// The memory of a device that is only described, in bytes: only the budget matters, which need not be that of the description.
 const DESCRIBED_BYTES_MAX: u64 = 1 << 50;
 
-/// `null`: plans and records, computes nothing.
+/// `null`: a device that plans and records, and computes nothing.
 pub struct NullBackend;
 
 impl Backend for NullBackend {
@@ -28,15 +28,15 @@ impl Backend for NullBackend {
     }
 }
 
-/// A device that stands for a machine with these limits and as much memory as anyone plans for. It computes nothing.
+/// Returns a device that represents a machine with these limits and as much memory as anyone plans for. It computes nothing.
 ///
 /// # Errors
-/// [`DeviceError::Setting`] for heaps and tiles that there cannot be.
+/// [`DeviceError::Setting`] for impossible sizes of heaps and tiles.
 pub fn described(limits: Limits, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {
     with_heaps(NullDevice::with_limits(Limits { memory_bytes: DESCRIBED_BYTES_MAX, ..limits }), options)
 }
 
-/// The device with the heaps that the options ask for.
+/// Returns the device with the heaps that the options ask for.
 fn with_heaps(device: NullDevice, options: &OpenOptions) -> Result<Arc<dyn Device>, DeviceError> {
     let device = if options.tiled { device } else { device.without_tiles() };
     let usual = device.limits();

@@ -1,16 +1,16 @@
-//! What a Direct3D-12-like queue is given for a submission: work on resources that have states, and barriers that name
-//! resources instead of standing for a whole stream.
+//! The input of a Direct3D-12-like queue for a submission: work on resources that have states, and barriers that name resources instead of
+//! applying to a whole stream.
 //!
-//! Each submission begins with every resource in `COMMON` and with everything before it complete: that is what decay at the
-//! end of `ExecuteCommandLists` stands for. So only what happens within one submission needs anything. Host blocks are upload
-//! and readback heaps, whose states never change, and take no part.
+//! Each submission begins with every resource in `COMMON` and with all earlier work complete, which is the effect of decay at the end of
+//! `ExecuteCommandLists`. So only the commands within one submission need barriers and transitions. Host blocks are upload and readback
+//! heaps, whose states never change, and need none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_base::{Command, MemoryId, StreamId};
 use forebay_sync::states::{Access, Aliasing, Resource, ResourceStates, StateError, Transition, accesses};
 
-/// One entry of what a queue was given.
+/// One entry of the input of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lowered {
     /// A launch, copy or fill.
@@ -19,19 +19,19 @@ pub enum Lowered {
         stream: StreamId,
         /// Its index in [`NullDevice::commands`](super::NullDevice::commands).
         command: usize,
-        /// The device's resources that it uses and how; with aliases, which of them.
+        /// The resources of the device that it uses, and how; with aliases, which of them.
         accesses: Vec<(Resource, Access)>,
     },
-    /// Launches and fills on the resource after this come after those before it. A stream's barrier becomes one for each
-    /// resource that they used since the barrier before.
+    /// Orders launches and fills on the resource after this one behind those before it. A stream's barrier becomes one of these for each
+    /// resource that they used since the previous barrier.
     UavBarrier {
         /// The stream.
         stream: StreamId,
         /// The resource.
         resource: Resource,
     },
-    /// What uses one alias of a memory after this comes after what used the other before. A stream's barrier becomes one
-    /// where a memory is used through one alias before it and through another behind it.
+    /// Orders uses of one alias of a memory after this behind earlier uses of the other. A stream's barrier becomes one of these if a
+    /// memory is used through one alias before it and through another after it.
     AliasingBarrier {
         /// The stream.
         stream: StreamId,
@@ -40,7 +40,7 @@ pub enum Lowered {
         /// The alias used from now on.
         after: Resource,
     },
-    /// A resource changes its state, which orders its uses before and after.
+    /// Changes the state of a resource, which orders its uses before and after.
     Transition {
         /// The stream.
         stream: StreamId,
@@ -49,7 +49,7 @@ pub enum Lowered {
     },
 }
 
-/// How many barriers of each kind a queue was given.
+/// The number of barriers of each kind that a queue received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoweredCounts {
     /// UAV barriers.
@@ -79,18 +79,18 @@ impl LoweredCounts {
 #[derive(Default)]
 struct Queue {
     states: ResourceStates,
-    /// Used since the latest barrier.
+    /// The accesses since the latest barrier.
     after_barrier: BTreeSet<(Resource, Access)>,
-    /// Used before it.
+    /// The resources used before the latest barrier.
     before_barrier: BTreeSet<Resource>,
-    /// Pairs of aliases: from now on the second's uses come after all of the first's before the latest barrier.
+    /// Pairs of aliases: from now on, uses of the second come after all uses of the first before the latest barrier.
     ordered: BTreeSet<(Resource, Resource)>,
 }
 
 impl Queue {
     fn barrier(&mut self, stream: StreamId, lowered: &mut Vec<Lowered>) {
         for (resource, access) in std::mem::take(&mut self.after_barrier) {
-            // Copies in a row need nothing: such a queue runs them one after the other.
+            // Consecutive copies need no barrier: such a queue runs them one after the other.
             if access == Access::UnorderedAccess {
                 lowered.push(Lowered::UavBarrier { stream, resource });
             }
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Adds what must stand before a command with these accesses.
+    /// Adds what must come before a command with these accesses, and records the accesses.
     fn work(
         &mut self,
         stream: StreamId,
@@ -118,7 +118,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Orders an alias behind the others of its memory, as far as they were used before the latest barrier.
+    /// Orders an alias after the other aliases of its memory that were used before the latest barrier.
     fn alias(&mut self, stream: StreamId, after: Resource, lowered: &mut Vec<Lowered>) {
         let others = [Access::UnorderedAccess, Access::CopySource, Access::CopyDest]
             .map(|alias| Resource { alias: Some(alias), ..after });
@@ -126,7 +126,7 @@ impl Queue {
             *other != after && self.before_barrier.contains(other) && !self.ordered.contains(&(*other, after))
         };
         let mut missing: Vec<Resource> = others.into_iter().filter(missing).collect();
-        // An alias that comes after another brings that one along.
+        // Ordering after an alias also orders after those that it comes after.
         missing.sort_by_key(|&one| !others.iter().any(|&other| self.ordered.contains(&(other, one))));
         for before in missing {
             if self.ordered.insert((before, after)) {
@@ -142,7 +142,7 @@ impl Queue {
 /// Lowers one submission, whose first command is number `first`.
 ///
 /// # Errors
-/// A copy within one memory that has no aliases.
+/// An error for a copy within one memory that has no aliases.
 pub(super) fn lower(
     commands: &[Command],
     first: usize,
@@ -159,7 +159,7 @@ pub(super) fn lower(
         }
         if command.is_work() {
             let regions = || command.reads().into_iter().chain(command.writes());
-            // Within host memory anything may be copied anywhere.
+            // Copies within host memory are not restricted.
             let on_host = regions().all(|region| is_host(region.memory));
             let mut accesses = if on_host { Vec::new() } else { accesses(command, aliasing)? };
             accesses.retain(|(resource, _)| !is_host(resource.memory));

@@ -1,8 +1,8 @@
-//! Assembly: free tiles from anywhere become one contiguous range, by mapping and without a copy.
+//! Assembly: mapping free tiles from anywhere into one contiguous range, without a copy.
 //!
-//! A tile belongs to one segment at a time. Taking it out of a segment leaves a *hole* there: addresses with nothing mapped,
-//! which are never handed out and count as no bytes. [`Allocator::dissolve`] fills holes again. Which heap a tile comes from
-//! is known to the caller, who maps it.
+//! A tile belongs to one segment at a time. Taking it out of a segment leaves a *hole* there: addresses with nothing mapped, which are
+//! never allocated and do not count as bytes. [`Allocator::dissolve`] fills holes again. The caller, which maps the tiles, knows which heap
+//! each of them comes from.
 
 use std::collections::BTreeSet;
 
@@ -16,23 +16,23 @@ use super::{Allocator, Block, NONE, PoolId, SegmentId, usable};
 pub struct TileRange {
     /// The segment.
     pub segment: SegmentId,
-    /// Its bytes; start and end are multiples of the size of a tile.
+    /// Its bytes; start and end are multiples of the tile size.
     pub range: ByteRange,
 }
 
-/// A block in a new segment that is made of other segments' tiles. The caller makes a reservation for the segment, unmaps the
-/// tiles where they are, and maps them there.
+/// A block in a new segment that is made of tiles from other segments. The caller makes a reservation for the segment, unmaps the tiles
+/// from where they are, and maps them there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assembly {
     /// The allocated block, at the start of the new segment.
     pub block: Block,
-    /// The size of the new segment: that of all tiles.
+    /// The size of the new segment: the total size of its tiles.
     pub segment_size_bytes: u64,
-    /// The tiles, in the order in which they lie in the new segment, without gaps.
+    /// The tiles, in their order in the new segment, without gaps.
     pub tiles: Vec<TileRange>,
-    /// Whether some tiles were free in the pool only: its stream has to pass before they are unmapped.
+    /// Whether some tiles were free only in the pool: its stream has to pass before they are unmapped.
     pub waits: bool,
-    /// Segments that lost their last tile and are gone, in ascending order, for the caller to give back to the device.
+    /// Segments that lost their last tile and were removed, in ascending order, for the caller to give back to the device.
     pub emptied: Vec<SegmentId>,
 }
 
@@ -41,22 +41,22 @@ pub struct Assembly {
 pub struct TileMove {
     /// Where they were.
     pub from: TileRange,
-    /// Where they are to be mapped, as many. None: no segment has a hole for them, they go back to their heap.
+    /// Where to map them: a range of the same size. `None` if no segment has a hole for them and they go back to their heap.
     pub to: Option<TileRange>,
 }
 
 /// Whole tiles in a run of free blocks.
 struct Piece {
-    /// The run's first block.
+    /// The first block of the run.
     first: u32,
     tiles: TileRange,
 }
 
 impl Allocator {
-    /// A block for `owner` in a new segment of free tiles, if there are enough in tiled segments of this size of tile. Shared
-    /// tiles are taken if they suffice, else the pool's too; the longest runs first, so that few mappings are needed.
+    /// Allocates a block for `owner` in a new segment of free tiles, if the segments with this tile size have enough of them. Takes only
+    /// shared tiles if they suffice, otherwise those of the pool too; the longest runs first, so that few mappings are needed.
     ///
-    /// For requests that [`Allocator::allocate`] has no block for.
+    /// For requests for which [`Allocator::allocate`] has no block.
     pub fn assemble(&mut self, pool: PoolId, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
         let rounded_bytes = self.rounded(size_bytes)?;
         let whole_bytes = rounded_bytes.checked_next_multiple_of(tile_bytes)?;
@@ -88,16 +88,16 @@ impl Allocator {
         Some(Assembly { block, segment_size_bytes: whole_bytes, tiles, waits, emptied })
     }
 
-    /// The least size of a new tiled segment with which [`Allocator::assemble`] succeeds; 0 where it succeeds without. None
-    /// where no size is enough.
+    /// The smallest size of a new tiled segment with which [`Allocator::assemble`] succeeds; 0 if it succeeds without one. `None` if no
+    /// size is enough.
     pub fn assembly_growth_bytes(&self, pool: PoolId, size_bytes: u64, tile_bytes: u64) -> Option<u64> {
         let whole_bytes = self.rounded(size_bytes)?.checked_next_multiple_of(tile_bytes)?;
         let pool = self.known(pool).unwrap_or(SHARED);
         Some(whole_bytes.saturating_sub(tile_sum(&self.free_tiles(tile_bytes, |state| usable(state, pool)))))
     }
 
-    /// Takes out a tiled segment that is wholly free and shared; its tiles fill holes of other segments, lowest first. None,
-    /// and nothing changes, if it is not such a segment, or not a whole number of tiles.
+    /// Removes a tiled segment that is entirely free and shared; its tiles fill holes of other segments, lowest first. Returns `None` and
+    /// changes nothing if it is not such a segment or not a whole number of tiles.
     pub fn dissolve(&mut self, segment: SegmentId) -> Option<Vec<TileMove>> {
         let tile_bytes = self.segments.get(&segment)?.tile_bytes?;
         if !self.is_empty(segment) || self.segments.get(&segment)?.size_bytes % tile_bytes != 0 {
@@ -129,7 +129,7 @@ impl Allocator {
         Some(moves)
     }
 
-    /// Whole tiles in the runs of touching blocks of such states, in ascending order.
+    /// The whole tiles in runs of adjacent blocks in accepted states, in ascending order.
     fn free_tiles(&self, tile_bytes: u64, fits: impl Fn(State) -> bool) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for (id, segment) in self.segments.iter().filter(|(_, segment)| segment.tile_bytes == Some(tile_bytes)) {
@@ -151,7 +151,7 @@ impl Allocator {
         pieces
     }
 
-    /// Turns a part of the run of free blocks from `first` on into a hole.
+    /// Turns a part of the run of free blocks that starts with `first` into a hole.
     fn punch(&mut self, first: u32, range: ByteRange) {
         let mut index = first;
         while self.blocks.at(index).range().end <= range.start {
@@ -168,7 +168,7 @@ impl Allocator {
         self.totals.reserved_bytes -= range.len();
     }
 
-    /// Forgets those of the segments that are nothing but a hole: as a reservation each costs the device page tables.
+    /// Removes the segments that are nothing but a hole: as a reservation, each costs the device page tables.
     fn remove_hollow(&mut self, tiles: &[TileRange]) -> Vec<SegmentId> {
         let hollow = |id: &SegmentId| {
             let first = self.segments.get(id).map_or(NONE, |segment| segment.first);
@@ -182,14 +182,14 @@ impl Allocator {
         emptied
     }
 
-    /// Blocks that are holes in segments of this size of tile, in ascending order.
+    /// The blocks that are holes in segments with this tile size, in ascending order.
     fn holes(&self, tile_bytes: u64) -> Vec<u32> {
         let tiled = self.segments.values().filter(|segment| segment.tile_bytes == Some(tile_bytes));
         let chains = tiled.flat_map(|segment| self.blocks.chain(segment.first));
         chains.filter(|(_, entry)| entry.state == State::Hole).map(|(index, _)| index).collect()
     }
 
-    /// Makes the hole's first bytes, up to a limit, free and shared. Also says what is left of the hole.
+    /// Makes the first bytes of the hole, up to a limit, free and shared. Also returns what is left of the hole.
     fn fill(&mut self, hole: u32, size_bytes: u64) -> (TileRange, u32) {
         let entry = self.blocks.at(hole);
         let (segment, range) = (entry.segment, entry.range());

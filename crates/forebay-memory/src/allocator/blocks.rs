@@ -1,4 +1,4 @@
-//! The blocks of all segments: each segment is a chain of blocks in ascending addresses without gaps.
+//! The blocks of all segments: each segment is a chain of blocks in ascending order of address, without gaps.
 
 use forebay_base::ByteRange;
 
@@ -7,23 +7,23 @@ use super::{BlockId, SegmentId};
 /// No block: the end of a chain.
 pub const NONE: u32 = u32::MAX;
 
-/// Which of the allocator's pools, in the order of their first use.
+/// The index of a pool of the allocator, in order of first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolIndex(pub u32);
 
-/// The pool that all take from.
+/// The pool that all streams allocate from.
 pub const SHARED: PoolIndex = PoolIndex(0);
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// No block at all: the place is free for the next one.
+    /// Not a block: the entry is free for the next one.
     Vacant,
     /// Free for this pool.
     Free(PoolIndex),
     /// Allocated for this pool.
     Live(PoolIndex),
-    /// The tiles that lay here are in another segment.
+    /// The tiles that were here are in another segment.
     Hole,
 }
 
@@ -37,20 +37,20 @@ pub struct Entry {
     /// The blocks before and after it in its segment.
     pub previous: u32,
     pub next: u32,
-    /// While it is free: the blocks before and after it in its bin.
+    /// While the block is free: the blocks before and after it in its bin.
     pub bin_previous: u32,
     pub bin_next: u32,
-    /// Counts how often the place was live, so that an id names one life only.
+    /// How often the entry has been live, so that an id identifies a single allocation.
     pub generation: u32,
 }
 
-/// What is told about a live block. It is kept apart from [`Entry`], which neighbours look at: the fewer bytes those are, the
-/// more of them stay in the processor's caches.
+/// What is reported about a live block. It is kept apart from [`Entry`], which neighbours read: the smaller the entries, the more of them
+/// stay in the processor's caches.
 #[derive(Clone, Debug, Default)]
 pub struct Label {
-    /// As it was asked for.
+    /// The size as requested.
     pub requested_bytes: u64,
-    /// Kept when the block is freed, so that the next owner's name needs no memory of its own.
+    /// Kept when the block is freed, so that the name of the next owner reuses its memory.
     pub owner: String,
 }
 
@@ -60,7 +60,7 @@ impl Entry {
     }
 }
 
-/// All blocks, found by index; indices of blocks that are gone are used again.
+/// All blocks, by index; indices of removed blocks are reused.
 #[derive(Default)]
 pub struct Blocks {
     entries: Vec<Entry>,
@@ -69,7 +69,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// A block with no neighbours.
+    /// Adds a block without neighbours.
     pub fn add(&mut self, segment: SegmentId, offset_bytes: u64, size_bytes: u64, state: State) -> u32 {
         let index = self.vacant.pop().unwrap_or(self.entries.len() as u32);
         let mut entry = Entry {
@@ -112,7 +112,7 @@ impl Blocks {
         &mut self.labels[index as usize]
     }
 
-    /// Cuts the block after `size_bytes`; the rest becomes a block of the same state.
+    /// Splits the block after `size_bytes`; the rest becomes a block in the same state.
     pub fn split(&mut self, index: u32, size_bytes: u64) -> u32 {
         let Entry { segment, offset_bytes, size_bytes: whole_bytes, state, next, .. } = *self.at(index);
         let rest = self.add(segment, offset_bytes + size_bytes, whole_bytes - size_bytes, state);
@@ -124,7 +124,7 @@ impl Blocks {
         rest
     }
 
-    /// The block takes in the one after it.
+    /// Merges the block after this one into it.
     pub fn absorb_next(&mut self, index: u32) {
         let absorbed = self.at(index).next;
         let (size_bytes, next) = (self.at(absorbed).size_bytes, self.at(absorbed).next);
@@ -136,7 +136,7 @@ impl Blocks {
         self.vacate(absorbed);
     }
 
-    /// Gives the place of a block back.
+    /// Frees the entry of a block.
     pub fn vacate(&mut self, index: u32) {
         self.at_mut(index).state = State::Vacant;
         self.vacant.push(index);
@@ -149,17 +149,17 @@ impl Blocks {
         indices.map(|index| (index, self.at(index)))
     }
 
-    /// Every block that is live, in no order that means anything.
+    /// Every live block, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (&Entry, &Label)> + '_ {
         self.entries.iter().zip(&self.labels).filter(|(entry, _)| matches!(entry.state, State::Live(_)))
     }
 
-    /// The name of this life of the block.
+    /// The id of the block in its current generation.
     pub fn id(&self, index: u32) -> BlockId {
         BlockId(u64::from(self.at(index).generation) << 32 | u64::from(index))
     }
 
-    /// The block of that name, and how often its place has been live.
+    /// The index and the entry of the block with this id, whatever its generation.
     pub fn find(&self, id: BlockId) -> Option<(u32, &Entry)> {
         let index = id.0 as u32;
         self.entries.get(index as usize).map(|entry| (index, entry))

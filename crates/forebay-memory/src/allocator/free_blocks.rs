@@ -1,27 +1,26 @@
-//! Free blocks of one pool, found by size in a time that does not depend on how many there are.
+//! The free blocks of one pool, found by size in a time that does not depend on their number.
 //!
-//! Sizes that share their leading bits share a bin. A bin is a list whose links are in its blocks, the latest first: a block
-//! comes and goes without a search, and nothing is touched but the block and its neighbours in the list. A request looks at
-//! the first few of its bin and takes the smallest that is enough: mostly these are all. Where there are more, they differ by
-//! less than a 64th.
+//! Sizes that share their leading bits share a bin. A bin is an intrusive list, latest block first: blocks are inserted and removed without
+//! a search, and only the block and its neighbours in the list are touched. A request looks at the first few blocks of its bin, which are
+//! usually all of them, and takes the smallest that is large enough. If there are more, they differ by less than a 64th.
 
 use super::blocks::{Blocks, NONE};
 
-/// Bins to a power of two are two to this.
+/// The base-2 logarithm of the number of bins per power of two.
 const FRACTION_BITS: u32 = 6;
-/// Every bin of a 64-bit size.
+/// The number of bins for 64-bit sizes.
 const BIN_COUNT: usize = ((65 - FRACTION_BITS) as usize) << FRACTION_BITS;
-/// How many blocks of a bin a request looks at.
+/// The most blocks of a bin that a request looks at.
 const LOOKS: usize = 16;
 
-/// A block that a request can have.
+/// A block that fits a request.
 #[derive(Clone, Copy)]
 pub struct Fit {
     pub size_bytes: u64,
     pub block: u32,
 }
 
-/// Free blocks by size. They are entries of [`Blocks`], and change their size only while they are not here.
+/// Free blocks by size. They are entries of [`Blocks`], and their sizes change only while they are not in here.
 pub struct FreeBlocks {
     /// The first block of each bin.
     bins: Vec<u32>,
@@ -37,12 +36,12 @@ impl FreeBlocks {
         FreeBlocks { bins: vec![NONE; BIN_COUNT], occupied: [0; BIN_COUNT / 64], occupied_words: 0, bytes: 0 }
     }
 
-    /// Sum of the sizes.
+    /// The sum of the sizes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Puts in a block that is on no list.
+    /// Inserts a block that is on no list.
     pub fn insert(&mut self, blocks: &mut Blocks, block: u32) {
         let entry = blocks.at_mut(block);
         let bin = bin_of(entry.size_bytes);
@@ -57,7 +56,7 @@ impl FreeBlocks {
         }
     }
 
-    /// Takes out a block that is here.
+    /// Removes a block that is in here.
     pub fn remove(&mut self, blocks: &mut Blocks, block: u32) {
         let entry = blocks.at(block);
         let (size_bytes, previous, next) = (entry.size_bytes, entry.bin_previous, entry.bin_next);
@@ -76,10 +75,10 @@ impl FreeBlocks {
         }
     }
 
-    /// A block of at least this size: the smallest among the first few of the size's bin, else of the next bin. It may be none
-    /// where all are larger than `enough_bytes`, so that there is less to look at.
+    /// A block of at least this size: the smallest among the first few of the bin for this size, otherwise of the next bin. The result can
+    /// be `None` if all are larger than `enough_bytes`, so that there is less to look at.
     ///
-    /// None also where all that are enough are in one bin, behind many that are not: [`FreeBlocks::any_fit`] finds these.
+    /// It is also `None` if all blocks that are large enough are in one bin, after many that are not: [`FreeBlocks::any_fit`] finds these.
     pub fn good_fit(&self, blocks: &Blocks, size_bytes: u64, enough_bytes: u64) -> Option<Fit> {
         let bin = self.occupied_from(bin_of(size_bytes)).filter(|bin| *bin <= bin_of(enough_bytes))?;
         let next = || self.smallest(blocks, self.occupied_from(bin + 1)?, size_bytes);
@@ -116,7 +115,7 @@ impl FreeBlocks {
         std::iter::successors(some(self.bins[bin]), move |block| some(blocks.at(*block).bin_next))
     }
 
-    /// The size of the largest block; 0 where there is none.
+    /// The size of the largest block; 0 if there is none.
     pub fn largest_bytes(&self, blocks: &Blocks) -> u64 {
         let Some(word) = self.occupied_words.checked_ilog2().map(|word| word as usize) else { return 0 };
         let bin = word * 64 + self.occupied[word].ilog2() as usize;
@@ -128,7 +127,7 @@ impl FreeBlocks {
         self.occupied_bins(0).flat_map(|bin| self.bin(blocks, bin))
     }
 
-    /// Takes all blocks out.
+    /// Removes all blocks and returns them.
     pub fn drain(&mut self, blocks: &Blocks) -> Vec<u32> {
         let drained = self.iter(blocks).collect();
         while let Some(bin) = self.occupied_from(0) {
@@ -156,7 +155,7 @@ impl FreeBlocks {
         Some(word * 64 + self.occupied.get(word)?.trailing_zeros() as usize)
     }
 
-    /// Takes note that a bin is empty.
+    /// Marks a bin as empty.
     fn clear_bit(&mut self, bin: usize) {
         self.occupied[bin / 64] &= !(1 << (bin % 64));
         if self.occupied[bin / 64] == 0 {
@@ -165,7 +164,7 @@ impl FreeBlocks {
     }
 }
 
-/// Small sizes have a bin each; larger ones share it with those of equal leading bits.
+/// The bin of a size. Small sizes have a bin each; larger ones share it with sizes that have the same leading bits.
 fn bin_of(size_bytes: u64) -> usize {
     if size_bytes < 1 << FRACTION_BITS {
         return size_bytes as usize;

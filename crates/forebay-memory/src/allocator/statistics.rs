@@ -1,4 +1,4 @@
-//! What the allocator can say about itself: figures, a picture of every segment, and who holds the most.
+//! What the allocator reports about itself: statistics, a snapshot of every segment, and who holds the most.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use forebay_base::ByteRange;
 use super::blocks::{Entry, SHARED, State};
 use super::{Allocator, BlockId, PoolId, SegmentId};
 
-/// Figures of an [`Allocator`]. Peaks are since its making or the latest [`Allocator::reset_peaks`].
+/// Statistics of an [`Allocator`]. Peaks cover the time since its creation or the latest [`Allocator::reset_peaks`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AllocatorStatistics {
-    /// Bytes of live blocks, as they were asked for.
+    /// The bytes of live blocks, as requested.
     pub requested_bytes: u64,
-    /// Bytes of live blocks, as they were rounded up to the alignment.
+    /// The bytes of live blocks, rounded up to the alignment.
     pub in_use_bytes: u64,
-    /// Bytes of all segments.
+    /// The bytes of all segments.
     pub reserved_bytes: u64,
-    /// The most that `requested_bytes` has been.
+    /// The peak of `requested_bytes`.
     pub requested_peak_bytes: u64,
-    /// The most that `in_use_bytes` has been.
+    /// The peak of `in_use_bytes`.
     pub in_use_peak_bytes: u64,
-    /// The most that `reserved_bytes` has been.
+    /// The peak of `reserved_bytes`.
     pub reserved_peak_bytes: u64,
-    /// Blocks that are live.
+    /// The number of live blocks.
     pub live_block_count: u64,
-    /// Blocks that were ever allocated.
+    /// The number of blocks that were ever allocated.
     pub allocation_count: u64,
     /// The largest free block of any pool.
     pub largest_free_bytes: u64,
-    /// 1 - largest free block / all free bytes; 0 where nothing is free.
+    /// 1 - largest free block / all free bytes; 0 if nothing is free.
     pub fragmentation: f64,
 }
 
 impl AllocatorStatistics {
-    /// Bytes of the segments that are not in use.
+    /// The bytes of the segments that are not in use.
     pub fn free_bytes(&self) -> u64 {
         self.reserved_bytes - self.in_use_bytes
     }
@@ -66,64 +66,64 @@ pub struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
 }
 
-/// A segment with its blocks, in ascending order; they cover it without gaps.
+/// A segment with its blocks, which are in ascending order and cover it without gaps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentSnapshot {
     /// The segment.
     pub segment: SegmentId,
-    /// Its range of addresses.
+    /// The size of its address range.
     pub size_bytes: u64,
-    /// The unit in which its bytes can be mapped elsewhere, if they can.
+    /// The unit in which its bytes can be mapped elsewhere, if at all.
     pub tile_bytes: Option<u64>,
     /// Its blocks.
     pub blocks: Vec<BlockSnapshot>,
 }
 
-/// A range of a segment and what it is.
+/// A range of a segment and its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSnapshot {
-    /// The bytes of the segment.
+    /// The range within the segment.
     pub range: ByteRange,
-    /// What they are.
+    /// The state of the range.
     pub state: BlockState,
 }
 
-/// What a block is.
+/// The state of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockState {
     /// Free.
     Free {
-        /// Who may use it; everybody where there is none.
+        /// The only pool that can use it; `None` if all pools can.
         pool: Option<PoolId>,
     },
     /// Allocated.
     Live {
-        /// Its name.
+        /// Its id.
         id: BlockId,
-        /// The pool that it goes back to.
+        /// The pool that it returns to.
         pool: PoolId,
-        /// Who asked for it.
+        /// Who requested it.
         owner: String,
-        /// How much was asked for.
+        /// The requested size.
         requested_bytes: u64,
     },
     /// Nothing is mapped here: the tiles are in another segment.
     Hole,
 }
 
-/// Somebody who holds live blocks.
+/// An owner of live blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The name given with the allocations.
     pub owner: String,
-    /// The sum of their blocks.
+    /// The total size of its blocks.
     pub size_bytes: u64,
-    /// How many they are.
+    /// The number of its blocks.
     pub block_count: u64,
 }
 
 impl Allocator {
-    /// Figures as they are now.
+    /// Returns the current statistics.
     pub fn statistics(&self) -> AllocatorStatistics {
         let largest = self.pools.iter().map(|pool| pool.free.largest_bytes(&self.blocks)).fold(0, u64::max);
         let free_bytes = self.totals.free_bytes();
@@ -131,7 +131,7 @@ impl Allocator {
         AllocatorStatistics { largest_free_bytes: largest, fragmentation, ..self.totals }
     }
 
-    /// Peaks start again from what is now.
+    /// Resets the peaks to the current values.
     pub fn reset_peaks(&mut self) {
         self.totals.requested_peak_bytes = self.totals.requested_bytes;
         self.totals.in_use_peak_bytes = self.totals.in_use_bytes;
@@ -163,7 +163,7 @@ impl Allocator {
         BlockSnapshot { range: entry.range(), state }
     }
 
-    /// Who holds the most live bytes, largest first, by name among equals.
+    /// Returns the owners that hold the most live bytes: largest first, by name among equals.
     pub fn largest_holders(&self, count: usize) -> Vec<Holder> {
         let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (entry, label) in self.blocks.live() {

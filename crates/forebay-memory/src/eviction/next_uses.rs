@@ -1,10 +1,10 @@
-//! What will be used when, as far as somebody told.
+//! Which units will be used when, as far as it is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::UnitId;
 
-/// Coming uses, counted in commits.
+/// Future uses, counted in commits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NextUseOracle {
     now: u64,
@@ -12,7 +12,7 @@ pub(super) struct NextUseOracle {
 }
 
 impl NextUseOracle {
-    /// Replaces what is known by the units of each coming commit, in order.
+    /// Replaces what is known with the units of each coming commit, in order.
     pub fn replace(&mut self, uses: &[Vec<UnitId>]) {
         self.uses.clear();
         for (step, units) in (self.now..).zip(uses) {
@@ -22,13 +22,13 @@ impl NextUseOracle {
         }
     }
 
-    /// The commit that uses a unit next; the end of time where none is known.
+    /// The commit that uses a unit next; the end of time if none is known.
     pub fn next_use(&self, unit: UnitId) -> u64 {
         let next = self.uses.get(&unit).and_then(|steps| steps.range(self.now..).next());
         next.copied().unwrap_or(u64::MAX)
     }
 
-    /// One commit, of these units, has passed.
+    /// Notes that a commit that uses these units has passed.
     pub fn advance(&mut self, units: impl Iterator<Item = UnitId>) {
         self.now += 1;
         for unit in units {
@@ -38,7 +38,7 @@ impl NextUseOracle {
         }
     }
 
-    /// A unit is gone.
+    /// Forgets a unit that was removed.
     pub fn forget(&mut self, unit: UnitId) {
         self.uses.remove(&unit);
     }

@@ -1,4 +1,4 @@
-//! What is known of one unit.
+//! What is known about a unit.
 
 use super::{Advice, Location};
 
@@ -7,13 +7,13 @@ use super::{Advice, Location};
 pub(super) struct Unit {
     /// Its size.
     pub size_bytes: u64,
-    /// Its place in the queue; none while it is not on the device.
+    /// Its place in the queue; `None` while it is not on the device.
     pub place: Option<i64>,
-    /// Whether it was written and not discarded since.
+    /// Whether it was written and has not been discarded since.
     pub has_data: bool,
-    /// Whether the host's copy holds that data.
+    /// Whether the host copy holds that data.
     pub host_copy: bool,
-    /// Advice: the host's copy is kept.
+    /// Advice: the host copy is kept.
     pub read_mostly: bool,
     /// Advice: where it should be.
     pub preferred: Option<Location>,
@@ -22,7 +22,7 @@ pub(super) struct Unit {
 }
 
 impl Unit {
-    /// A unit without data.
+    /// Creates a unit without data.
     pub fn new(size_bytes: u64) -> Unit {
         Unit {
             size_bytes,
@@ -40,12 +40,12 @@ impl Unit {
         self.place.is_some()
     }
 
-    /// Whether the host's writes go to the device's copy, too.
+    /// Whether writes by the host also go to the device copy.
     pub fn follows_host_writes(&self) -> bool {
         self.accessed_by_device || self.preferred == Some(Location::Device)
     }
 
-    /// Takes or forgets advice.
+    /// Notes or withdraws advice.
     pub fn advise(&mut self, advice: Advice, given: bool) {
         match advice {
             Advice::ReadMostly => self.read_mostly = given,

@@ -1,8 +1,8 @@
-//! What a queue is told, and what it answers.
+//! The inputs and results of an eviction queue.
 
 use std::fmt;
 
-/// A piece of managed memory that moves as a whole; the caller's number.
+/// The caller's number for a unit, which is a part of managed memory that moves as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(pub u64);
 
@@ -12,35 +12,36 @@ impl fmt::Display for UnitId {
     }
 }
 
-/// What changes the order of eviction.
+/// Determines what changes the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// As a driver of unified memory was measured to behave.
+    /// The measured behaviour of a driver with unified memory.
     Driver,
-    /// Work that uses a unit makes it the last to go.
+    /// Work that uses a unit makes it the last to be evicted.
     Touch,
-    /// As `Touch`, but what [`EvictionQueue::set_next_uses`](super::EvictionQueue::set_next_uses) knows comes first: the unit whose next use is farthest away goes.
+    /// Like `Touch`, but what [`EvictionQueue::set_next_uses`](super::EvictionQueue::set_next_uses) was given takes precedence: the unit
+    /// whose next use is furthest away is evicted.
     Planned,
 }
 
-/// One of the two places where a unit's data can be.
+/// One of the two places where the data of a unit can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
-    /// Host memory, or what stands behind it.
+    /// Host memory, or whatever backs it.
     Host,
     /// Device memory.
     Device,
 }
 
-/// What the caller knows about a unit's future. No advice changes the order when it is given.
+/// What the caller knows about the future of a unit. Giving advice does not change the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Mostly read: the copy on the host is kept next to that on the device, also when host memory is short.
+    /// Mostly read: the host copy is kept alongside the device copy, even when host memory is short.
     ReadMostly,
-    /// On the device: the host's writes go to the copy there, too, instead of dropping it. On the host: outside
-    /// [`Policy::Driver`], it stands at the head after it was used.
+    /// On the device: writes by the host also go to the device copy instead of dropping it. On the host: except under [`Policy::Driver`],
+    /// the unit is moved to the head whenever it is used.
     PreferredLocation(Location),
-    /// By the device: the host's writes go to the copy there, too. By the host: true of every unit anyway.
+    /// By the device: writes by the host also go to the device copy. By the host: true of every unit anyway.
     AccessedBy(Location),
 }
 
@@ -49,7 +50,7 @@ pub enum Advice {
 pub enum Access {
     /// Reads it.
     Read,
-    /// Writes all of it and reads none of it: what it held is dead.
+    /// Writes all of it and reads none of it: its previous data is dead.
     Overwrite,
     /// Writes a part of it, or reads and writes it.
     Update,
@@ -60,25 +61,25 @@ pub enum Access {
 pub struct Eviction {
     /// The unit.
     pub unit: UnitId,
-    /// Whether its data must be copied to the host first; else it is just dropped.
+    /// Whether its data must be copied to the host first; otherwise it is just dropped.
     pub copy_back: bool,
 }
 
-/// A unit that comes to the device.
+/// A unit that arrives on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// The unit.
     pub unit: UnitId,
-    /// Whether its data must be copied from the host; else it is merely mapped.
+    /// Whether its data must be copied from the host; otherwise it is merely mapped.
     pub copy: bool,
 }
 
 /// What has to move, in order: evictions make room for arrivals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// Who leaves, first to go first.
+    /// The units that leave, in order.
     pub evictions: Vec<Eviction>,
-    /// Who comes.
+    /// The units that arrive.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -94,7 +95,7 @@ impl Moves {
 pub struct Prefetch {
     /// The unit.
     pub unit: UnitId,
-    /// Where it shall have a copy.
+    /// Where a copy is to be.
     pub to: Location,
 }
 
@@ -105,43 +106,43 @@ pub enum PrefetchStart {
     SwapIn(Moves),
     /// Copies it to the host; its copy on the device stays.
     CopyBack,
-    /// Nothing: a copy is there already, the unit is gone, or room would have to be made for it with what is used earlier.
+    /// Nothing: the copy already exists, the unit was removed, or a unit that is used earlier would have to make room.
     Nothing,
 }
 
-/// What a write of the host does to a unit.
+/// What a write by the host does to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostWrite {
-    /// Whether the device's data must be copied to the host before the write, which changes a part of it only.
+    /// Whether the data on the device must be copied to the host before the write, which changes only a part of it.
     pub copy_back: bool,
-    /// What becomes of the copy on the device.
+    /// What happens to the device copy.
     pub device_copy: DeviceCopy,
 }
 
-/// What becomes of a unit's copy on the device when the host writes it.
+/// What happens to the device copy of a unit when the host writes the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceCopy {
     /// There is none.
     None,
-    /// It is out of date: dropped.
+    /// It is out of date and is dropped.
     Dropped,
-    /// The new data is copied there.
+    /// The new data is copied to it.
     Updated,
 }
 
-/// Why a queue refuses.
+/// The reason why a queue refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionError {
     /// The units that one piece of work uses do not fit together, whatever is evicted.
     TooLarge {
-        /// Bytes of the units.
+        /// The bytes of the units.
         needed_bytes: u64,
-        /// Bytes that there are.
+        /// The bytes that the device holds.
         capacity_bytes: u64,
     },
     /// The queue has no such unit.
     UnknownUnit {
-        /// The unit asked for.
+        /// The unit that was requested.
         unit: UnitId,
     },
 }

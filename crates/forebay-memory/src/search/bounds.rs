@@ -1,16 +1,16 @@
-//! How low each block can still lie, given those that have a base: kept and undone through a tree search.
+//! How low each block can still lie, given the blocks that have a base. The bounds are updated and undone during a tree search.
 //!
-//! In a placement that cannot be lowered, every block lies at 0 or rests on another one. So a block that is *refused* its
-//! lowest base has to rest on a block that has no base yet, and lies no lower than the lowest top of those. In a section,
-//! what has no base yet is stacked in some order, each block no lower than its bound: where even the order of the bounds ends
-//! above the capacity, none fits, and a block whose bound leaves too little above it for all the others does not come first,
-//! so it lies on one that may. These rules are applied until nothing changes.
+//! In a placement that cannot be lowered, every block lies at 0 or rests on another block. A block that is *refused* its lowest base
+//! therefore has to rest on a block that has no base yet, and lies no lower than the lowest top of those. In a section, the blocks without
+//! a base are stacked in some order, each no lower than its bound. If even the order of the bounds ends above the capacity, no order fits.
+//! A block whose bound leaves too little room above it for all the others does not come first, so it lies on one that can. These rules are
+//! applied until nothing changes.
 
 use super::instance::Instance;
 
 /// The bound of a block that has a base.
 pub(super) const PLACED: i64 = i64::MAX;
-/// Raises by support between two decisions, beyond which that rule rests: small blocks that rest on each other climb slowly,
+/// The most raises by support between two decisions; after these, the rule is suspended. Small blocks that rest on each other climb slowly,
 /// and a bound that is too low only costs time.
 const SUPPORTS_MAX: u32 = 1000;
 
@@ -32,17 +32,17 @@ pub(super) struct Bounds<'a> {
     pub lows: Vec<i64>,
     /// By block: its lowest possible top, or [`PLACED`].
     pub tops: Vec<i64>,
-    /// By block: the base, where it has one.
+    /// By block: the base, if it has one.
     pub bases: Vec<i64>,
-    /// By section: the lowest possible base of its blocks without one.
+    /// By section: the lowest possible base of the blocks that have none yet.
     pub floors: Vec<i64>,
-    /// By section: the size of its blocks without a base.
+    /// By section: the total size of its blocks without a base.
     pub remainders: Vec<i64>,
-    /// By section: how many blocks may come next in it.
+    /// By section: how many blocks can come next in it.
     pub choices: Vec<u32>,
     /// By section: how often it turned out too high.
     pub failures: Vec<u64>,
-    /// By block: whether its bound is that of resting on a block without a base.
+    /// By block: whether it has to rest on a block without a base.
     refused: Vec<bool>,
     changes: Vec<Change>,
     /// Blocks whose bound was raised, and sections to look at.
@@ -55,7 +55,7 @@ pub(super) struct Bounds<'a> {
 }
 
 impl<'a> Bounds<'a> {
-    /// Nothing has a base. Some section may be too high already.
+    /// Creates the bounds before any block has a base. Some section may already be too high.
     pub fn new(instance: &'a Instance, capacity: i64) -> Bounds<'a> {
         let (blocks, sections) = (&instance.blocks, &instance.sections);
         let size = |&block: &u32| blocks[block as usize].size;
@@ -79,12 +79,12 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// What [`Bounds::undo`] goes back to.
+    /// A mark to which [`Bounds::undo`] goes back.
     pub fn mark(&self) -> usize {
         self.changes.len()
     }
 
-    /// Takes back every change since a mark.
+    /// Undoes every change since a mark.
     pub fn undo(&mut self, mark: usize) {
         while self.changes.len() > mark {
             match self.changes.pop() {
@@ -105,7 +105,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Gives a block its lowest possible base. No block without a base may fit below it.
+    /// Gives a block its lowest possible base. No block without a base must fit below it.
     pub fn place(&mut self, block: usize) -> bool {
         let instance = self.instance;
         let taken = &instance.blocks[block];
@@ -119,7 +119,7 @@ impl<'a> Bounds<'a> {
         }
         for &other in &instance.neighbours[block] {
             let other = other as usize;
-            // A refused block that may lie as low as this allows rests on what has a base.
+            // A refused block that can lie as low as this one allows now rests on a block with a base.
             if self.refused[other] && self.lows[other] <= instance.blocks[other].aligned(top) {
                 self.set_refused(other, false);
             }
@@ -134,11 +134,11 @@ impl<'a> Bounds<'a> {
         self.propagate()
     }
 
-    /// Decides that a block lies higher than its lowest possible base. No block without a base may fit below it.
+    /// Decides that a block lies higher than its lowest possible base. No block without a base must fit below it.
     pub fn refuse(&mut self, block: usize) -> bool {
         let instance = self.instance;
         let low = self.lows[block];
-        // Blocks that differ in nothing are refused together: exchanging them changes nothing.
+        // Identical blocks are refused together, since exchanging them changes nothing.
         let twin = |&other: &usize| self.lows[other] == low && instance.blocks[other] == instance.blocks[block];
         let twins: Vec<usize> = instance.neighbours[block].iter().map(|&other| other as usize).filter(twin).collect();
         for &refused in twins.iter().chain([&block]) {
@@ -169,7 +169,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// A block without a base lies no lower than `bound`.
+    /// Raises the lowest possible base of a block without a base to at least `bound`.
     fn raise(&mut self, block: usize, bound: i64) {
         let before = self.lows[block];
         if before >= bound {
@@ -192,7 +192,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// A refused block rests on a block without a base.
+    /// Applies the rule that a refused block rests on a block without a base.
     fn support(&mut self, block: usize) {
         let low = self.lows[block];
         let mut lowest = PLACED;
@@ -202,11 +202,11 @@ impl<'a> Bounds<'a> {
                 return;
             }
         }
-        // Resting on nothing, it lies nowhere.
+        // If it can rest on nothing, it fits nowhere.
         self.raise(block, lowest.min(self.capacity));
     }
 
-    /// Applies the rules until nothing changes; false where some block or section no longer fits.
+    /// Applies the rules until nothing changes. Returns `false` if some block or section no longer fits.
     fn propagate(&mut self) -> bool {
         let instance = self.instance;
         let mut supports = SUPPORTS_MAX;
@@ -238,7 +238,7 @@ impl<'a> Bounds<'a> {
         false
     }
 
-    /// Finds a section's floor and what may come next in it; whether its blocks fit above it.
+    /// Finds the floor of a section and how many blocks can come next in it. Returns whether its blocks fit above the floor.
     fn look_at(&mut self, section: usize) -> bool {
         let remainder = self.remainders[section];
         if remainder == 0 {
@@ -266,7 +266,7 @@ impl<'a> Bounds<'a> {
             (self.floors[section], self.choices[section]) = (floor, choices);
         }
         let mut fits = floor <= latest;
-        // Where every block may come first, the bounds leave room for any order.
+        // If every block can come first, the bounds leave room for any order.
         if fits && (choices as usize) < stack.len() {
             for (low, block) in stack.iter_mut().filter(|(low, _)| *low > latest) {
                 self.raise(*block as usize, lowest_top);

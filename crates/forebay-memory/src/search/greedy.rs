@@ -1,9 +1,8 @@
-//! Greedy passes in several orders, then passes in better ones.
+//! Greedy passes in several orders, then in improved ones.
 //!
-//! One pass gives each item in turn the lowest base that no item placed before it forbids. Which order is good depends on
-//! the instance, so several are tried. The best is then improved: first the items that reach the top are moved to the
-//! front, all at once; then single items of the chain that holds up the highest one change their turns, and an order that
-//! is not worse is kept.
+//! A pass gives each item in turn the lowest base that no item placed before it forbids. Which order is good depends on the instance, so
+//! several are tried. The best is then improved: first the items that reach the top are moved to the front, all at once; then single items
+//! of the chain that supports the highest item change their turns, and an order is kept if it is no worse.
 
 use std::cmp::Reverse;
 use std::iter::Peekable;
@@ -18,19 +17,19 @@ use crate::conflicts::{Conflicts, Simple};
 use crate::load::grain_bytes;
 use crate::placement::{Item, Piece};
 
-/// Orders that are tried first, with one greedy pass each.
+/// The number of orders that are tried first, with one greedy pass each.
 pub const FIRST_ORDERS: usize = 5;
-/// Passes that move everything near the top to the front, before single items are moved.
+/// The number of passes that move everything near the top to the front, before single items are moved.
 const TOP_FIRST_PASSES: u32 = 16;
-/// Passes without a lower height after which the search goes back to the best order.
+/// The number of passes without a lower height after which the search goes back to the best order.
 const PATIENCE_PASSES: u32 = 400;
-/// Items that share a time with one are looked up and sorted where they are fewer than this part of those that have a base.
+/// The items that share a time with an item are looked up and sorted if, times this, they are fewer than the simple items with a base.
 const CROWD_DIVISOR: usize = 16;
 
 /// The base of an item before its turn.
 const UNPLACED: i64 = i64::MIN;
 
-/// An order of the items with what a pass makes of it.
+/// An order of the items and the result of a pass over it.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     order: Vec<u32>,
@@ -50,7 +49,7 @@ impl Attempt {
     }
 }
 
-/// Items with what every pass needs of them.
+/// The items with what every pass needs to know about them.
 pub(super) struct Greedy<'a> {
     items: &'a [Item],
     conflicts: Conflicts,
@@ -61,7 +60,7 @@ pub(super) struct Greedy<'a> {
     sizes: Vec<i64>,
     /// Every base that is not given is a multiple of this.
     grain: i64,
-    /// Number of items with given bases; they come first in every order.
+    /// The number of items with given bases; they come first in every order.
     fixed_count: usize,
     /// Workspace: the intervals that are forbidden to one item.
     forbidden: Vec<(i64, i64)>,
@@ -90,7 +89,7 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// The lowest of the orders that are tried first.
+    /// The lowest attempt among the orders that are tried first.
     pub fn best_first_order(&mut self, enough: i64) -> Attempt {
         let mut best: Option<Attempt> = None;
         for order in self.first_orders() {
@@ -134,8 +133,8 @@ impl<'a> Greedy<'a> {
         ]
     }
 
-    /// One greedy pass over the turns from `first` on; what comes before keeps its bases. A pass that gets higher than
-    /// `limit` is given up: it leaves that height, and bases that mean nothing.
+    /// Makes a greedy pass over the turns from `first` on; the items before keep their bases. A pass that gets higher than `limit` is
+    /// abandoned: it leaves that height, and meaningless bases.
     pub fn pass(&mut self, attempt: &mut Attempt, first: usize, limit: i64) {
         for (turn, &item) in attempt.order.iter().enumerate().skip(first) {
             attempt.turns[item as usize] = turn as u32;
@@ -224,7 +223,7 @@ impl<'a> Greedy<'a> {
                 break;
             }
             if stuck == PATIENCE_PASSES {
-                // A plateau that leads nowhere: a few blind moves lead to another.
+                // This plateau leads nowhere: a few blind moves lead to another one.
                 current.clone_from(&best);
                 (0..3).for_each(|_| self.change_turns(&mut current, i64::MAX));
                 tried.clone_from(&current);
@@ -234,7 +233,7 @@ impl<'a> Greedy<'a> {
         best
     }
 
-    /// Moves the items of the highest hundredth to the front: those that a better order must lower.
+    /// Moves the items that reach the highest hundredth to the front, because a better order must lower them.
     fn top_first(&mut self, attempt: &mut Attempt) {
         let line = attempt.height - attempt.height / 100;
         let low = |&item: &u32| attempt.bases[item as usize] + self.sizes[item as usize] < line;
@@ -245,8 +244,8 @@ impl<'a> Greedy<'a> {
         self.pass(attempt, self.fixed_count, i64::MAX);
     }
 
-    /// Gives one item of the chain below the top an earlier turn, alone or in exchange, unless that gets higher than
-    /// `limit`.
+    /// Gives one item of the chain below the top an earlier turn, by moving it or by exchanging it for another, unless that gets higher
+    /// than `limit`.
     fn change_turns(&mut self, attempt: &mut Attempt, limit: i64) {
         let chain = self.chain(attempt);
         let item = chain[self.random.below(chain.len())];
@@ -284,8 +283,8 @@ impl<'a> Greedy<'a> {
         chain
     }
 
-    /// The last simple item that forbids a simple one the bases below one of `bases`, of those to which `placed` gives a base.
-    /// `tops` are the simple items with bases, the one that ends lowest first.
+    /// The last simple item that forbids a simple `item` the bases below one of `bases`, among those to which `placed` gives a base. `tops`
+    /// are the simple items with bases, the one that ends lowest first.
     fn last_simple_below(
         &self,
         item: usize,
@@ -302,18 +301,18 @@ impl<'a> Greedy<'a> {
     }
 }
 
-/// A base on its way up through what forbids it. What does comes in the order of its low end, as open intervals of bases:
-/// the first that begins at the base or above leaves it free, and so does whatever comes later.
+/// A base that is raised past everything that forbids it. The forbidden bases come as open intervals in the order of their low ends: the
+/// first interval that begins at the base or above leaves it free, and so do all later ones.
 struct Rise<'a> {
     base: i64,
     alignment: i64,
-    /// What items of several pieces forbid.
+    /// The intervals that items of several pieces forbid.
     shaped: Peekable<Drain<'a, (i64, i64)>>,
 }
 
 impl Rise<'_> {
-    /// Goes on through the simple items; says whether the base is free. An item whose bytes begin at a whole grain passes
-    /// dense blocks at once.
+    /// Goes on through the simple items; returns whether the base is free. An item whose bytes begin at a multiple of the grain skips dense
+    /// blocks as a whole.
     fn through(&mut self, stack: &Stack, own: &Simple, passes_blocks: bool) -> bool {
         for (outline, block) in stack.blocks() {
             if !outline.may_meet(own, self.base) {
@@ -326,7 +325,7 @@ impl Rise<'_> {
                 continue;
             }
             for other in block {
-                // Most end too low, few are in the way: so this comes before times are compared.
+                // Most items end too low and few are in the way, so this is checked before times are compared.
                 let is_in_the_way = other.bytes.1 - own.bytes.0 > self.base && own.coincides(other.times);
                 if is_in_the_way && self.is_below(own, other.bytes) {
                     return true;
@@ -336,7 +335,7 @@ impl Rise<'_> {
         false
     }
 
-    /// Whether the base leaves an item below these bytes, and free of everything else; raises it above them if not.
+    /// Whether an item at the base lies below these bytes and clear of everything else; if not, raises the base above them.
     fn is_below(&mut self, own: &Simple, bytes: (i64, i64)) -> bool {
         let (low, high) = (bytes.0 - own.bytes.1, bytes.1 - own.bytes.0);
         if high <= self.base {
@@ -352,7 +351,7 @@ impl Rise<'_> {
         false
     }
 
-    /// The base, when no simple item is left.
+    /// The base once no simple item is left.
     fn beyond_shaped(mut self) -> i64 {
         while let Some((_, high)) = self.shaped.next_if(|shaped| shaped.0 < self.base) {
             self.raise(high);
@@ -360,7 +359,7 @@ impl Rise<'_> {
         self.base
     }
 
-    /// Raises the base to the lowest aligned one that is no lower.
+    /// Raises the base to the lowest aligned one at or above both itself and `base`.
     fn raise(&mut self, base: i64) {
         self.base = (base.max(self.base) + self.alignment - 1) / self.alignment * self.alignment;
     }

@@ -1,15 +1,15 @@
-//! What the tree search sees of the items: blocks of one size in sections of time.
+//! The items as the tree search sees them: blocks of constant size in sections of time.
 //!
-//! Time is cut into *sections* where a set of blocks that are live together is largest: every other moment has a subset of
-//! such a set live and forbids nothing more. Sizes are counted in their greatest common divisor, since every block of a
-//! placement that cannot be lowered begins at a multiple of it.
+//! A *section* is a time at which the set of live blocks cannot be extended: at every other moment, a subset of such a set is live, which
+//! forbids nothing more. Sizes are counted in their greatest common divisor, since every block of a placement that cannot be lowered begins
+//! at a multiple of it.
 
 use std::ops::Range;
 
 use crate::load::divisor;
 use crate::placement::{Item, Piece, Placement};
 
-/// A buffer of one size.
+/// A buffer of constant size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     /// The sections in which it is live.
@@ -18,14 +18,14 @@ pub(super) struct Block {
     pub size: i64,
     /// Its base is a multiple of this many units.
     pub alignment: i64,
-    /// Its size times the time that it is live, for orders.
+    /// Its size times the time for which it is live, used for ordering.
     pub area: u128,
     /// How long it is live.
     pub duration: u32,
 }
 
 impl Block {
-    /// The lowest base from `bound` on.
+    /// The lowest aligned base at or above `bound`.
     pub fn aligned(&self, bound: i64) -> i64 {
         match self.alignment {
             1 => bound,
@@ -34,22 +34,22 @@ impl Block {
     }
 }
 
-/// Blocks, with what every search needs of them.
+/// The blocks with what every search needs to know about them.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub blocks: Vec<Block>,
-    /// By block: the item that it stands for.
+    /// By block: the item that it represents.
     pub items: Vec<usize>,
-    /// By block: those that are live together with it.
+    /// By block: the blocks that share a time with it.
     pub neighbours: Vec<Vec<u32>>,
     /// By section: the blocks that are live in it.
     pub sections: Vec<Vec<u32>>,
-    /// Bytes of one unit.
+    /// The bytes of one unit.
     pub unit_bytes: u64,
 }
 
 impl Instance {
-    /// The blocks of items that all have one size and may lie anywhere; `None` where others are among them. Items that take
+    /// Creates the blocks of items that do not change their size and can lie anywhere; `None` if any item is different. Items that take
     /// nothing have no block.
     pub fn new(items: &[Item]) -> Option<Instance> {
         let mut numbers = Vec::new();
@@ -104,7 +104,7 @@ impl Instance {
     }
 }
 
-/// By piece: its sections. A section ends where a piece ends and another has begun since the section before.
+/// By piece: its sections. A section ends when a piece ends and another has begun since the previous section.
 fn spans(pieces: &[&Piece]) -> Vec<Range<usize>> {
     let mut changes: Vec<(u32, bool, usize)> = Vec::with_capacity(2 * pieces.len());
     for (index, piece) in pieces.iter().enumerate() {
@@ -130,7 +130,7 @@ fn neighbours(sections: &[Vec<u32>], blocks: &[Block]) -> Vec<Vec<u32>> {
     let mut neighbours: Vec<Vec<u32>> = vec![Vec::new(); blocks.len()];
     for (section, live) in sections.iter().enumerate() {
         for &block in live {
-            // A pair counts in the first section that both share.
+            // A pair counts in the first section that the two share.
             let begun = |other: u32| blocks[other as usize].sections.start.max(blocks[block as usize].sections.start);
             let met = live.iter().copied().filter(|&other| other != block && begun(other) == section);
             neighbours[block as usize].extend(met);

@@ -1,8 +1,8 @@
-//! Which simple items are live together with one: found without looking at all others.
+//! Finds the simple items that share a time with a given one, without looking at all of them.
 
 use crate::conflicts::Simple;
 
-/// Simple items by the time in which they are live.
+/// Simple items by the time for which they are live.
 #[derive(Clone, Debug)]
 pub(super) struct Overlaps {
     /// Beginning and item, the earliest first.
@@ -15,7 +15,7 @@ pub(super) struct Overlaps {
 }
 
 impl Overlaps {
-    /// Of these items, with the numbers that they are known by.
+    /// Creates the index of these items, given with their numbers.
     pub fn new(items: impl Iterator<Item = (usize, Simple)>) -> Overlaps {
         let mut pieces: Vec<(u32, u32, u32)> =
             items.map(|(item, simple)| (simple.times.0, item as u32, simple.times.1)).collect();
@@ -31,13 +31,13 @@ impl Overlaps {
         Overlaps { starts: pieces.iter().map(|&(start, item, _)| (start, item)).collect(), ends, latest, leaves }
     }
 
-    /// How many items are live at some time within these.
+    /// The number of items that are live at some time within `times`.
     pub fn count(&self, times: (u32, u32)) -> usize {
         let begun = self.starts.partition_point(|&(start, _)| start < times.1);
         begun - self.ends.partition_point(|&end| end <= times.0)
     }
 
-    /// Calls `visit` with every item that is live at some time within these.
+    /// Calls `visit` with every item that is live at some time within `times`.
     pub fn visit(&self, times: (u32, u32), mut visit: impl FnMut(usize)) {
         let begun = self.starts.partition_point(|&(start, _)| start < times.1);
         if begun > 0 {
@@ -45,7 +45,7 @@ impl Overlaps {
         }
     }
 
-    /// Those below a node that covers `span`, of the first `begun` items, that end after a time.
+    /// Visits those of the first `begun` items that are below a node, which covers `span`, and end after a time.
     fn visit_below(&self, node: usize, span: (usize, usize), begun: usize, time: u32, visit: &mut impl FnMut(usize)) {
         if span.0 >= begun || self.latest[node] <= time {
             return;

@@ -1,8 +1,8 @@
 //! Tree searches with several rules and orders in turn, each with few nodes.
 //!
-//! Which rule and which order suit an instance cannot be told beforehand, but a pair that suits mostly gets through with
-//! hardly a wrong decision. So all are tried briefly, again and again: later rounds shake the orders and now and then give
-//! more nodes (after Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993).
+//! Which rule and which order suit an instance is not known beforehand, but a suitable pair usually gets through with hardly a wrong
+//! decision. All pairs are therefore tried briefly, again and again: later rounds shake the orders and occasionally allow more nodes (after
+//! Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993).
 
 use std::cmp::Reverse;
 
@@ -12,12 +12,12 @@ use forebay_base::random::Xorshift64;
 
 /// The rules, in the order in which they are tried.
 const RULES: [Rule; 2] = [Rule::LowestFloor, Rule::FewestChoices];
-/// Later orders move a block by up to this part of all.
+/// Later orders move a block by up to the number of blocks divided by this.
 const SHAKE_DIVISOR: usize = 3;
-/// The lowest height is searched for with this part of the nodes for each height that is tried.
+/// In the search for the lowest height, each height that is tried gets the number of nodes divided by this.
 const HEIGHT_DIVISOR: u64 = 8;
 
-/// A placement below the capacity, as the bases of the blocks.
+/// A placement within the capacity, as the bases of the blocks.
 pub(super) fn within(instance: &Instance, capacity_bytes: u64, nodes: u64) -> Option<Vec<i64>> {
     let capacity = (capacity_bytes / instance.unit_bytes) as i64;
     let mut nodes = nodes;
@@ -27,12 +27,12 @@ pub(super) fn within(instance: &Instance, capacity_bytes: u64, nodes: u64) -> Op
     }
 }
 
-/// A placement lower than `height_bytes`, as low as the nodes allow: no height below `load_bytes` is tried, and heights in
-/// between by bisection.
+/// A placement lower than `height_bytes`, as low as the nodes allow. No height below `load_bytes` is tried; heights in between are tried by
+/// bisection.
 pub(super) fn lowest(instance: &Instance, load_bytes: u64, height_bytes: u64, nodes: u64) -> Option<Vec<i64>> {
     let mut best = None;
     let mut tried = load_bytes.div_ceil(instance.unit_bytes) as i64;
-    // Below `least` nothing was found, and `most` is known.
+    // Nothing was found below `least`, and a placement of height `most` is known.
     let (mut least, mut most) = (tried, (height_bytes / instance.unit_bytes) as i64);
     let mut left = nodes;
     while least < most && left > 0 {
@@ -79,7 +79,8 @@ fn search(instance: &Instance, capacity: i64, nodes: &mut u64) -> (Outcome, Vec<
     (Outcome::Spent, Vec::new())
 }
 
-/// Orders that decide between equals: long ones first, those in full sections first, both by area.
+/// The orders that break ties: longest blocks first, blocks in the fullest sections first, and the latter with longer blocks first; then by
+/// area.
 fn orders(instance: &Instance) -> [Vec<u32>; 3] {
     let size = |&block: &u32| instance.blocks[block as usize].size;
     let loads: Vec<i64> = instance.sections.iter().map(|live| live.iter().map(size).sum()).collect();
@@ -101,7 +102,7 @@ fn orders(instance: &Instance) -> [Vec<u32>; 3] {
     ]
 }
 
-/// The order with every block moved by some places.
+/// The order with every block moved by a few places.
 fn shaken(order: &[u32], random: &mut Xorshift64) -> Vec<u32> {
     let reach = order.len() / SHAKE_DIVISOR + 1;
     let mut places: Vec<(usize, u32)> =

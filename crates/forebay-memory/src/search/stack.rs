@@ -1,14 +1,14 @@
-//! Simple items with bases, lowest first byte first, in blocks that a search for a base can pass as a whole.
+//! Simple items with bases, sorted by first byte, in blocks that a search for a base can skip as a whole.
 //!
-//! A pass asks again and again for the lowest base that is free for an item. It goes through the items with bases from the
-//! lowest on. With many items that takes long, so they come in blocks, of which the outline is known: most blocks share no
-//! time with the item, end too low to be in its way, or are so dense that it fits nowhere between theirs.
+//! A pass repeatedly looks for the lowest base that is free for an item, going through the items with bases from the lowest on. With many
+//! items this takes long, so they are grouped into blocks with known outlines: most blocks share no time with the item, end too low to be
+//! in its way, or are so dense that it fits nowhere between their items.
 
 use std::cmp::Ordering;
 
 use crate::conflicts::Simple;
 
-/// The most items of a block.
+/// The most items in a block.
 const BLOCK_MAX: usize = 128;
 
 /// A simple item with a base.
@@ -20,17 +20,17 @@ pub(super) struct Placed {
     pub item: u32,
 }
 
-/// What is known of a block's items together.
+/// What is known about the items of a block as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Outline {
     /// The lowest first byte, and one past the highest last byte.
     pub bytes: (i64, i64),
     /// The time from the first beginning to the last end.
     hull: (u32, u32),
-    /// The time in which all of them are live; empty where it begins at its end or behind.
+    /// The time for which all of them are live; empty if it begins at its end or later.
     common: (u32, u32),
-    /// The most bytes free between an item and the next one, counted from the first whole grain on; means nothing where they
-    /// have no time in common.
+    /// The most bytes free between an item and the next one, counted from the first multiple of the grain; meaningless if they have no time
+    /// in common.
     gap: i64,
 }
 
@@ -42,7 +42,7 @@ impl Outline {
         outline
     }
 
-    /// Takes an item in, all but the gaps to its neighbours.
+    /// Includes an item, except for the gaps to its neighbours.
     fn take(&mut self, placed: &Placed) {
         self.bytes = (self.bytes.0.min(placed.bytes.0), self.bytes.1.max(placed.bytes.1));
         self.hull = (self.hull.0.min(placed.times.0), self.hull.1.max(placed.times.1));
@@ -54,14 +54,14 @@ impl Outline {
         self.bytes.1 - own.bytes.0 > base && own.coincides(self.hull)
     }
 
-    /// Whether an item whose bytes begin at a whole grain fits nowhere between the first and the last byte of the block.
+    /// Whether an item whose bytes begin at a multiple of the grain fits nowhere between the first and the last byte of the block.
     pub fn is_solid_for(&self, own: &Simple) -> bool {
         // Items with a time in common share no byte, so each begins where the one before it has ended.
         self.common.0 < self.common.1 && own.coincides(self.common) && self.gap < own.bytes.1 - own.bytes.0
     }
 }
 
-/// Bytes between two items, from the first whole grain on.
+/// The bytes between two items, from the first multiple of the grain on.
 fn gap(below: &Placed, above: &Placed, grain: i64) -> i64 {
     (above.bytes.0 - (below.bytes.1 + grain - 1) / grain * grain).max(0)
 }
@@ -69,7 +69,7 @@ fn gap(below: &Placed, above: &Placed, grain: i64) -> i64 {
 /// All simple items with a base.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    /// By block: never without an item.
+    /// The items of each block; never empty.
     blocks: Vec<Vec<Placed>>,
     outlines: Vec<Outline>,
     count: usize,
@@ -82,17 +82,17 @@ impl Stack {
         Stack { blocks: Vec::new(), outlines: Vec::new(), count: 0, grain }
     }
 
-    /// Number of items.
+    /// The number of items.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Blocks with their outlines, in the order of their first bytes, as are the items of each.
+    /// The blocks with their outlines. Blocks are sorted by first byte, and so are the items of each block.
     pub fn blocks(&self) -> impl Iterator<Item = (&Outline, &[Placed])> {
         self.outlines.iter().zip(self.blocks.iter().map(Vec::as_slice))
     }
 
-    /// Adds an item behind those that begin no higher.
+    /// Adds an item after those that begin no higher.
     pub fn insert(&mut self, placed: Placed) {
         self.count += 1;
         if self.blocks.is_empty() {
@@ -112,7 +112,7 @@ impl Stack {
         let beside = between(place.wrapping_sub(1), place).max(between(place, place + 1));
         let split = if place == 0 { 0 } else { between(place - 1, place + 1) };
         match split.cmp(&outline.gap) {
-            // The widest gap is in two parts now.
+            // The widest gap is now split in two.
             Ordering::Equal if split > beside => *outline = Outline::of(block, self.grain),
             _ => outline.gap = outline.gap.max(beside),
         }
@@ -129,7 +129,7 @@ impl Stack {
         self.blocks.push(block);
     }
 
-    /// Drops the items of which `kept` is false.
+    /// Drops the items for which `kept` is false.
     pub fn retain(&mut self, kept: impl Fn(u32) -> bool) {
         let mut blocks = std::mem::take(&mut self.blocks);
         self.outlines.clear();

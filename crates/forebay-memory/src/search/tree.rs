@@ -1,12 +1,12 @@
 //! Tree search for a placement below a capacity.
 //!
-//! Each decision takes a block that no other can lie below, and places it at its lowest possible base, or refuses it that
-//! base for good; [`Bounds`] says what follows. Both together leave no placement out, so a search that ends proves what it
-//! says. Three things keep it short: it works where fewest blocks can come next (rules differ, see [`Rule`]), blocks that no
-//! time connects any more are searched apart, and what failed once is remembered by a hash of the blocks and their bounds.
+//! Each decision takes a block that no other can lie below, and either places it at its lowest possible base or refuses it that base for
+//! good; [`Bounds`] derives what follows. The two alternatives leave no placement out, so a search that finishes proves its result. Three
+//! things keep it short: it continues where the fewest blocks can come next (rules differ, see [`Rule`]), blocks that no time connects any
+//! more are searched separately, and states that failed are remembered by a hash of the blocks and their bounds.
 //!
-//! Sections, bounds by sections, and searching apart what a cut of time separates are from M. D. Moffitt, "MiniMalloc"
-//! (ASPLOS 2023); refusals and the choice of the section are not.
+//! Sections, bounds by section and the separate search of parts that a cut in time separates are from M. D. Moffitt, "MiniMalloc" (ASPLOS
+//! 2023); refusals and the choice of the section are not.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -16,15 +16,15 @@ use forebay_base::random::mixed;
 use super::bounds::{Bounds, PLACED};
 use super::instance::Instance;
 
-/// States remembered; beyond that, what fails is forgotten.
+/// The most states that are remembered; further failures are forgotten.
 const MEMORY_MAX: usize = 1 << 20;
 
-/// Where the next block is taken.
+/// Which section the next block is taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// The section with the lowest floor, of these the one that failed most often.
+    /// The section with the lowest floor; among equals, the one that failed most often.
     LowestFloor,
-    /// The section with the fewest blocks that may come next, for how often it failed.
+    /// The section with the fewest blocks that can come next, relative to how often it failed.
     FewestChoices,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct Tree<'a> {
     bounds: Bounds<'a>,
     failed: &'a mut Failed,
     rule: Rule,
-    /// By block: its place in the order that decides between equals.
+    /// By block: its place in the order that breaks ties.
     ranks: &'a [u32],
     nodes: u64,
     /// By section: how many blocks without a base are live in it and in the next one.
     links: Vec<u32>,
-    /// Blocks of the parts that are being searched, part after part.
+    /// The blocks of the parts that are being searched, part after part.
     parts: Vec<u32>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Tree<'a> {
         Tree { bounds: Bounds::new(instance, capacity), failed, rule, ranks, nodes: 0, links, parts }
     }
 
-    /// Searches with at most that many decisions; gives how many were left.
+    /// Searches with at most `nodes` decisions; also returns how many were left.
     pub fn run(&mut self, nodes: u64) -> (Outcome, u64) {
         self.nodes = nodes;
         if self.bounds.remainders.iter().any(|&remainder| remainder > self.bounds.capacity) {
@@ -93,7 +93,7 @@ impl<'a> Tree<'a> {
         self.bounds.bases
     }
 
-    /// Searches a part: blocks at `range` of the list of parts, live in `sections`.
+    /// Searches a part: the blocks at `range` in the list of parts, which are live in `sections`.
     fn search(&mut self, range: Range<usize>, sections: Range<usize>) -> Outcome {
         let start = self.bounds.mark();
         let mut first_state = None;
@@ -129,7 +129,7 @@ impl<'a> Tree<'a> {
         outcome
     }
 
-    /// Searches what is left of a part after a block was placed, in parts that no block connects.
+    /// Searches the rest of a part after a block was placed, split into parts that no block connects.
     fn descend(&mut self, block: usize, range: Range<usize>, sections: Range<usize>) -> Outcome {
         let instance = self.bounds.instance;
         let taken = instance.blocks[block].sections.clone();
@@ -148,7 +148,7 @@ impl<'a> Tree<'a> {
         outcome
     }
 
-    /// Searches what is left of a part in each range of sections: smallest first, since one that fails spares the others.
+    /// Searches the rest of a part in each range of sections: the smallest first, since a failure spares the others.
     fn search_parts(&mut self, range: Range<usize>, cuts: Vec<Range<usize>>) -> Outcome {
         let start = self.parts.len();
         let mut parts = Vec::with_capacity(cuts.len());
@@ -178,7 +178,7 @@ impl<'a> Tree<'a> {
         outcome
     }
 
-    /// A hash of a part's blocks and their bounds, on which alone it depends whether the part has a placement.
+    /// A hash of the blocks of a part and their bounds, which alone determine whether the part has a placement.
     fn state(&self, range: Range<usize>) -> u64 {
         let mut state = 0u64;
         for &block in &self.parts[range] {
@@ -190,7 +190,7 @@ impl<'a> Tree<'a> {
         state
     }
 
-    /// A block of the part in these sections that no other can lie below; `None` when all have a base.
+    /// A block of the part in these sections that no other can lie below; `None` if all have a base.
     fn pick(&self, sections: Range<usize>) -> Option<usize> {
         let bounds = &self.bounds;
         let height = |&block: &u32| (bounds.lows[block as usize], self.ranks[block as usize]);
@@ -198,7 +198,7 @@ impl<'a> Tree<'a> {
         let section = open.min_by_key(|&section| self.priority(section))?;
         // A block with a base has the highest bound.
         let mut block = bounds.instance.sections[section].iter().copied().min_by_key(height)?;
-        // What may lie below comes first. Each step goes to a lower base, so this ends.
+        // A block that can lie below comes first. Each step goes to a lower base, so this ends.
         loop {
             let low = bounds.lows[block as usize];
             let below = bounds.instance.neighbours[block as usize].iter().copied();

@@ -1,4 +1,4 @@
-//! What gradients read is what the kernels' facts say.
+//! Gradients read exactly the operands that the kernel facts declare.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::graph::{Graph, TensorType, ValueId};
 fn gradients_read_what_the_facts_of_kernels_say() {
     for sample in samples::all() {
         let mut kernel = sample.kernel.clone();
-        // Gradients are those of the program as it was given, before fusion.
+        // Gradients are those of the original program, before fusion.
         if let Some(activation) = kernel.activation_mut() {
             *activation = Activation::None;
         }
@@ -25,7 +25,7 @@ fn gradients_read_what_the_facts_of_kernels_say() {
         let inputs: Vec<ValueId> = sample.reads.iter().map(&mut value).collect();
         let outputs: Vec<ValueId> = sample.writes.iter().map(&mut value).collect();
         let dy = value(&sample.writes[0]);
-        // Statistics that are given are not trained.
+        // Statistics given as inputs are not trained.
         let is_trained = |(at, desc): (usize, &TensorDesc)| desc.data_type().is_float() && at < 3;
         let needs: Vec<bool> = sample.reads.iter().enumerate().map(is_trained).collect();
         let mut d_outputs = vec![None; outputs.len()];

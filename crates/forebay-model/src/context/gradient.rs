@@ -1,4 +1,4 @@
-//! Gradients as nodes: what the gradients of operators and kernels are built with.
+//! Gradients as nodes: the builder for the gradients of operators and kernels.
 
 mod build;
 
@@ -8,22 +8,23 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::precision::{takes_16_bit, widened};
 
-/// Builds nodes at the end of a graph: gradients, losses, updates. Every value it makes has its type.
+/// Builds nodes at the end of a graph: gradients, losses, updates. Every value that it creates has a type.
 pub struct GradientBuilder<'a> {
-    /// The graph that grows.
+    /// The graph that is extended.
     pub graph: &'a mut Graph,
-    /// By value: whether its gradient is wanted (it depends on a trained parameter or an asked-for input).
+    /// For each value, whether its gradient is wanted (it depends on a trained parameter or a requested input).
     pub wanted: &'a [bool],
-    /// By value: whether it depends on an input of the graph. What does not is a parameter, a constant, or made of these.
+    /// For each value, whether it depends on an input of the graph. Other values are parameters, constants, or computed from these.
     pub from_inputs: &'a [bool],
-    /// Gives the outputs of an appended operator their types: inference, which stands above and looks operators up.
+    /// Gives the outputs of an appended operator their types. A function pointer, because inference is a layer above and looks operators
+    /// up.
     pub infer: fn(&mut Graph, usize) -> Result<(), ModelError>,
-    /// What the names of new values begin with.
+    /// The prefix of the names of new values.
     pub prefix: &'a str,
 }
 
 impl<'a> GradientBuilder<'a> {
-    /// A builder of nodes that are no gradients: losses, updates.
+    /// Creates a builder of nodes that are not gradients: losses, updates.
     pub fn without_gradients(
         graph: &'a mut Graph,
         infer: fn(&mut Graph, usize) -> Result<(), ModelError>,
@@ -34,28 +35,28 @@ impl<'a> GradientBuilder<'a> {
 }
 
 impl GradientBuilder<'_> {
-    /// Whether the gradient by the node's input `i` is wanted.
+    /// Returns whether the gradient with respect to the node's input `i` is wanted.
     pub fn needs(&self, node: &Node, i: usize) -> bool {
         matches!(node.inputs.get(i), Some(Some(value)) if self.wanted.get(value.0 as usize).copied().unwrap_or(false))
     }
 
-    /// Whether a value is made of parameters and constants alone.
+    /// Returns whether a value is computed only from parameters and constants.
     pub fn is_of_parameters(&self, value: ValueId) -> bool {
         self.from_inputs.get(value.0 as usize) == Some(&false)
     }
 
-    /// The type of a value.
+    /// Returns the type of a value.
     ///
     /// # Panics
-    /// If it has none: gradients are built after inference.
+    /// If it has no type: gradients are built after inference.
     pub fn ty(&self, value: ValueId) -> TensorType {
         self.graph.ty(value).expect("gradients are built after inference").clone()
     }
 
-    /// Appends an operator of the default domain; its single output.
+    /// Appends an operator of the default domain. Returns its single output.
     ///
     /// # Errors
-    /// Where inference refuses the inputs.
+    /// Fails if inference rejects the inputs.
     pub fn onnx(
         &mut self,
         op_type: &str,
@@ -74,8 +75,8 @@ impl GradientBuilder<'_> {
         Ok(output)
     }
 
-    /// Appends a kernel with outputs of the given types, named after `name`. What is not computed in 16-bit floating types is
-    /// computed in float32, and converted back.
+    /// Appends a kernel with outputs of the given types, named after `name`. Kernels that do not compute in 16-bit floating-point types
+    /// compute in float32, and their results are converted back.
     pub fn kernel(&mut self, name: &str, kernel: Kernel, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         let types: Vec<TensorType> = inputs.iter().map(|&input| self.ty(input)).collect();
         if takes_16_bit(&kernel) || types.iter().all(|ty| widened(ty) == *ty) {
@@ -87,13 +88,13 @@ impl GradientBuilder<'_> {
         results.into_iter().zip(outputs).map(|(result, output)| self.cast(result, output)).collect()
     }
 
-    /// What a value was converted from by the node that made it.
+    /// Returns the value from which a value was converted by the node that produced it.
     pub fn converted_from(&self, value: ValueId) -> Option<ValueId> {
         let node = self.graph.producer(value)?;
         matches!(node.operation, Operation::Kernel(Kernel::Cast(_))).then(|| node.inputs[0]).flatten()
     }
 
-    /// The same elements in another type; the value itself where it has that type.
+    /// Converts a value to another type; returns the value itself if it has that type.
     pub fn cast(&mut self, x: ValueId, ty: &TensorType) -> ValueId {
         if self.ty(x) == *ty {
             return x;
@@ -113,13 +114,13 @@ impl GradientBuilder<'_> {
         outputs
     }
 
-    /// A constant of int64.
+    /// Returns an int64 constant.
     pub fn ints(&mut self, values: &[i64]) -> ValueId {
         self.graph
             .add_initializer(&format!("{}.constant", self.prefix), Tensor::from_i64(&[values.len() as u64], values))
     }
 
-    /// A scalar constant of a floating type.
+    /// Returns a scalar constant of a floating-point type.
     ///
     /// # Panics
     /// If the type is not float32 or float64.

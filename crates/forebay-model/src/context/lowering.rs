@@ -1,4 +1,4 @@
-//! What the lowering of operators works with: the program that grows, and where the graph's values are in it.
+//! The context for lowering operators: the program under construction, and the locations of the graph's values in it.
 
 mod concatenate;
 
@@ -12,55 +12,54 @@ use crate::error::ModelError;
 use crate::graph::{Graph, TensorType, ValueId};
 use crate::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, Role};
 
-/// Where a value is computed inside a concatenation.
+/// The location of a value that is computed inside a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PieceLocation {
     /// The concatenation's output.
     pub concatenation: ValueId,
-    /// Offset of the piece in it, in bytes.
+    /// The offset of the piece in the output, in bytes.
     pub offset_bytes: u64,
 }
 
-/// The program that grows while nodes are lowered in order.
+/// The program under construction while nodes are lowered in order.
 pub struct Lowering<'a> {
-    /// What is lowered.
+    /// The graph being lowered.
     pub(crate) graph: &'a Graph,
-    /// Values that steps change, with the role of their buffers.
+    /// The values that steps change, with the roles of their buffers.
     pub(crate) persistent: BTreeMap<ValueId, Role>,
-    /// Values that are computed inside a concatenation.
+    /// The values that are computed inside a concatenation.
     pub(crate) locations: BTreeMap<ValueId, PieceLocation>,
-    /// What there is of the program.
+    /// The program so far.
     pub(crate) program: Program,
-    /// By value: where it is, once that is known.
+    /// For each value, its operand, once known.
     pub(crate) operands: Vec<Option<Operand>>,
 }
 
 impl Lowering<'_> {
-    /// The operand of a node's input `i`: packed, a scalar as \[1].
+    /// Returns the operand of a node's input `i`: packed, with a scalar as \[1].
     ///
     /// # Errors
-    /// Where the input is left out, has a zero dimension or more than 8 dimensions.
+    /// Fails if the input is omitted, has a zero dimension or more than 8 dimensions.
     pub fn input(&mut self, view: &NodeView, i: usize) -> Result<Operand, ModelError> {
         let value = view.input(i)?;
         self.read(value).map_err(|reason| view.error(reason))
     }
 
-    /// The operand of a node's output `i`: a new buffer, or the place in a concatenation where it belongs.
+    /// Returns the operand of a node's output `i`: a new buffer, or its place in a concatenation.
     ///
     /// # Errors
-    /// Where the output is left out, or its type cannot live on a device.
+    /// Fails if the output is omitted or its type cannot be on a device.
     pub fn output(&mut self, view: &NodeView, i: usize) -> Result<Operand, ModelError> {
         let value = view.node.outputs.get(i).copied().flatten();
         let value = value.ok_or_else(|| view.error(format!("output {i} is left out")))?;
         self.write(value).map_err(|reason| view.error(reason))
     }
 
-    /// Makes a node's output `i` a view: other sizes over the same packed bytes (reshape), or a contiguous part of them
-    /// (`offset_bytes` from the start of `of`; ask [`Lowering::can_view`]). Where the output belongs into a concatenation,
-    /// it is copied there.
+    /// Makes a node's output `i` a view: other sizes over the same packed bytes (reshape), or a contiguous part of them (`offset_bytes`
+    /// from the start of `of`; check with [`Lowering::can_view`]). If the output belongs in a concatenation, it is copied there.
     ///
     /// # Errors
-    /// Where the part does not fit, is misaligned, or `of` is not packed.
+    /// Fails if the part does not fit or is misaligned, or if `of` is not packed.
     pub fn view(&mut self, view: &NodeView, i: usize, of: &Operand, offset_bytes: u64) -> Result<(), ModelError> {
         let value = view.node.outputs.get(i).copied().flatten();
         let value = value.ok_or_else(|| view.error(format!("output {i} is left out")))?;
@@ -80,25 +79,25 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Whether a part at this offset from a packed operand's base is aligned well enough to be a view.
+    /// Returns whether a part at this offset from the base of a packed operand is sufficiently aligned to be a view.
     pub fn can_view(offset_bytes: u64) -> bool {
         offset_bytes.is_multiple_of(BASE_OFFSET_ALIGNMENT_BYTES)
     }
 
-    /// A temporary buffer of this launch's own: a packed tensor.
+    /// Returns a temporary buffer for this launch only: a packed tensor.
     ///
     /// # Errors
-    /// Where the sizes cannot live on a device.
+    /// Fails if the sizes cannot be on a device.
     pub fn temporary(&mut self, name: &str, ty: &TensorType) -> Result<Operand, ModelError> {
         let error = |reason| ModelError::Request { reason: format!("temporary '{name}': {reason}") };
         let desc = describe(ty).map_err(error)?;
         Ok(self.allocate(name, desc, Role::Temporary))
     }
 
-    /// A buffer with constant contents.
+    /// Returns a buffer with constant contents.
     ///
     /// # Errors
-    /// Where the sizes cannot live on a device.
+    /// Fails if the sizes cannot be on a device.
     pub fn constant(&mut self, name: &str, tensor: Tensor) -> Result<Operand, ModelError> {
         let error = |reason| ModelError::Request { reason: format!("constant '{name}': {reason}") };
         let desc = describe(&tensor.ty()).map_err(error)?;
@@ -107,7 +106,7 @@ impl Lowering<'_> {
         Ok(operand)
     }
 
-    /// Emits a kernel.
+    /// Appends a launch of a kernel.
     pub fn launch(&mut self, view: &NodeView, kernel: Kernel, reads: Vec<Operand>, writes: Vec<Operand>) {
         self.emit(&view.node.label(self.graph), kernel, reads, writes);
     }
@@ -128,7 +127,7 @@ impl Lowering<'_> {
         describe(ty).map_err(|reason| format!("'{name}' ({ty}) cannot live on a device: {reason}"))
     }
 
-    /// The operand of a value that is read: it was computed before, or it is an initializer that is met for the first time.
+    /// Returns the operand of a value to read: it was computed before, or it is an initializer seen for the first time.
     pub(crate) fn read(&mut self, value: ValueId) -> Result<Operand, String> {
         if let Some(operand) = &self.operands[value.0 as usize] {
             return Ok(operand.clone());
@@ -147,8 +146,8 @@ impl Lowering<'_> {
         Ok(operand)
     }
 
-    /// The operand of a value that is computed. A place in a concatenation is found by going up to the concatenation that
-    /// lies in no other; not by recursion, since a chain of concatenations can be as long as the graph.
+    /// Returns the operand of a value to compute. A place in a concatenation is found by walking up to the outermost concatenation; not by
+    /// recursion, since a chain of concatenations can be as long as the graph.
     pub(crate) fn write(&mut self, value: ValueId) -> Result<Operand, String> {
         if let Some(operand) = &self.operands[value.0 as usize] {
             return Ok(operand.clone());
@@ -174,19 +173,19 @@ impl Lowering<'_> {
         Ok(operand)
     }
 
-    /// What stands for a value without elements where a program needs a place for it; none for all others.
+    /// Returns the descriptor that represents a value without elements where a program needs an operand; `None` for all other values.
     pub(crate) fn place_of_nothing(&self, value: ValueId) -> Option<TensorDesc> {
         let ty = self.graph.ty(value).filter(|ty| ty.shape.contains(&0))?;
         TensorDesc::packed(ty.data_type, &[1]).ok()
     }
 
-    /// The sizes of a value; none for a scalar.
+    /// Returns the sizes of a value; empty for a scalar.
     pub(crate) fn shape(&self, value: ValueId) -> Vec<u64> {
         self.graph.ty(value).map(|ty| ty.shape.clone()).unwrap_or_default()
     }
 }
 
-/// The packed descriptor of a type; a scalar becomes [1].
+/// Returns the packed descriptor of a type; a scalar becomes [1].
 fn describe(ty: &TensorType) -> Result<TensorDesc, String> {
     if ty.shape.contains(&0) {
         return Err(format!("{ty} has no elements"));
@@ -194,11 +193,11 @@ fn describe(ty: &TensorType) -> Result<TensorDesc, String> {
     ty.packed().map_err(|error| error.to_string())
 }
 
-/// Broadcasts a packed operand to `sizes` by strides of 0 (NumPy's rules, aligned at the last dimension). An operand that
-/// has these sizes is returned as it is.
+/// Broadcasts a packed operand to `sizes` with strides of 0 (NumPy's rules, aligned at the last dimension). An operand that already has
+/// these sizes is returned unchanged.
 ///
 /// # Errors
-/// Where the sizes do not broadcast.
+/// Fails if the sizes do not broadcast.
 pub fn broadcast(operand: &Operand, sizes: &[u64]) -> Result<Operand, ModelError> {
     let from = operand.desc.sizes();
     if from == sizes {

@@ -1,5 +1,5 @@
-//! What the functions of operators work with. Passes make these contexts and stand above the operators; contexts stand below, and
-//! know neither.
+//! The contexts that the functions of operators work with. Passes create them and are layered above the operators; contexts are layered
+//! below and know neither.
 //!
 //! | module | context of |
 //! |---|---|

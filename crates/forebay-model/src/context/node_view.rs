@@ -1,14 +1,14 @@
-//! A node with its graph, as operators look at it.
+//! A node with its graph, as operators see it.
 
 use forebay_base::Tensor;
 
 use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, NEWEST_OPSET, Node, Operation, TensorType, ValueId};
 
-/// Most bytes of a constant that sizes depend on: they are in memory while a model is read.
+/// The most bytes of a constant that sizes depend on, which is in memory while a model is read.
 const CONSTANT_BYTES_MAX: u64 = 64 << 20;
 
-/// A node with its graph: what inference, folding and lowering look at.
+/// A node with its graph, as seen by inference, folding and lowering.
 #[derive(Clone, Copy)]
 pub struct NodeView<'a> {
     /// The graph.
@@ -18,7 +18,7 @@ pub struct NodeView<'a> {
 }
 
 impl<'a> NodeView<'a> {
-    /// An error about this node.
+    /// Returns an error about this node.
     pub fn error(&self, reason: impl Into<String>) -> ModelError {
         ModelError::Operator {
             op_type: self.node.operation.name().to_string(),
@@ -27,7 +27,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Version of the operator set.
+    /// Returns the version of the operator set.
     pub fn version(&self) -> i64 {
         match &self.node.operation {
             Operation::Onnx { version, .. } => *version,
@@ -35,23 +35,23 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Whether input `i` is given.
+    /// Returns whether input `i` is given.
     pub fn has_input(&self, i: usize) -> bool {
         matches!(self.node.inputs.get(i), Some(Some(_)))
     }
 
-    /// Input `i`.
+    /// Returns input `i`.
     ///
     /// # Errors
-    /// Where it is left out.
+    /// Fails if it is omitted.
     pub fn input(&self, i: usize) -> Result<ValueId, ModelError> {
         self.node.inputs.get(i).copied().flatten().ok_or_else(|| self.error(format!("input {i} is missing")))
     }
 
-    /// The type of input `i`.
+    /// Returns the type of input `i`.
     ///
     /// # Errors
-    /// Where the input is left out or its type is not known.
+    /// Fails if the input is omitted or its type is not known.
     pub fn input_type(&self, i: usize) -> Result<&'a TensorType, ModelError> {
         let value = self.input(i)?;
         self.graph.ty(value).ok_or_else(|| {
@@ -59,10 +59,10 @@ impl<'a> NodeView<'a> {
         })
     }
 
-    /// The type of output `i`, after inference.
+    /// Returns the type of output `i`, after inference.
     ///
     /// # Errors
-    /// Where the output is left out or its type is not known.
+    /// Fails if the output is omitted or its type is not known.
     pub fn output_type(&self, i: usize) -> Result<&'a TensorType, ModelError> {
         let value = self.node.outputs.get(i).copied().flatten();
         value
@@ -70,10 +70,10 @@ impl<'a> NodeView<'a> {
             .ok_or_else(|| self.error(format!("the type of output {i} is not known")))
     }
 
-    /// The elements of input `i`, where it is an initializer or folded, and small: a few numbers or many integers.
+    /// Returns the elements of input `i` if it is an initializer or folded, and small: a few numbers or many integers.
     ///
     /// # Errors
-    /// Where they lie in a file that cannot be read.
+    /// Fails if they are in a file that cannot be read.
     pub fn constant(&self, i: usize) -> Result<Option<&'a Tensor>, ModelError> {
         let value = self.node.inputs.get(i).copied().flatten();
         match value.and_then(|value| self.graph.initializers.get(&value)) {
@@ -82,7 +82,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The error of an input on which shapes or branches depend, and whose elements are not known.
+    /// Returns the error for an input on which shapes or branches depend but whose elements are not known.
     fn unknown(&self, i: usize, value: ValueId) -> ModelError {
         ModelError::NeedsValue {
             op_type: self.node.operation.name().to_string(),
@@ -92,19 +92,19 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// The elements of input `i`, on which shapes or branches depend: a few numbers or many integers.
+    /// Returns the elements of input `i`, on which shapes or branches depend: a few numbers or many integers.
     ///
     /// # Errors
-    /// [`ModelError::NeedsValue`] where it is not constant.
+    /// [`ModelError::NeedsValue`] if it is not constant.
     pub fn needed(&self, i: usize) -> Result<&'a Tensor, ModelError> {
         let value = self.input(i)?;
         self.constant(i)?.ok_or_else(|| self.unknown(i, value))
     }
 
-    /// All elements of input `i`, on which the sizes of results depend.
+    /// Returns all elements of input `i`, on which the sizes of results depend.
     ///
     /// # Errors
-    /// [`ModelError::NeedsValue`] where it is not constant. Where it holds too much to decide on, or cannot be read.
+    /// [`ModelError::NeedsValue`] if it is not constant. Also fails if it is too large to read for this purpose, or cannot be read.
     pub fn whole_constant(&self, i: usize) -> Result<Tensor, ModelError> {
         let value = self.input(i)?;
         let contents = self.graph.initializers.get(&value).filter(|_| self.graph.is_constant(value));
@@ -116,16 +116,16 @@ impl<'a> NodeView<'a> {
         contents.to_tensor()
     }
 
-    /// The integers of input `i`.
+    /// Returns the integers of input `i`.
     ///
     /// # Errors
-    /// Where it is not constant (the shape of the result would depend on data) or not integers.
+    /// Fails if it is not constant (the shape of the result would depend on data) or does not contain integers.
     pub fn constant_ints(&self, i: usize) -> Result<Vec<i64>, ModelError> {
         let tensor = self.needed(i)?;
         tensor.to_i64().ok_or_else(|| self.error(format!("input {i} must hold integers, not {}", tensor.data_type())))
     }
 
-    /// An attribute.
+    /// Returns an attribute.
     pub fn attribute(&self, name: &str) -> Option<&'a Attribute> {
         match &self.node.operation {
             Operation::Onnx { attributes, .. } => attributes.get(name),
@@ -133,10 +133,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// An integer attribute, or its default.
+    /// Returns an integer attribute or its default.
     ///
     /// # Errors
-    /// Where it has another type.
+    /// Fails if it has another type.
     pub fn int(&self, name: &str, default: i64) -> Result<i64, ModelError> {
         match self.attribute(name) {
             None => Ok(default),
@@ -145,10 +145,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// A float attribute, or its default.
+    /// Returns a float attribute or its default.
     ///
     /// # Errors
-    /// Where it has another type.
+    /// Fails if it has another type.
     pub fn float(&self, name: &str, default: f32) -> Result<f32, ModelError> {
         match self.attribute(name) {
             None => Ok(default),
@@ -157,10 +157,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// A string attribute, or its default.
+    /// Returns a string attribute or its default.
     ///
     /// # Errors
-    /// Where it has another type.
+    /// Fails if it has another type.
     pub fn string(&self, name: &str, default: &'a str) -> Result<&'a str, ModelError> {
         match self.attribute(name) {
             None => Ok(default),
@@ -169,10 +169,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// A list of integers.
+    /// Returns an attribute that is a list of integers.
     ///
     /// # Errors
-    /// Where it has another type.
+    /// Fails if it has another type.
     pub fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, ModelError> {
         match self.attribute(name) {
             None => Ok(None),
@@ -181,10 +181,10 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// An axis attribute or value, counted from the end where negative, checked against the rank.
+    /// Returns an axis attribute or value, counted from the end if negative, after checking it against the rank.
     ///
     /// # Errors
-    /// Where it is out of range.
+    /// Fails if it is out of range.
     pub fn axis(&self, axis: i64, rank: usize) -> Result<usize, ModelError> {
         let rank = rank as i64;
         let resolved = if axis < 0 { axis.checked_add(rank) } else { Some(axis) };

@@ -1,7 +1,7 @@
-//! Nodes that become other nodes before they have types: branches, loops, sequences and optional values.
+//! Expands nodes into other nodes before they have types: branches, loops, sequences and optional values.
 //!
-//! A branch whose condition is known becomes the nodes of the graph that it chooses. A loop whose number of iterations is known is written
-//! out. A sequence is a list of values, known while the graph is read: operators on sequences become operators on their elements.
+//! A branch whose condition is known becomes the nodes of the chosen graph. A loop whose number of iterations is known is unrolled. A
+//! sequence is a list of values that is known while the graph is read: operators on sequences become operators on their elements.
 
 mod condition;
 mod control;
@@ -20,10 +20,10 @@ use crate::operator::NodeView;
 pub use condition::{is_true, trip_count, truth};
 pub(crate) use control::{loop_facts, nothing, runs_again};
 
-/// Writes the nodes that take a node's place. Nodes may take the place of these, too.
+/// Returns the nodes that replace a node. These can be expanded in turn.
 type Expand = fn(&mut Graph, &Node) -> Result<Vec<Node>, ModelError>;
 
-/// The operators of the default domain that become others.
+/// The operators of the default domain that are expanded.
 const EXPANDED: [(&str, Expand); 15] = [
     ("If", control::branch),
     ("Loop", control::repeat),
@@ -42,15 +42,15 @@ const EXPANDED: [(&str, Expand); 15] = [
     ("ConcatFromSequence", sequence::concatenate),
 ];
 
-/// Whether an operator becomes others.
+/// Returns whether an operator is expanded.
 pub(super) fn is_expanded(domain: &str, op_type: &str) -> bool {
     domain.is_empty() && EXPANDED.iter().any(|(name, _)| *name == op_type)
 }
 
-/// The nodes that take a node's place; none where it stays.
+/// Returns the nodes that replace a node, or `None` if it stays.
 ///
 /// # Errors
-/// [`ModelError::NeedsValue`] where that depends on a value that is not known; what the operator refuses.
+/// [`ModelError::NeedsValue`] if the result depends on a value that is not known. Also fails if the operator rejects its inputs.
 pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>, ModelError> {
     let Operation::Onnx { domain, op_type, .. } = &node.operation else { return Ok(None) };
     if (domain.as_str(), op_type.as_str()) == ("ai.onnx.preview", "FlexAttention") {
@@ -76,7 +76,7 @@ pub(super) fn expand(graph: &mut Graph, node: &Node) -> Result<Option<Vec<Node>>
     Ok(None)
 }
 
-/// A node of the default domain.
+/// Returns a node of the default domain.
 fn node(like: &Node, op_type: &str, attributes: &[(&str, i64)], inputs: &[ValueId], outputs: &[ValueId]) -> Node {
     let attributes: Vec<(&str, crate::graph::Attribute)> =
         attributes.iter().map(|(name, value)| (*name, crate::graph::Attribute::Int(*value))).collect();
@@ -88,19 +88,19 @@ fn node(like: &Node, op_type: &str, attributes: &[(&str, i64)], inputs: &[ValueI
     }
 }
 
-/// A constant of integers.
+/// Adds an integer constant.
 fn integers(graph: &mut Graph, shape: &[u64], values: &[i64]) -> ValueId {
     constant(graph, "constant", Tensor::from_i64(shape, values))
 }
 
-/// A constant.
+/// Adds a constant.
 fn constant(graph: &mut Graph, name: &str, tensor: Tensor) -> ValueId {
     let id = graph.add_initializer(name, tensor);
     graph.constants.insert(id);
     id
 }
 
-/// Gives a node's output the value of another one, whether that is a tensor or a sequence.
+/// Binds a node's output to another value, whether that is a tensor or a sequence.
 fn bind(like: &Node, output: Option<ValueId>, value: ValueId) -> Option<Node> {
     output.map(|output| node(like, "Identity", &[], &[value], &[output]))
 }

@@ -1,7 +1,7 @@
-//! Constant folding: which nodes are computed on the host, and when.
+//! Constant folding: decides which nodes are computed on the host, and when.
 //!
-//! Shape arithmetic is computed at once, because types depend on it. What is made of weights is not: whether it folds depends
-//! on types alone, and it is computed when its contents are loaded. So a plan does not read the weights.
+//! Shape arithmetic is computed immediately, because types depend on it. Values derived from weights are not: whether they fold depends
+//! only on types, and they are computed when their contents are loaded. A plan therefore does not read the weights.
 
 use std::sync::Arc;
 
@@ -14,24 +14,24 @@ use crate::tensor::{Compute, Contents, Tensor};
 
 /// A node is folded only if none of its outputs has more elements.
 const COUNT_MAX: u64 = 1 << 20;
-/// The same for what is computed when it is loaded, and is no larger than what it is made of: weights in another order.
+/// The same limit for outputs that are computed when loaded and are no larger than their inputs, such as reordered weights.
 const COUNT_LATER_MAX: u64 = 1 << 22;
-/// Folding ends where the folded values of one graph hold more bytes, so that a hostile graph cannot exhaust memory.
+/// Folding stops when the folded values of a graph hold more bytes, so that a hostile graph cannot exhaust memory.
 const BYTES_MAX: u64 = 256 << 20;
 /// A node is folded only if its inputs have at most this many bytes in all: they are in memory while it is computed.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
-/// What takes more computations, one on another, is computed at once.
+/// Contents with a longer chain of computations are computed immediately.
 const DEPTH_MAX: u32 = 16;
-/// What takes more computations in all is computed at once.
+/// Contents that take more computations in all are computed immediately.
 const WORK_MAX: u32 = 256;
-/// Operators whose result depends on the types of their inputs only: folded whether or not the inputs are constant.
+/// Operators whose result depends only on the types of their inputs: they fold whether or not the inputs are constant.
 const TYPE_ONLY: [&str; 2] = ["Shape", "Size"];
 
-/// The node's outputs, where all inputs are constant and the results are small, or where they have no elements at all.
-/// `folded_bytes` were folded before.
+/// Returns the node's outputs if all inputs are constant and the results are small, or if they have no elements at all. `folded_bytes` have
+/// been folded before.
 ///
 /// # Errors
-/// Inputs that the operator refuses, or that cannot be read.
+/// Fails if the operator rejects the inputs or they cannot be read.
 pub(super) fn fold(
     view: &NodeView,
     row: &Operator,
@@ -39,7 +39,7 @@ pub(super) fn fold(
     folded_bytes: u64,
 ) -> Result<Option<Vec<Contents>>, ModelError> {
     if !types.is_empty() && types.iter().all(|ty| ty.count() == 0) {
-        // Nothing is left to compute, and nothing of it could live on a device.
+        // There is nothing to compute, and a device could not hold the result.
         let empty = |ty: &TensorType| Tensor::new(ty.data_type, &ty.shape, []).map(Contents::from);
         return Ok(types.iter().map(empty).collect());
     }
@@ -72,23 +72,23 @@ pub(super) fn fold(
     computed(view, types, evaluate, &tensors(&inputs)?)
 }
 
-/// Whether contents are not read before they are loaded. Shapes and indices are integers of these types.
+/// Returns whether contents are not read until they are loaded. Shapes and indices are integers of these types.
 fn waits(contents: &Contents) -> bool {
     let is_index = matches!(contents.data_type(), DataType::Int32 | DataType::Int64 | DataType::UInt64);
     contents.in_memory().is_none() && !is_index
 }
 
-/// Whether computing contents takes little, and little of the stack.
+/// Returns whether computing contents takes little work and little stack.
 fn is_light(contents: &Contents) -> bool {
     contents.depth() < DEPTH_MAX && contents.work() < WORK_MAX
 }
 
-/// Elements of the inputs.
+/// Returns the elements of the inputs.
 fn tensors(inputs: &[Option<&Contents>]) -> Result<Vec<Option<Tensor>>, ModelError> {
     inputs.iter().map(|input| input.map(Contents::to_tensor).transpose()).collect()
 }
 
-/// The outputs, computed now.
+/// Returns the outputs, computed now.
 fn computed(
     view: &NodeView,
     types: &[TensorType],
@@ -99,8 +99,8 @@ fn computed(
     Ok(tensors.map(|tensors| tensors.into_iter().map(Contents::from).collect()))
 }
 
-/// The outputs, to be computed when they are needed. Whether they can be does not depend on elements that wait, which stand as
-/// zeros here.
+/// Returns the outputs, to be computed when they are needed. Whether they can be computed does not depend on the elements of inputs not
+/// read yet, which are replaced by zeros here.
 fn later(
     view: &NodeView,
     types: &[TensorType],
@@ -128,7 +128,7 @@ fn later(
     Ok(Some(types.iter().enumerate().map(output).collect()))
 }
 
-/// A graph of this node and its inputs.
+/// Returns a graph of this node and its inputs.
 pub(crate) fn alone(view: &NodeView) -> Graph {
     let mut graph = Graph::default();
     let mut copied = std::collections::BTreeMap::new();
@@ -153,7 +153,7 @@ pub(crate) fn alone(view: &NodeView) -> Graph {
 struct Folded {
     /// The node and its inputs.
     graph: Arc<Graph>,
-    /// Types of all outputs.
+    /// The types of all outputs.
     types: Vec<TensorType>,
     evaluate: Evaluate,
     /// Which output it is.
@@ -177,7 +177,7 @@ impl Compute for Folded {
     }
 }
 
-/// The outputs; none where they cannot be computed here.
+/// Returns the outputs, or `None` if they cannot be computed here.
 fn evaluated(
     view: &NodeView,
     types: &[TensorType],

@@ -101,7 +101,7 @@ fn large_weights_in_another_order_fold_and_are_read_when_they_are_loaded() {
     let (mut graph, x) = graph(&sizes.map(Dimension::Known));
     let w = constant(&mut graph, "w", large(&[1000, 1100]));
     let transposed = push(&mut graph, "Transpose", &[w], &[]);
-    // What is larger than what it is made of would only take memory.
+    // A result larger than its inputs would only take memory.
     let row = constant(&mut graph, "row", large(&[1100, 1]));
     let target = constant(&mut graph, "target", Tensor::from_i64(&[2], &sizes.map(|size| size as i64)).into());
     let repeated = push(&mut graph, "Expand", &[row, target], &[]);
@@ -156,7 +156,8 @@ fn declared_element_types_of_outputs_must_agree_and_sizes_need_not() {
     assert!(matches!(infer(&mut graph, None), Err(ModelError::Malformed { .. })));
 }
 
-/// A loop that goes on while a number is below a limit, adds a step to it, and collects `x` times it in a sequence, which is then joined.
+/// A loop that continues while a number is below a limit, adds a step to it, and collects `x` times the number in a sequence, which is then
+/// concatenated.
 fn counting(limit: i64) -> (Graph, ValueId) {
     use crate::graph::Subgraph;
     let integer = |graph: &mut Graph, name: &str, value: i64| {
@@ -196,7 +197,7 @@ fn counting(limit: i64) -> (Graph, ValueId) {
 
 #[test]
 fn a_loop_whose_condition_counts_is_written_out() {
-    // 3, 5, 7: the condition is looked at behind each iteration, so that there is one at least.
+    // 3, 5, 7: the condition is checked after each iteration, so there is at least one.
     for (limit, iterations) in [(7, 3), (0, 1)] {
         let (mut graph, y) = counting(limit);
         infer(&mut graph, None).unwrap();

@@ -8,8 +8,8 @@ use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
 
 impl Application<'_> {
-    /// One kernel gives the gradients by queries, keys and values. That by a mask of numbers has the sizes of the scores, so
-    /// that they are computed as a matrix there.
+    /// Builds the gradients of attention. One kernel computes the gradients with respect to queries, keys and values. The gradient with
+    /// respect to a numeric mask has the sizes of the scores, so the scores are computed as a matrix for it.
     pub(super) fn attention(&self, builder: &mut GradientBuilder, options: AttentionOptions, dy: ValueId) -> Gradients {
         let mut gradients = vec![None; self.inputs.len()];
         let mask = self.inputs.get(3).copied();
@@ -44,7 +44,7 @@ impl Application<'_> {
         let (queries, keys) = (builder.ty(self.inputs[0]).shape, builder.ty(self.inputs[1]).shape);
         let (batch, heads, rows, groups, count) = (queries[0], queries[1], queries[2], keys[1], keys[2]);
         let scores = [batch, heads, rows, count];
-        // The heads of a group are rows of one matrix.
+        // The heads of a group are the rows of one matrix.
         let by_groups = |builder: &mut GradientBuilder, a: ValueId, b: ValueId, alpha: f32| {
             let ty = builder.ty(a);
             let group_rows = heads / groups * rows;

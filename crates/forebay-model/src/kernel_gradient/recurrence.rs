@@ -1,5 +1,5 @@
-//! The gradient of a recurrent network: the kernel goes back through the steps, and gives what products for all steps at once make
-//! the weights' gradients of.
+//! The gradient of a recurrent network: the kernel goes back through the steps and returns what is needed to compute the gradients of the
+//! weights, with products over all steps at once.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{Recurrence, RecurrentCell};
@@ -9,7 +9,7 @@ use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
 
 impl Application<'_> {
-    /// Gradients of what `Recurrent` reads, from those of all its results.
+    /// Returns the gradients of the operands of `Recurrent`, from those of all its results.
     pub(super) fn recurrent(&self, builder: &mut GradientBuilder, recurrence: &Recurrence) -> Gradients {
         let mut gradients = vec![None; self.inputs.len()];
         if self.gradients.iter().all(Option::is_none) || !self.needs.contains(&true) {
@@ -80,20 +80,20 @@ impl Application<'_> {
     }
 }
 
-/// \[steps, batch, directions, columns] as \[directions, steps batch, columns].
+/// Converts \[steps, batch, directions, columns] to \[directions, steps batch, columns].
 fn by_direction(builder: &mut GradientBuilder, gates: ValueId) -> ValueId {
     let shape = builder.ty(gates).shape;
     let gates = if shape[2] == 1 { gates } else { builder.transpose(gates, &[2, 0, 1, 3]) };
     builder.reshape(gates, &[shape[2], shape[0] * shape[1], shape[3]])
 }
 
-/// \[directions, steps, batch, units] as \[directions, steps batch, units].
+/// Converts \[directions, steps, batch, units] to \[directions, steps batch, units].
 fn flat(builder: &mut GradientBuilder, states: ValueId) -> ValueId {
     let shape = builder.ty(states).shape;
     builder.reshape(states, &[shape[0], shape[1] * shape[2], shape[3]])
 }
 
-/// The sum over steps and sequences of each column's gradient times the state.
+/// Returns the sum, over steps and sequences, of each column's gradient times the state.
 fn weights(builder: &mut GradientBuilder, columns: ValueId, states: ValueId) -> ValueId {
     let (a, b) = (builder.ty(columns), builder.ty(states));
     let ty = TensorType::new(a.data_type, &[a.shape[0], a.shape[2], b.shape[2]]);

@@ -7,11 +7,11 @@ use super::{Application, Gradients};
 use crate::context::GradientBuilder;
 use crate::graph::{TensorType, ValueId};
 
-/// Most updates of a replacing scatter that has a gradient: each has a number.
+/// The most updates of a replacing scatter with a gradient: each update has a number.
 const UPDATES_MAX: u64 = 1 << 24;
 
 impl Application<'_> {
-    /// Gradients by data and updates.
+    /// Returns the gradients with respect to data and updates.
     pub(super) fn scatter(&self, builder: &mut GradientBuilder, op: ScatterOp, dy: ValueId) -> Option<Gradients> {
         let mut gradients = match op {
             ScatterOp::Replace => self.replaced(builder, dy)?,
@@ -26,14 +26,14 @@ impl Application<'_> {
         Some(gradients)
     }
 
-    /// A value's rows at the indices: what each update has to do with.
+    /// Returns the rows of a value at the indices: those that the updates affect.
     fn taken(&self, builder: &mut GradientBuilder, value: ValueId) -> ValueId {
         let (mut ty, updates) = (builder.ty(value), builder.ty(self.inputs[2]));
         ty.shape = updates.shape;
         builder.one(Kernel::Gather { axis: 0 }, &[value, self.inputs[1]], ty)
     }
 
-    /// Rows that were replaced have no gradient; of several updates of one row the last one has.
+    /// The gradients of a replacing scatter. Replaced rows have no gradient; of several updates of one row, only the last one has.
     fn replaced(&self, builder: &mut GradientBuilder, dy: ValueId) -> Option<Gradients> {
         let (data, updates) = (builder.ty(dy), builder.ty(self.inputs[2]));
         let mut gradients = vec![None; 3];
@@ -65,7 +65,7 @@ impl Application<'_> {
         Some(gradients)
     }
 
-    /// A factor's gradient is the product of the others, without dividing by 0: zeros are counted, and left out of the product.
+    /// The gradient of a factor is the product of the others, without dividing by 0: zeros are counted and left out of the product.
     fn multiplied(&self, builder: &mut GradientBuilder, dy: ValueId) -> Gradients {
         let ty = builder.ty(self.inputs[0]);
         let zero = builder.zero(dy);
@@ -117,8 +117,9 @@ impl Application<'_> {
         vec![d_data, None, d_updates]
     }
 
-    /// The gradient by x of sums or products along an axis. That of products is what comes before an element times what all behind it
-    /// make of the gradients, which is a recurrence backwards: nothing is divided.
+    /// Returns the gradient, with respect to x, of cumulative sums or products along an axis. For products, it is the product of the
+    /// elements before an element times a combination of the gradients with the elements after it, which is a backward recurrence: nothing
+    /// is divided.
     pub(super) fn scan(
         &self,
         builder: &mut GradientBuilder,

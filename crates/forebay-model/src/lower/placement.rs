@@ -1,4 +1,4 @@
-//! Which values are computed inside a concatenation, so that it needs no copies.
+//! Decides which values are computed inside a concatenation, so that it needs no copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,8 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use crate::context::lowering::PieceLocation;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 
-/// Gives each piece of a contiguous concatenation its place, where nothing speaks against it: a node computes it, and it
-/// is no graph output, no piece of an earlier concatenation, and not the same piece twice. A value is in one place only;
-/// the other pieces are copied.
+/// Places each piece of a contiguous concatenation if possible: a node must compute it, and it must not be a graph output, a piece of an
+/// earlier concatenation, or a repeated piece. A value is in one place only; the other pieces are copied.
 pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, PieceLocation> {
     let mut fixed: BTreeSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
     fixed.extend(graph.initializers.keys().copied());
@@ -26,7 +25,7 @@ pub(super) fn place(graph: &Graph) -> BTreeMap<ValueId, PieceLocation> {
     locations
 }
 
-/// The pieces of a `Concat` with their offsets in bytes, where each of them is one aligned run of bytes.
+/// Returns the pieces of a `Concat` with their offsets in bytes, if each of them is one aligned run of bytes.
 fn contiguous_pieces(graph: &Graph, node: &Node) -> Option<(ValueId, Vec<(ValueId, u64)>)> {
     let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { return None };
     if !(domain.is_empty() || domain == "ai.onnx") || op_type != "Concat" || node.inputs.len() < 2 {

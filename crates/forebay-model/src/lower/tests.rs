@@ -143,7 +143,7 @@ fn strided_pieces_are_copied_and_misaligned_ones_gathered() {
     assert_eq!(kernels(&program), ["Unary", "Copy", "Copy", "Fill", "Copy", "Copy", "Gather"]);
     let part = &program.launches[2].writes[0];
     assert_eq!((part.offset_bytes, part.desc.sizes(), part.desc.strides()), (16, &[2, 4][..], Some(&[8, 1][..])));
-    // The second piece lies at the next aligned column, 4, and the gather leaves column 3 out.
+    // The second piece is at the next aligned column, 4, and the gather leaves out column 3.
     let spread = &program.launches[5].writes[0];
     assert_eq!((spread.offset_bytes, spread.desc.strides()), (16, Some(&[8, 1][..])));
     let indices = &program.contents[&program.launches[6].reads[1].buffer];

@@ -9,11 +9,11 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 use crate::program::{NamedOperand, Operand, Role};
 
-/// Nodes of the update phase, with the states that they update in place by the node's outputs.
+/// The nodes of the update phase, with the states that they update in place, keyed by the node's outputs.
 pub(super) type InPlaceNodes = BTreeMap<usize, BTreeMap<usize, ValueId>>;
 
-/// Finds the nodes of the update phase: the update kernels whose outputs may be written over the states that they read (nothing but later
-/// ones of them uses the new values within the step, and no later update reads the old ones), and the nodes of updates that are formulas.
+/// Finds the nodes of the update phase: the update kernels whose outputs can overwrite the states that they read (only later update kernels
+/// use the new values within the step, and no later update reads the old ones), and the nodes of updates that are formulas.
 pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     let mut states: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for update in &graph.updates {
@@ -28,7 +28,7 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     used.extend(others.flat_map(|node| node.inputs.iter().flatten().copied()));
 
     let mut nodes = formulas(graph, &states);
-    // From the last node to the first, so that it is known what later updates read.
+    // Nodes are visited from last to first, so that it is known what later updates read.
     let mut read_later = BTreeSet::new();
     for (i, node) in graph.nodes.iter().enumerate().rev() {
         let Operation::Kernel(kernel) = &node.operation else { continue };
@@ -56,8 +56,8 @@ pub(super) fn in_place_nodes(graph: &Graph) -> InPlaceNodes {
     nodes
 }
 
-/// The nodes of updates that are formulas. One that makes a state's new value of the old one does so in place, where no later node
-/// reads the old one. Later nodes may read the new one: it is the state, then.
+/// Returns the nodes of updates that are formulas. A node that computes a state's new value from the old one does so in place if no later
+/// node reads the old one. Later nodes can read the new value, which is then the state.
 fn formulas(graph: &Graph, states: &BTreeMap<ValueId, Vec<ValueId>>) -> InPlaceNodes {
     let mut nodes = InPlaceNodes::new();
     let mut read_later = BTreeSet::new();
@@ -81,7 +81,7 @@ fn formulas(graph: &Graph, states: &BTreeMap<ValueId, Vec<ValueId>>) -> InPlaceN
 }
 
 impl Lowering<'_> {
-    /// Lowers the update phase: update kernels in place, then copies of values that were computed before.
+    /// Lowers the update phase: update kernels in place, then copies of values computed earlier.
     pub(super) fn updates(&mut self, in_place: &InPlaceNodes) -> Result<(), ModelError> {
         let written: BTreeSet<ValueId> = in_place.values().flat_map(|targets| targets.values().copied()).collect();
         let mut copies = Vec::new();
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// A copy of what a persistent buffer holds before the update phase changes it; other operands stay as they are.
+    /// Copies the contents of a persistent buffer before the update phase changes it; other operands are returned unchanged.
     fn snapshot(&mut self, name: &str, operand: &Operand) -> Operand {
         if !matches!(self.program.buffer(operand.buffer).role, Role::Parameter | Role::State) {
             return operand.clone();

@@ -1,30 +1,30 @@
-//! Parameters of a PyTorch module with which the newer exporter's optimizer computed: where such a file trains, other numbers train than in
-//! the module. Nothing can undo that, as what was computed does not say what from; it can be told.
+//! Detects parameters of a PyTorch module that the newer exporter's optimizer has computed with. When such a file trains, it trains other
+//! values than the module does. This cannot be undone, because the computed values do not reveal their origin, but it can be reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::exporter::{FOLDED_FROM, Signature, entry};
 use super::proto::{GraphProto, ModelProto, ValueInfoProto};
 
-/// Calls that only give elements other places.
+/// Calls that only rearrange elements.
 const MOVES: [&str; 8] = ["permute", "transpose", "t", "view", "reshape", "unsqueeze", "squeeze", "detach"];
-/// Operators whose weights and biases are put in another order and next to each other: these inputs.
+/// Operators whose weights and biases are reordered and concatenated, with these inputs.
 const RECURRENT: [&str; 3] = ["LSTM", "GRU", "RNN"];
 const RECURRENT_WEIGHTS: std::ops::RangeInclusive<usize> = 1..=3;
 
-/// Where a parameter is in a file.
+/// The occurrences of a parameter in a file.
 #[derive(Default)]
 struct Places {
-    /// How many initializers hold its elements, in any order.
+    /// The number of initializers that hold its elements, in any order.
     moved: usize,
-    /// How many hold what was computed from it.
+    /// The number of initializers that hold values computed from it.
     computed: usize,
-    /// How many are weights of recurrent operators.
+    /// The number of initializers that are weights of recurrent operators.
     recurrent: usize,
 }
 
-/// Names of parameters of the module that are nowhere in the file, also not in what was computed: the optimizer left them out because of
-/// their values, as an addition of 0, or no output of the module depends on them.
+/// Returns the names of the module's parameters that occur nowhere in the file, not even in computed values: the optimizer removed them
+/// because of their values, such as an addition of 0, or no output of the module depends on them.
 pub(super) fn missing_parameters(proto: &ModelProto) -> Vec<String> {
     let Some(graph) = &proto.graph else { return Vec::new() };
     let folded = graph.value_info.iter().filter_map(|info| entry(&info.metadata_props, FOLDED_FROM));
@@ -35,8 +35,8 @@ pub(super) fn missing_parameters(proto: &ModelProto) -> Vec<String> {
     Signature::of(graph).parameters.iter().filter(|name| !is_there(name)).cloned().collect()
 }
 
-/// Names of parameters of the module that do not train in the file as they do in the module: there are several copies of them, or numbers
-/// that were computed from them, instead.
+/// Returns the names of the module's parameters that do not train in the file as they do in the module, because the file has several copies
+/// of them, or values computed from them, instead.
 pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
     let Some(graph) = &proto.graph else { return Vec::new() };
     let signature = Signature::of(graph);
@@ -68,7 +68,7 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
         let nothing = Places::default();
         let places = places.get(&***parameter).unwrap_or(&nothing);
         let moved = places.moved + usize::from(is_there(parameter));
-        // A normalisation that went into what is before it.
+        // A normalisation that was merged into the preceding layer.
         let is_folded = moved + places.recurrent == 0
             && parameter.rsplit_once('.').is_some_and(|(module, _)| gone_statistics.contains(module));
         places.computed > 0 || moved > 1 || is_folded
@@ -76,13 +76,13 @@ pub(super) fn altered_parameters(proto: &ModelProto) -> Vec<String> {
     signature.parameters.iter().filter(is_altered).cloned().collect()
 }
 
-/// Names in a list of quoted ones.
+/// Returns the names in a list of quoted names.
 fn names_in(list: &str) -> BTreeSet<&str> {
     list.split(['\'', '"']).skip(1).step_by(2).collect()
 }
 
-/// The parameter that the exporter transposed or reshaped into this value; none where it did more, or used several parameters. `buffers` are
-/// the module's.
+/// Returns the parameter that the exporter transposed or reshaped into this value, or `None` if the exporter did more or used several
+/// parameters. `buffers` are the module's buffers.
 pub(super) fn moved_from<'a>(
     info: &'a ValueInfoProto,
     signature: &Signature,
@@ -98,7 +98,7 @@ pub(super) fn moved_from<'a>(
     }
 }
 
-/// By initializer: operators that read it, and as which input.
+/// Returns, for each initializer, the operators that read it and the input that each reads it as.
 fn uses(graph: &GraphProto) -> BTreeMap<&str, Vec<(&str, usize)>> {
     let mut uses: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
     let initializers: BTreeSet<&str> = graph.initializer.iter().map(|initializer| initializer.name()).collect();
@@ -110,8 +110,8 @@ fn uses(graph: &GraphProto) -> BTreeMap<&str, Vec<(&str, usize)>> {
     uses
 }
 
-/// Whether a value of the exported program, by its name, is a parameter with its elements in other places: `permute_1`, or `val_7`, which is
-/// no call of its own.
+/// Returns whether the name of a value in the exported program denotes a parameter with rearranged elements: `permute_1`, or `val_7`, which
+/// is not a call of the program.
 fn moves(name: &str) -> bool {
     let call = match name.rsplit_once('_') {
         Some((call, number)) if number.parse::<u32>().is_ok() => call,

@@ -1,4 +1,4 @@
-//! From a model that was read back to ONNX, with new contents.
+//! Writes a model that was read back to ONNX, with new contents.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use forebay_base::{DataType, Tensor, narrow};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
-/// Largest message that Protocol Buffers allow, in bytes.
+/// The size of the largest message that Protocol Buffers allow, in bytes.
 const MESSAGE_BYTES_MAX: u64 = i32::MAX as u64;
-/// Keys of the fields that are written apart: number and wire type.
+/// Keys of the fields that are written separately: number and wire type.
 const GRAPH_KEY: u64 = 7 << 3 | 2;
 const NODE_KEY: u64 = 1 << 3 | 2;
 const INITIALIZER_KEY: u64 = 5 << 3 | 2;
@@ -24,18 +24,18 @@ const TENSOR_KEY: u64 = 5 << 3 | 2;
 const SUBGRAPH_KEY: u64 = 6 << 3 | 2;
 const RAW_DATA_KEY: u64 = 9 << 3 | 2;
 
-/// Takes the next piece of what is written.
+/// A function that takes the next piece of the output.
 pub type Take<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<(), E>;
 
-/// Gives contents of a name in pieces, one after the other.
+/// A function that supplies the contents of a name in successive pieces.
 pub type Give<'a, E> = &'a mut dyn FnMut(&str, Take<'_, E>) -> Result<(), E>;
 
-/// The model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data
-/// comes into the file. Fields that ONNX 1.23 does not define are lost.
+/// Serialises the model as it was read, with the contents of the named initializers and `Constant` nodes replaced. External data is moved
+/// into the file. Fields that ONNX 1.23 does not define are lost.
 ///
 /// # Errors
-/// A name that is no initializer or constant of the model, contents of another type than before, contents that cannot be read,
-/// or more than 2 GiB.
+/// Fails if a name is not an initializer or constant of the model, contents have a different type than before or cannot be read, or the
+/// result exceeds 2 GiB.
 pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<Vec<u8>, ModelError> {
     let types = new_contents.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
     let mut bytes = Vec::new();
@@ -46,11 +46,11 @@ pub fn write(model: &Model, new_contents: &BTreeMap<String, Tensor>) -> Result<V
     Ok(bytes)
 }
 
-/// The same in pieces. `new` gives the types of the contents that are replaced, and `give` those contents, one after the other and
-/// in pieces: so neither old nor new ones have to be in memory.
+/// Like [`write()`], but writes in pieces. `new` gives the types of the replaced contents, and `give` supplies these contents one after the
+/// other, in pieces, so neither old nor new contents have to be in memory.
 ///
 /// # Errors
-/// As [`write()`], and those of `give` and `to`.
+/// Fails if [`write()`] would, and returns the errors of `give` and `to`.
 pub fn write_to<E: From<ModelError>>(
     model: &Model,
     new: &BTreeMap<String, TensorType>,
@@ -78,12 +78,12 @@ pub fn write_to<E: From<ModelError>>(
     Ok(())
 }
 
-/// Packs contents that come in pieces as files have them.
+/// Packs contents that arrive in pieces into the format of the file.
 struct Packer {
     data_type: DataType,
-    /// Elements that do not fill a byte yet.
+    /// Elements that do not yet fill a byte.
     rest: Vec<u8>,
-    /// Bytes that were written.
+    /// The number of bytes written.
     file_bytes: u64,
 }
 
@@ -100,7 +100,7 @@ impl Packer {
         self.write(&elements, to)
     }
 
-    /// Writes the elements that are left.
+    /// Writes the remaining elements.
     fn finish<E>(&mut self, to: Take<'_, E>) -> Result<(), E> {
         let rest = std::mem::take(&mut self.rest);
         self.write(&rest, to)
@@ -113,7 +113,7 @@ impl Packer {
     }
 }
 
-/// The file in parts.
+/// Returns the parts of the file.
 fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>, ModelError> {
     check(model, new)?;
     let graph = model.proto.graph.clone().unwrap_or_default();
@@ -128,9 +128,9 @@ fn parts(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<Vec<Part>,
     Ok(parts)
 }
 
-/// The message of the graph at a place: the model's own has an empty one.
+/// Returns the message of the graph at a place, which is empty for the model's own graph.
 fn graph_parts(graph: GraphProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
-    // Fields come in the order of their numbers, as the generated code writes them: those of initializers lie in between.
+    // Fields are in the order of their numbers, as the generated code writes them; the initializers come in between.
     let mut content = Vec::new();
     for (i, node) in graph.node.into_iter().enumerate() {
         let place: NestedPlace = place.iter().copied().chain([i]).collect();
@@ -149,7 +149,7 @@ fn graph_parts(graph: GraphProto, place: &[usize], model: &Model, new: &BTreeMap
     content
 }
 
-/// Whether a graph inside a node of this place, or one inside its nodes, gets new contents.
+/// Returns whether a subgraph of the node at this place, however deeply nested, gets new contents.
 fn changes_inside(place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> bool {
     let mut from_here = model.nested.range(place.to_vec()..).take_while(|(nested, _)| nested.starts_with(place));
     from_here.any(|(nested, name)| nested.len() > place.len() && new.contains_key(name))
@@ -157,9 +157,9 @@ fn changes_inside(place: &[usize], model: &Model, new: &BTreeMap<String, TensorT
 
 /// A part of a file.
 enum Part {
-    /// Bytes that are there.
+    /// Bytes in memory.
     Bytes(Vec<u8>),
-    /// The contents of an initializer or constant, which are copied from wherever they are.
+    /// The contents of an initializer or constant, copied from wherever they are.
     Contents { name: String, size_bytes: u64 },
 }
 
@@ -175,7 +175,7 @@ fn size_bytes(parts: &[Part]) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// A field with this content.
+/// Returns a field with this content.
 fn field(key: u64, content: Vec<Part>) -> Vec<Part> {
     let mut header = Vec::new();
     encode_varint(key, &mut header);
@@ -185,7 +185,7 @@ fn field(key: u64, content: Vec<Part>) -> Vec<Part> {
     parts
 }
 
-/// The message of a tensor. Where it does not hold its contents, or new ones take their place, those are raw data.
+/// Returns the message of a tensor. Contents that are new or not held in the message become raw data.
 fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
     let stays = tensor::holds_contents(&proto) && !new.contains_key(name);
     let Some(old) = model.contents.get(name).filter(|_| !stays) else { return vec![encoded(&proto)] };
@@ -195,7 +195,7 @@ fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMa
         metadata_props: std::mem::take(&mut proto.metadata_props),
         ..TensorProto::default()
     };
-    // Contents exist, so 64 bits count their bytes.
+    // The contents exist, so their size fits in 64 bits.
     let size_bytes = narrow::file_bytes(old.data_type(), old.ty().count()).unwrap_or(u64::MAX);
     let raw = Part::Contents { name: name.to_string(), size_bytes };
     let mut parts = vec![encoded(&proto)];
@@ -204,7 +204,8 @@ fn tensor_parts(mut proto: TensorProto, name: &str, model: &Model, new: &BTreeMa
     parts
 }
 
-/// The message of a node. A `Constant` gets its value, a new one always in the attribute `value`, whichever held the old one.
+/// Returns the message of a node. A `Constant` includes its value; a new value is always in the attribute `value`, whichever held the old
+/// one.
 fn node_parts(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
     if changes_inside(place, model, new) {
         return with_graphs(node, place, model, new);
@@ -241,7 +242,7 @@ fn node_parts(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMa
     parts
 }
 
-/// The message of a node with graphs that get new contents.
+/// Returns the message of a node with subgraphs that get new contents.
 fn with_graphs(mut node: NodeProto, place: &[usize], model: &Model, new: &BTreeMap<String, TensorType>) -> Vec<Part> {
     let attributes = std::mem::take(&mut node.attribute);
     let mut parts = vec![encoded(&take_head(&mut node))];
@@ -272,7 +273,7 @@ fn take_head(node: &mut NodeProto) -> NodeProto {
     }
 }
 
-/// Checks that what is new belongs to the model.
+/// Checks that the new contents belong to the model.
 fn check(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<(), ModelError> {
     for (name, new) in new {
         let old = model.contents.get(name).ok_or_else(|| ModelError::Request {
@@ -286,7 +287,7 @@ fn check(model: &Model, new: &BTreeMap<String, TensorType>) -> Result<(), ModelE
     Ok(())
 }
 
-/// The fields before the graph.
+/// Returns the fields before the graph.
 fn model_head(proto: &ModelProto) -> ModelProto {
     ModelProto {
         ir_version: proto.ir_version,
@@ -299,7 +300,7 @@ fn model_head(proto: &ModelProto) -> ModelProto {
     }
 }
 
-/// The fields behind the graph.
+/// Returns the fields after the graph.
 fn model_tail(proto: &ModelProto) -> ModelProto {
     ModelProto {
         ir_version: None,

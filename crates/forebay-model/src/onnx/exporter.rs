@@ -1,9 +1,9 @@
-//! What PyTorch's exporters change because of the values that parameters happen to have: it is undone, as training changes the values.
+//! Undoes changes that PyTorch's exporters make because of the values that parameters happen to have, since training changes the values.
 //!
-//! Both write parameters of equal values once: the weights of all normalisations of a new network are ones, its biases zeros, and the layers
-//! of `nn.TransformerEncoder` copies of each other. The older one leaves an `Identity` for each parameter that is missing, the newer one
-//! says in the metadata of nodes which parameters they were made of. It also leaves out biases that are zero. What the module shares stays
-//! one tensor.
+//! Both exporters write parameters with equal values only once: the weights of all normalisations of a new network are ones, its biases are
+//! zeros, and the layers of `nn.TransformerEncoder` are copies of each other. The older exporter leaves an `Identity` for each missing
+//! parameter; the newer one records in the metadata of nodes which parameters they were made from. It also omits biases that are zero.
+//! Parameters that the module shares stay one tensor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +11,23 @@ use super::proto::tensor_proto::DataType as OnnxType;
 use super::proto::{GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto};
 use super::skeleton::LeftOut;
 
-/// Where a value's metadata say what it is in the module.
+/// The metadata key that says what a value is in the module.
 const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
-/// Where a value's metadata name what it was computed from, while the model was exported.
+/// The metadata key that names what a value was computed from during the export.
 pub(super) const FOLDED_FROM: &str = "pkg.onnxscript.optimizer.folded_from";
-/// Where the graph's metadata say which argument of the exported program is which attribute of the module.
+/// The metadata key of the graph that maps arguments of the exported program to attributes of the module.
 const SIGNATURE: &str = "pkg.torch.export.ExportedProgram.graph_signature";
-/// Where a node's metadata have the call that it was made of.
+/// The metadata key that holds the call from which a node was made.
 pub(super) const CALL: &str = "pkg.torch.onnx.fx_node";
-/// Where a node's metadata list the modules around its call, from the outermost to the call itself.
+/// The metadata key that lists the modules around a node's call, from the outermost to the call itself.
 const SCOPES: &str = "pkg.torch.onnx.name_scopes";
-/// Where a node's metadata name the rules that changed it.
+/// The metadata key that names the rules that changed a node.
 const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
-/// Begins the name of the rules that leave out biases of zeros.
+/// The prefix of the names of the rules that remove biases of zeros.
 const WITHOUT_BIAS: &str = "RemoveOptionalBias";
 
-/// By value: whether PyTorch's exporter says that it is a parameter, or computed from some. Computed values without dimensions are numbers
-/// of formulas.
+/// Returns, for each value, whether PyTorch's exporter marks it as a parameter or as computed from parameters. Computed scalars are
+/// constants of formulas.
 pub(super) fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
     let Some(graph) = &proto.graph else { return BTreeMap::new() };
     let signature = Signature::of(graph);
@@ -48,7 +48,7 @@ pub(super) fn parameters(proto: &ModelProto) -> BTreeMap<String, bool> {
     graph.value_info.iter().filter_map(kind).collect()
 }
 
-/// Gives each parameter of the module an initializer of its own again.
+/// Restores a separate initializer for each parameter of the module.
 pub(super) fn restore_parameters(proto: &mut ModelProto, left_out: &mut LeftOut) {
     if proto.producer_name() != "pytorch" {
         return;
@@ -64,16 +64,16 @@ pub(super) fn restore_parameters(proto: &mut ModelProto, left_out: &mut LeftOut)
     }
 }
 
-/// What metadata have under a key.
+/// Returns the metadata entry of a key.
 pub(super) fn entry<'a>(metadata: &'a [StringStringEntryProto], key: &str) -> Option<&'a str> {
     metadata.iter().find(|entry| entry.key() == key).map(StringStringEntryProto::value)
 }
 
-/// Arguments of the exported program that are attributes of the module.
+/// The arguments of the exported program that are attributes of the module.
 pub(super) struct Signature {
-    /// By argument: the attribute, and its kind.
+    /// For each argument, the attribute and its kind.
     attributes: BTreeMap<String, (String, String)>,
-    /// Attributes that are parameters.
+    /// The attributes that are parameters.
     pub(super) parameters: BTreeSet<String>,
 }
 
@@ -93,34 +93,34 @@ impl Signature {
         Signature { parameters: parameters.map(|(attribute, _)| attribute.clone()).collect(), attributes }
     }
 
-    /// Whether a list of quoted names has a parameter.
+    /// Returns whether a list of quoted names contains a parameter.
     fn is_parameter_in(&self, names: &str) -> bool {
         names.split(['\'', '"']).any(|name| self.parameters.contains(name))
     }
 
-    /// Attributes that are no parameters.
+    /// Returns the attributes that are not parameters.
     pub(super) fn buffers(&self) -> BTreeSet<&str> {
         let buffers = self.attributes.values().filter(|(_, kind)| kind == "BUFFER");
         buffers.map(|(attribute, _)| &**attribute).collect()
     }
 
-    /// The attribute of a name that is in the module of a scope.
+    /// Returns the attribute with this name in the module of a scope.
     fn attribute_in(&self, scope: &str, last: &str) -> Option<&(String, String)> {
         let wanted = format!("{scope}.{last}");
         self.attributes.values().find(|(attribute, _)| *attribute == wanted)
     }
 
-    /// The argument that an attribute is.
+    /// Returns the argument that passes an attribute.
     pub(super) fn argument(&self, attribute: &str) -> Option<&str> {
         self.attributes.iter().find(|(_, (found, _))| found == attribute).map(|(argument, _)| &**argument)
     }
 
-    /// The attribute that an argument of a call is.
+    /// Returns the attribute that an argument of a call refers to.
     fn attribute(&self, argument: &str) -> Option<&(String, String)> {
         self.attributes.get(argument.strip_prefix('%')?)
     }
 
-    /// The attributes that a node was made of, in the order of the call's arguments.
+    /// Returns the attributes that a node was made from, in the order of the call's arguments.
     fn attributes_of(&self, node: &NodeProto) -> Vec<&(String, String)> {
         let call = entry(&node.metadata_props, CALL).unwrap_or_default();
         let words = call.split(|letter: char| !(letter.is_alphanumeric() || letter == '_' || letter == '%'));
@@ -128,7 +128,7 @@ impl Signature {
     }
 }
 
-/// Floating-point initializers by name, and names that are taken.
+/// The floating-point initializers by name, and the names in use.
 struct Initializers {
     places: BTreeMap<String, usize>,
     taken: BTreeSet<String>,
@@ -165,7 +165,7 @@ impl Initializers {
         graph.initializer.push(initializer);
     }
 
-    /// A name that nothing has yet.
+    /// Returns an unused name.
     fn free_name(&self, wanted: &str) -> String {
         let numbered = (1..).map(|number| format!("{wanted}.{number}"));
         let mut names = std::iter::once(wanted.to_string()).chain(numbered);
@@ -173,7 +173,7 @@ impl Initializers {
     }
 }
 
-/// The module that a node's name says: `/layers.1/norm_2/Mul` is the third call of `layers.1/norm`.
+/// Returns the module given by a node's name: `/layers.1/norm_2/Mul` is the third call of `layers.1/norm`.
 fn scope(node: &NodeProto) -> String {
     let (module, _) = node.name().rsplit_once('/').unwrap_or_default();
     let without_number = |part: &str| match part.rsplit_once('_') {
@@ -183,8 +183,8 @@ fn scope(node: &NodeProto) -> String {
     module.split('/').map(without_number).collect::<Vec<_>>().join("/")
 }
 
-/// The older exporter's file: an `Identity` of an initializer is a parameter of its own, by the parameter's name. Where the exporter computed
-/// with it, it has another name, and is one of its own if another module uses it.
+/// Handles files from the older exporter: an `Identity` of an initializer is a separate parameter and has its name. If the exporter
+/// computed with it, it has another name and is a separate parameter only if another module uses it.
 fn instead_of_identities(graph: &mut GraphProto, initializers: &mut Initializers, left_out: &mut LeftOut) {
     let mut scopes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in graph.node.iter().filter(|node| node.op_type() != "Identity") {
@@ -218,7 +218,8 @@ fn instead_of_identities(graph: &mut GraphProto, initializers: &mut Initializers
     graph.node.retain(|_| place.next().is_none_or(|i| !gone.contains(&i)));
 }
 
-/// The newer exporter's file: nodes that read one initializer were made of calls with different attributes of the module.
+/// Handles files from the newer exporter: nodes that read the same initializer were made from calls with different attributes of the
+/// module.
 fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: &Signature, left_out: &mut LeftOut) {
     let infos: BTreeMap<String, ValueInfoProto> =
         graph.value_info.iter().map(|info| (info.name().to_string(), info.clone())).collect();
@@ -258,7 +259,7 @@ fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: 
             Some(name) => name.clone(),
             None => {
                 let mut info = infos.get(&from).cloned().unwrap_or_default();
-                // What was computed from an attribute is not the attribute.
+                // A value computed from an attribute is not the attribute itself.
                 let is_attribute = entry(&info.metadata_props, KIND).is_some();
                 let wanted = key.first().filter(|_| is_attribute && key.len() == 1).map_or(&from, |(name, _)| name);
                 let name = initializers.free_name(wanted);
@@ -278,7 +279,8 @@ fn by_calls(graph: &mut GraphProto, initializers: &mut Initializers, signature: 
     }
 }
 
-/// The attributes that input `k` of a node may be: one, where the node has as many inputs of the module as its call has attributes.
+/// Returns the attributes that input `k` of a node may be: a single one if the node has as many inputs from the module as its call has
+/// attributes.
 fn attributes_of_use<'a>(
     node: &NodeProto,
     k: usize,
@@ -294,15 +296,15 @@ fn attributes_of_use<'a>(
     if let Some(&this) = attributes.iter().find(|(attribute, _)| attribute == name) {
         return vec![this];
     }
-    // What has an initializer of its own is another input.
+    // An attribute with its own initializer is another input.
     let open: Vec<_> = attributes.iter().copied().filter(|(attribute, _)| !own.contains(attribute)).collect();
     let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_string();
     let alike: Vec<_> = open.iter().copied().filter(|(attribute, _)| last(attribute) == last(name)).collect();
     if alike.is_empty() { open } else { alike }
 }
 
-/// The attribute that a node of no call reads: a rule that rewrote nodes made it, so it belongs to the module of the calls that read its
-/// results.
+/// Returns the attribute that a node without a call reads. A rewrite rule made the node, so it belongs to the module of the calls that read
+/// its results.
 fn attribute_by_scope<'a>(
     node: &NodeProto,
     name: &str,
@@ -321,7 +323,7 @@ fn attribute_by_scope<'a>(
     found.into_iter().collect()
 }
 
-/// Biases that the newer exporter left out because they are zeros.
+/// Restores the biases that the newer exporter omitted because they are zeros.
 fn biases_of_zeros(graph: &mut GraphProto, initializers: &mut Initializers, signature: &Signature) {
     for i in 0..graph.node.len() {
         let node = &graph.node[i];
@@ -366,7 +368,7 @@ fn biases_of_zeros(graph: &mut GraphProto, initializers: &mut Initializers, sign
     }
 }
 
-/// The parameter that is the bias in the call that a node was made of.
+/// Returns the parameter that is the bias in the call from which a node was made.
 fn bias(node: &NodeProto, signature: &Signature) -> Option<String> {
     let call = entry(&node.metadata_props, CALL)?;
     let (_, call) = call.split_once("target=torch.ops.aten.")?;
@@ -381,12 +383,12 @@ fn bias(node: &NodeProto, signature: &Signature) -> Option<String> {
         depth += i32::from("([{".contains(letter)) - i32::from(")]}".contains(letter));
         letter == ',' && depth == 0
     });
-    // The last one ends with the parenthesis of all.
+    // The last argument ends with the call's closing parenthesis.
     let argument = arguments.nth(place)?.split(')').next()?.trim();
     signature.attribute(argument).filter(|(_, kind)| kind == "PARAMETER").map(|(attribute, _)| attribute.clone())
 }
 
-/// How many elements the bias of a product or a convolution has.
+/// Returns the number of elements of the bias of a product or a convolution.
 fn bias_elements(node: &NodeProto, weights: &TensorProto) -> Option<i64> {
     let attribute = |name: &str, usual: i64| {
         node.attribute.iter().find(|attribute| attribute.name() == name).map_or(usual, |attribute| attribute.i())

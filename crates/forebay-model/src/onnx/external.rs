@@ -1,9 +1,9 @@
-//! External data: tensors whose contents lie in files next to the model.
+//! External data: tensors whose contents are in files next to the model.
 //!
-//! A model says where its data is, and a model may come from anywhere. So its files have to lie in its own folder or below, also
-//! after links were followed: a link in the folder to a file outside of it is refused, as ONNX's own checker does. Only a
-//! model that is a link itself brings the folder along in which its file really lies: so the caches of model hubs work, which keep
-//! model and data in a store of their own and link to both.
+//! A model names the locations of its data, and models can come from untrusted sources. The files must therefore be in the model's folder
+//! or below, even after links are resolved: like ONNX's own checker, Forebay rejects a link in the folder to a file outside it. If the
+//! model itself is a link, the folder that contains the actual file is allowed as well. This supports the caches of model hubs, which keep
+//! model and data in a separate store and link to both.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -16,22 +16,22 @@ use super::{file_error, malformed};
 use crate::error::ModelError;
 use crate::tensor::{FileRange, SourceFile};
 
-/// Where external data may lie.
+/// The folders that may contain external data.
 pub(super) struct Folder {
-    /// What locations are relative to.
+    /// The folder that locations are relative to.
     base: PathBuf,
-    /// The model's file, where there is one.
+    /// The model's file, if there is one.
     model: Option<PathBuf>,
-    /// Folders that data may lie in, with links followed. Found when the first external data is named.
+    /// The folders that may contain data, with links resolved. Determined when the first external data is named.
     allowed: OnceCell<Vec<PathBuf>>,
-    /// The data files that were named so far, by their paths.
+    /// The data files named so far, by path.
     files: RefCell<BTreeMap<PathBuf, Arc<SourceFile>>>,
-    /// How many of them are open.
+    /// The number of them that are open.
     open_count: Arc<AtomicUsize>,
 }
 
 impl Folder {
-    /// A folder that is given.
+    /// Creates a `Folder` for the given path.
     pub fn new(base: &Path) -> Folder {
         Folder {
             base: base.to_owned(),
@@ -42,7 +42,7 @@ impl Folder {
         }
     }
 
-    /// The folder of a model's file.
+    /// Creates a `Folder` for the one that contains a model's file.
     pub fn of_model(path: &Path) -> Folder {
         let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Folder { model: Some(path.to_owned()), ..Folder::new(base) }
@@ -56,7 +56,7 @@ impl Folder {
         })
     }
 
-    /// The path of an external data file, links followed.
+    /// Returns the path of an external data file, with links resolved.
     fn resolve(&self, what: &str, location: &str) -> Result<PathBuf, ModelError> {
         let path = self.base.join(location);
         let resolved = path.canonicalize().map_err(|error| file_error(&path, &error))?;
@@ -71,7 +71,7 @@ impl Folder {
         Err(malformed(reason))
     }
 
-    /// The data file with this path, which is not opened.
+    /// Returns the data file with this path, without opening it.
     fn file(&self, path: &Path) -> Result<Arc<SourceFile>, ModelError> {
         if let Some(file) = self.files.borrow().get(path) {
             return Ok(file.clone());
@@ -87,7 +87,7 @@ impl Folder {
     }
 }
 
-/// Where a tensor's part of an external data file is. The file is not opened.
+/// Returns the range of an external data file that holds a tensor. The file is not opened.
 pub(super) fn locate(
     proto: &TensorProto,
     what: &str,
@@ -123,7 +123,7 @@ pub(super) fn locate(
     }
 }
 
-/// The path of an external data file, which must lie in the model's directory or below, and that directory.
+/// Returns the path of an external data file, which must be in the model's directory or below, and that directory.
 fn external_path<'a>(
     what: &str,
     location: &str,

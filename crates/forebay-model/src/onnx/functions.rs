@@ -1,7 +1,7 @@
-//! Functions that a model defines itself: a call is replaced by the function's nodes.
+//! Inlines the functions that a model defines: each call is replaced by the function's nodes.
 //!
-//! Source: ONNX's `FunctionProto`: names inside are the function's own, attributes of its nodes may refer to the call's, and it imports
-//! operator sets itself.
+//! Source: ONNX's `FunctionProto`. Names in a function are local to it, attributes of its nodes can refer to attributes of the call, and it
+//! imports its own operator sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,9 +11,9 @@ use super::message::{label, versions};
 use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::error::ModelError;
 
-/// Functions may call functions this deep; deeper, they call themselves.
+/// The deepest nesting of function calls; anything deeper is taken for recursion.
 const DEPTH_MAX: usize = 64;
-/// Nodes that all calls of a model become at most.
+/// The most nodes that all calls of a model may expand to.
 const NODES_MAX: usize = 1 << 20;
 
 /// Versions of operator sets, by domain.
@@ -32,10 +32,10 @@ pub(super) struct BodyNode {
 }
 
 impl Functions {
-    /// The functions that a model defines.
+    /// Returns the functions that a model defines.
     ///
     /// # Errors
-    /// Operator sets that Forebay does not know.
+    /// Fails if a function imports operator sets that Forebay does not know.
     pub fn of(model: &ModelProto) -> Result<Functions, ModelError> {
         let mut by_name = BTreeMap::new();
         for function in &model.functions {
@@ -45,7 +45,7 @@ impl Functions {
         Ok(Functions { by_name })
     }
 
-    /// The function that a node calls; none where it is an operator.
+    /// Returns the function that a node calls, or `None` if the node is an operator.
     fn called(&self, node: &NodeProto) -> Option<&(FunctionProto, Versions)> {
         if self.by_name.is_empty() {
             return None;
@@ -54,10 +54,10 @@ impl Functions {
         self.by_name.get(&key)
     }
 
-    /// The nodes that a call becomes; none where the node is an operator.
+    /// Returns the nodes that replace a call, or `None` if the node is an operator.
     ///
     /// # Errors
-    /// Functions that call themselves, or calls that become too many nodes.
+    /// Fails if functions call themselves or calls expand to too many nodes.
     pub fn body(&self, node: &NodeProto) -> Result<Option<Vec<BodyNode>>, ModelError> {
         let Some(called) = self.called(node) else { return Ok(None) };
         let mut nodes = Vec::new();
@@ -101,7 +101,7 @@ impl Functions {
     }
 }
 
-/// What names and attributes inside a function stand for in one call.
+/// What the names and attributes in a function refer to in one call.
 struct Call<'a> {
     names: BTreeMap<&'a str, String>,
     attributes: BTreeMap<&'a str, &'a AttributeProto>,
@@ -116,7 +116,7 @@ impl<'a> Call<'a> {
             names.insert(name.as_str(), given(&node.input, i));
         }
         for (i, name) in function.output.iter().enumerate() {
-            // An output that the call leaves out is computed under a name of its own.
+            // An output that the call omits is computed under a new name.
             let outside = given(&node.output, i);
             if !outside.is_empty() && !names.contains_key(name.as_str()) {
                 names.insert(name, outside);
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
         Call { names, attributes, prefix: label(node).to_string() }
     }
 
-    /// What a name inside the function is outside.
+    /// Returns the name outside the function that corresponds to a name inside it.
     fn name(&self, inside: &str) -> String {
         match self.names.get(inside) {
             Some(outside) => outside.clone(),
@@ -136,7 +136,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A node of the body as this call has it.
+    /// Returns a node of the body as instantiated for this call.
     fn node(&self, body: &NodeProto) -> NodeProto {
         let mut node = body.clone();
         node.input.iter_mut().chain(&mut node.output).for_each(|name| *name = self.name(name));
@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
         node
     }
 
-    /// Puts the call's attributes where nodes refer to them; those that are not given are left out.
+    /// Replaces references to the call's attributes by their values, and removes references to attributes that the call omits.
     fn fill_attributes(&self, attributes: &mut Vec<AttributeProto>) {
         attributes.retain_mut(|attribute| {
             if attribute.ref_attr_name().is_empty() {
@@ -161,7 +161,7 @@ impl<'a> Call<'a> {
         });
     }
 
-    /// Renames what a nested graph uses of the function's values, and leaves its own names as they are.
+    /// Renames the function's values that a nested graph uses, and leaves the graph's own names unchanged.
     fn rename_outer(&self, graph: &mut GraphProto, outer_own: &BTreeSet<String>) {
         let mut own = outer_own.clone();
         own.extend(graph.input.iter().map(|input| input.name().to_string()));
@@ -182,12 +182,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The graphs in a node.
+/// Returns the subgraphs of a node.
 fn graphs(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     node.attribute.iter_mut().flat_map(|attribute| attribute.g.iter_mut().chain(attribute.graphs.iter_mut()))
 }
 
-/// A domain by its usual name.
+/// Returns the usual name of a domain.
 fn domain(name: &str) -> String {
     if name == "ai.onnx" { "" } else { name }.to_string()
 }

@@ -1,4 +1,4 @@
-//! Another head: the last layer of a model with another number of classes, for another task.
+//! Replaces the head: the last layer of a model gets a different number of classes, for another task.
 
 use std::collections::BTreeSet;
 
@@ -13,27 +13,27 @@ use crate::context::NodeView;
 use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Operation, ValueId};
 
-/// Layers that are named where there is none of the name.
+/// The most layers listed in the error when none has the requested name.
 const NAMED_MAX: usize = 5;
 
 /// A layer that multiplies by weights.
 struct Layer {
     node: usize,
     weight: ValueId,
-    /// The axis of the weight that counts the layer's outputs.
+    /// The axis of the weight that indexes the layer's outputs.
     axis: usize,
-    /// Inputs that one output sums, as PyTorch counts them where it initialises.
+    /// The number of inputs that contribute to one output, as PyTorch counts them for initialisation.
     fan_in: u64,
     bias: Option<ValueId>,
 }
 
 impl Model {
-    /// The model with another number of outputs of a layer: a Gemm, a MatMul, or a convolution without groups. It is named by its node, its
-    /// output or its weight. Its weight and bias begin with random numbers of the seed, uniform within 1 / sqrt(inputs of an output), as
-    /// PyTorch's layers do; everything else stays.
+    /// Returns the model with a different number of outputs in one layer: a Gemm, a MatMul, or a convolution without groups. The layer is
+    /// identified by the name of its node, its output or its weight. Its weight and bias start with random numbers drawn with the seed,
+    /// uniform within 1 / sqrt(inputs per output), as in PyTorch's layers; everything else is unchanged.
     ///
     /// # Errors
-    /// No such layer; weights that are no initializers of float32, or that something else uses, too; no classes.
+    /// Fails if there is no such layer, if its weights are not float32 initializers or are used elsewhere, or if `classes` is 0.
     pub fn with_head(&self, name: &str, classes: u64, seed: u64) -> Result<Model, ModelError> {
         let graph = &self.graph;
         if classes == 0 {
@@ -77,7 +77,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Gives an initializer another shape and other contents.
+    /// Gives an initializer a new shape and new contents.
     fn replace(&mut self, id: ValueId, tensor: Tensor) -> Result<(), ModelError> {
         let name = self.graph.value(id).name.clone();
         let protos = self.proto.graph.as_mut().map(|graph| &mut graph.initializer).into_iter().flatten();
@@ -93,7 +93,8 @@ impl Model {
         Ok(())
     }
 
-    /// Values behind a layer have other sizes than the file says: outputs are told the new one where it is clear which of their sizes it is.
+    /// Declares the new size of outputs where it is clear which dimension it is: the values after a layer no longer have the sizes given in
+    /// the file.
     fn declare_outputs(&mut self, layer: usize, old: u64, classes: u64) {
         let mut behind: BTreeSet<ValueId> = self.graph.nodes[layer].outputs.iter().flatten().copied().collect();
         for node in &self.graph.nodes[layer + 1..] {
@@ -115,7 +116,7 @@ impl Model {
     }
 }
 
-/// The same in the file; what it says of values on the way is left out.
+/// Does the same in the file, and removes the types of intermediate values.
 fn declare(graph: &mut GraphProto, names: &BTreeSet<String>, old: i64, classes: i64) {
     graph.value_info.iter_mut().filter(|info| names.contains(info.name())).for_each(|info| info.r#type = None);
     for output in graph.output.iter_mut().filter(|output| names.contains(output.name())) {
@@ -136,7 +137,7 @@ fn last_axis(graph: &Graph, id: ValueId) -> usize {
     graph.initializers[&id].shape().len() - 1
 }
 
-/// A node as a layer, where its weight and bias are its own.
+/// Returns a node as a layer if nothing else uses its weight and bias.
 fn layer(graph: &Graph, node: usize) -> Option<Layer> {
     let node_of = &graph.nodes[node];
     let Operation::Onnx { domain, op_type, .. } = &node_of.operation else { return None };
@@ -157,7 +158,7 @@ fn layer(graph: &Graph, node: usize) -> Option<Layer> {
         ("ConvTranspose", 3..) if !is_grouped() => (1, shape[1] * places()),
         _ => return None,
     };
-    // Where the weight is read as it is turned, its axes change places.
+    // If the weight is read transposed, its axes swap.
     let (axis, fan_in) = if is_turned { (1 - axis, shape[1 - (1 - axis)]) } else { (axis, fan_in) };
     let bias = match op_type.as_str() {
         "MatMul" => added(graph, node),
@@ -179,7 +180,7 @@ fn layer(graph: &Graph, node: usize) -> Option<Layer> {
     (is_own(weight) && !has_other_bias).then_some(Layer { node, weight, axis, fan_in, bias })
 }
 
-/// The initializer that a weight is, and whether a `Transpose` stands between.
+/// Returns the initializer of a weight, and whether a `Transpose` is in between.
 fn origin(graph: &Graph, weight: ValueId) -> Option<(ValueId, bool)> {
     if graph.initializers.contains_key(&weight) {
         return Some((weight, false));
@@ -191,7 +192,7 @@ fn origin(graph: &Graph, weight: ValueId) -> Option<(ValueId, bool)> {
     (node.operation.name() == "Transpose" && is_matrix && readers == 1).then_some((source, true))
 }
 
-/// What is added to a product.
+/// Returns the value that is added to a product.
 fn added(graph: &Graph, node: usize) -> Option<ValueId> {
     let product = graph.nodes[node].outputs.first().copied().flatten()?;
     let next = graph.nodes.iter().find(|node| node.inputs.contains(&Some(product)))?;

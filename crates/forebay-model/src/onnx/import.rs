@@ -1,4 +1,4 @@
-//! From ONNX's messages to a graph.
+//! Builds a graph from ONNX's messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -19,11 +19,10 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, Structure, Subgraph, ValueId};
 use crate::tensor::Contents;
 
-/// Oldest version of the file format: the first with operator sets.
+/// The oldest supported version of the file format: the first with operator sets.
 const OLDEST_IR_VERSION: i64 = 3;
 
-/// Builds the graph, and keeps what is needed to write the model back.
-/// `left_out` says where data lies that was left out of the messages.
+/// Builds the graph and keeps what is needed to write the model back. `left_out` locates the data that was left out of the messages.
 pub(super) fn model(
     mut proto: ModelProto,
     mut left_out: LeftOut,
@@ -62,34 +61,34 @@ pub(super) fn model(
     Ok(Model { graph, contents, nested, parameters, altered, proto, adaptation: None })
 }
 
-/// What all graphs of a model are read from.
+/// The data that all graphs of a model are read from.
 struct Source<'a> {
     folder: Option<&'a Folder>,
     left_out: &'a LeftOut,
     functions: &'a Functions,
 }
 
-/// Reads one graph: the model's, or one inside a node.
+/// Reads one graph: the model's, or a subgraph.
 struct Reader<'a> {
     source: &'a Source<'a>,
     versions: Versions,
     graph: Graph,
     contents: BTreeMap<String, Contents>,
-    /// The reader of the graph around this one.
+    /// The reader of the enclosing graph.
     outer: Option<&'a Reader<'a>>,
-    /// Names of values of the graphs around this one that it uses.
+    /// The names of the values that this graph uses from the enclosing graphs.
     captured: Vec<String>,
-    /// Where the graph stands: nodes and attributes on the way to it; none within the body of a function, which has several places.
+    /// The place of the graph: the nodes and attributes that lead to it; `None` within the body of a function, which has several places.
     place: Option<NestedPlace>,
-    /// Initializers of graphs inside nodes that were taken over, and where they stand.
+    /// The initializers taken over from subgraphs, with their places.
     nested: BTreeMap<ValueId, NestedPlace>,
 }
 
-/// A node that is to be read.
+/// A node to be read.
 enum NodeSource {
-    /// Of the graph's list.
+    /// A node from the graph's list.
     Listed(usize),
-    /// Of a function's body.
+    /// A node from a function's body.
     Body(Box<BodyNode>),
 }
 
@@ -104,12 +103,12 @@ impl<'a> Reader<'a> {
         Reader { source, versions, graph, contents, outer, captured: Vec::new(), place, nested: BTreeMap::new() }
     }
 
-    /// Whether this graph or one around it has a value of this name.
+    /// Returns whether this graph or an enclosing one has a value of this name.
     fn knows(&self, name: &str) -> bool {
         self.graph.find(name).is_some() || self.outer.is_some_and(|outer| outer.knows(name))
     }
 
-    /// The value of this name. One of a graph around this one becomes an input.
+    /// Returns the value of this name. A value of an enclosing graph becomes an input.
     fn find(&mut self, name: &str) -> Option<ValueId> {
         if let Some(id) = self.graph.find(name) {
             return Some(id);
@@ -121,7 +120,7 @@ impl<'a> Reader<'a> {
         Some(id)
     }
 
-    /// Reads a graph inside a node; what it uses of this graph is added to the node's inputs.
+    /// Reads a subgraph of a node; the values that it uses from this graph are added to the node's inputs.
     fn subgraph(
         &mut self,
         proto: &mut GraphProto,
@@ -157,7 +156,7 @@ impl<'a> Reader<'a> {
             let undefined = || malformed(format!("a graph uses the value '{name}', which nothing defines"));
             capture(self.find(&name).ok_or_else(undefined)?);
         }
-        // Weights and constants of the graph become values of this one: they are there once, however often the graph runs.
+        // The subgraph's weights and constants become values of this graph, so that they exist once however often the subgraph runs.
         for (inside, contents) in std::mem::take(&mut subgraph.graph.initializers) {
             subgraph.graph.inputs.push(inside);
             let name = &subgraph.graph.value(inside).name;
@@ -176,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(subgraph)
     }
 
-    /// Adds a value under a name that must be new.
+    /// Adds a value under a name that must not be in use.
     fn define(&mut self, name: &str) -> Result<ValueId, ModelError> {
         if name.is_empty() {
             return Err(malformed("a value has no name"));
@@ -204,7 +203,7 @@ impl<'a> Reader<'a> {
             let data = self.source.left_out.initializers.get(&i);
             let contents = tensor::take(initializer, data, self.source.folder)?;
             if self.outer.is_some() {
-                // Only what the model's own graph holds is kept apart from the messages.
+                // Only the contents of the model's own graph are kept separate from the messages.
                 tensor::give_back(initializer, &contents.to_tensor()?);
             }
             let id = self.define_contents(initializer.name.as_deref().unwrap_or_default(), contents)?;
@@ -215,7 +214,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Graph inputs, except those that only give an initializer its type (as IR version 3 demands of all of them).
+    /// Reads the graph inputs, except those that only give an initializer its type (which IR version 3 requires of every initializer).
     fn inputs(&mut self, proto: &GraphProto) -> Result<(), ModelError> {
         let mut names = BTreeSet::new();
         for input in &proto.input {
@@ -254,7 +253,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// All nodes: `Constant` ones become initializers, calls of functions become their nodes, the others come into topological order.
+    /// Reads all nodes: `Constant` nodes become initializers, function calls are replaced by the function's nodes, and the others are put
+    /// in topological order.
     fn nodes(&mut self, proto: &mut GraphProto) -> Result<(), ModelError> {
         let mut sources = Vec::new();
         for (i, node) in proto.node.iter().enumerate() {
@@ -315,7 +315,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A node; `number` is its place in the graph's list, where it stands there.
+    /// Reads a node; `number` is its index in the graph's list, if it is in that list.
     fn node(
         &mut self,
         number: Option<usize>,
@@ -343,10 +343,10 @@ impl<'a> Reader<'a> {
             let value = match (attribute_type(attribute), &mut attribute.g) {
                 (AttributeType::Graph, Some(graph)) => {
                     if op_type == "Loop" && inputs.len() < graph.input.len() {
-                        // What the body uses comes behind all inputs of the loop, also those that are left out.
+                        // The values that the body captures follow all inputs of the loop, including omitted ones.
                         inputs.resize(graph.input.len(), None);
                     }
-                    // The body of a function has operator sets of its own.
+                    // The body of a function imports its own operator sets.
                     let outside = std::mem::replace(&mut self.versions, versions.clone());
                     let place = self.place.clone().zip(number).map(|(mut place, number)| {
                         place.extend([number, i]);
@@ -364,7 +364,7 @@ impl<'a> Reader<'a> {
                     value
                 }
             };
-            // Only the contents of initializers and constants are kept apart from the messages.
+            // Only the contents of initializers and constants are kept separate from the messages.
             if let (Attribute::Tensor(tensor), Some(proto)) = (&value, &mut attribute.t) {
                 tensor::give_back(proto, tensor);
             }
@@ -377,12 +377,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a node is a `Constant` of the default domain.
+/// Returns whether a node is a `Constant` of the default domain.
 pub(super) fn is_constant(node: &NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx") && node.op_type() == "Constant"
 }
 
-/// The value of a `Constant` node, whichever of its attributes holds it.
+/// Returns the value of a `Constant` node, whichever attribute holds it.
 fn constant(node: &mut NodeProto, data: Option<&Data>, folder: Option<&Folder>) -> Result<Contents, ModelError> {
     let name = label(node).to_string();
     let error = |reason: &str| ModelError::Operator {
@@ -409,7 +409,7 @@ fn constant(node: &mut NodeProto, data: Option<&Data>, folder: Option<&Folder>) 
     Ok(tensor.into())
 }
 
-/// Refuses an attribute whose value is given elsewhere.
+/// Rejects an attribute whose value is given elsewhere.
 fn check_given(proto: &AttributeProto, node: &str) -> Result<(), ModelError> {
     if proto.ref_attr_name().is_empty() {
         return Ok(());
@@ -418,7 +418,7 @@ fn check_given(proto: &AttributeProto, node: &str) -> Result<(), ModelError> {
     Err(malformed(reason))
 }
 
-/// The value of an attribute that is a tensor.
+/// Returns the value of a tensor attribute.
 fn tensor_attribute(
     proto: &mut AttributeProto,
     node: &str,
@@ -430,7 +430,7 @@ fn tensor_attribute(
     tensor::take(proto.t.as_mut().ok_or_else(missing)?, data, folder)
 }
 
-/// The value of an attribute; `None` for a subgraph.
+/// Returns the value of an attribute, or `None` for a subgraph.
 fn attribute(
     proto: &mut AttributeProto,
     node: &str,
@@ -457,7 +457,7 @@ fn attribute(
     }))
 }
 
-/// The type of an attribute. Old files do not state it; then the field that holds something says it.
+/// Returns the type of an attribute. Old files do not state it; it then follows from the field that is set.
 fn attribute_type(proto: &AttributeProto) -> AttributeType {
     match proto.r#type() {
         AttributeType::Undefined => {}
@@ -477,7 +477,7 @@ fn attribute_type(proto: &AttributeProto) -> AttributeType {
     held.into_iter().find(|(held, _)| *held).map_or(AttributeType::Undefined, |(_, ty)| ty)
 }
 
-/// What an input or output is declared to be that is no tensor.
+/// Returns the declared structure of an input or output that is not a tensor.
 fn declared_structure(info: &ValueInfoProto) -> Result<Option<Structure>, ModelError> {
     let what = format!("'{}'", info.name());
     let refused = |kind: &str| malformed(format!("{what} is {kind}, which Forebay does not have"));
@@ -500,7 +500,7 @@ fn declared_structure(info: &ValueInfoProto) -> Result<Option<Structure>, ModelE
     }
 }
 
-/// The declared type of an input or output; `None` where it has no type or no shape.
+/// Returns the declared type of an input or output, or `None` if it has no type or no shape.
 fn declared_type(info: &ValueInfoProto) -> Result<Option<(DataType, Vec<Dimension>)>, ModelError> {
     let Some(value) = info.r#type.as_ref().and_then(|ty| ty.value.as_ref()) else { return Ok(None) };
     let TypeValue::TensorType(ty) = value else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What messages say of nodes and operator sets.
+//! Reads nodes and operator sets from messages.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::proto::{NodeProto, OperatorSetIdProto};
 use crate::error::ModelError;
 use crate::operators::NEWEST_OPSET;
 
-/// The version of every imported operator set, by domain.
+/// Returns the version of every imported operator set, by domain.
 pub(super) fn versions(imports: &[OperatorSetIdProto]) -> Result<BTreeMap<String, i64>, ModelError> {
     let mut versions = BTreeMap::new();
     for import in imports {
@@ -29,7 +29,7 @@ pub(super) fn versions(imports: &[OperatorSetIdProto]) -> Result<BTreeMap<String
     Ok(versions)
 }
 
-/// What messages call a node: its name, else its first output's.
+/// Returns what error messages call a node: its name or, if it has none, the name of its first output.
 pub(super) fn label(node: &NodeProto) -> &str {
     let outputs = || node.output.iter().find(|output| !output.is_empty()).map(String::as_str);
     Some(node.name()).filter(|name| !name.is_empty()).or_else(outputs).unwrap_or("")

@@ -1,9 +1,9 @@
 //! Reading and writing ONNX.
 //!
-//! [`read`] believes nothing: every size is checked against the bytes that are there before anything is allocated, and
-//! what it cannot represent is an error that names the tensor or node. [`read_file`] leaves weights in their files until somebody
-//! needs them. [`write()`] gives back the model that was read, with the contents of some tensors replaced: names,
-//! documentation, metadata and operator sets stay.
+//! [`read`] trusts nothing in the file: it checks every size against the bytes available before it allocates anything, and reports what it
+//! cannot represent as an error that names the tensor or node. [`read_file`] leaves weights in their files until they are needed.
+//! [`write()`] writes the model back with the contents of some tensors replaced; names, documentation, metadata and operator sets are
+//! preserved.
 
 mod altered;
 mod export;
@@ -18,7 +18,7 @@ mod sharing;
 mod skeleton;
 mod tensor;
 
-/// ONNX's messages, generated from `proto/onnx.proto`; `tests/messages.rs` updates them when that changes.
+/// ONNX's messages, generated from `proto/onnx.proto`; `tests/messages.rs` updates them when that file changes.
 #[allow(missing_docs, clippy::all)]
 mod proto {
     include!("../../proto/onnx.rs.in");
@@ -43,7 +43,7 @@ use skeleton::LeftOut;
 
 pub use export::{Give, Take, write, write_to};
 
-/// A model that was read: its graph, and what is needed to write it back.
+/// A model read from a file or from bytes: its graph, and everything needed to write it back.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// The graph, with the declared types of its inputs and outputs.
@@ -52,13 +52,13 @@ pub struct Model {
     proto: proto::ModelProto,
     /// Contents of initializers and `Constant` nodes by name; shared with the graph.
     contents: BTreeMap<String, Contents>,
-    /// By name in the graph: where initializers of graphs inside nodes stand.
+    /// The places of the initializers of subgraphs, with their names in the graph.
     nested: BTreeMap<NestedPlace, String>,
-    /// By initializer: whether PyTorch's exporter says that it is a parameter of the module; empty where it says nothing.
+    /// For each initializer, whether PyTorch's exporter marks it as a parameter of the module; empty if the exporter marks none.
     parameters: BTreeMap<String, bool>,
-    /// Parameters of the module that PyTorch's exporter computed with.
+    /// The module's parameters that PyTorch's exporter computed with.
     altered: Vec<String>,
-    /// What trains instead of the model's own parameters, where it has adapters.
+    /// The adapters that train instead of the model's own parameters, if any.
     adaptation: Option<Adaptation>,
 }
 
@@ -69,24 +69,25 @@ struct Adaptation {
     options: LoraOptions,
 }
 
-/// Where an initializer of a graph inside a node stands: from the model's graph on, the node's place and that of its attribute, again for
-/// each graph on the way; then the initializer's place.
+/// The place of a subgraph's initializer: the indices of the node and its attribute for each level of nesting, starting at the model's
+/// graph, followed by the index of the initializer.
 pub(crate) type NestedPlace = Vec<usize>;
 
-/// Elements that are looked at to tell a weight from a mask.
+/// The number of elements examined to tell a weight from a mask.
 const SEEN_ELEMENTS: usize = 4096;
 
 impl Model {
-    /// The graph for training, in which initializers that do not train are constants.
+    /// Returns the graph for training, in which initializers that do not train are constants.
     ///
-    /// PyTorch's exporter says which initializers are parameters of the module, or were computed from some. Where it does, buffers do not
-    /// train, and of what it says nothing of, only what is a weight of a product, a convolution or a recurrent network does. Where it does not, a scalar trains only if
-    /// it has the name of a module's attribute (at the top of the module only in PyTorch's files): others are numbers of formulas that an optimizer wrote as initializers. Some exporters
-    /// write all weights as `Constant` nodes: where no initializer is a floating-point tensor of several elements, such constants train,
-    /// but for tables with two different elements at most, which are masks.
+    /// PyTorch's exporter marks the initializers that are parameters of the module or were computed from parameters. If it does, buffers do
+    /// not train, and an unmarked initializer trains only if it is a weight of a product, a convolution or a recurrent network. Without
+    /// such marks, a scalar trains only if it has the name of a module's attribute (at the top of the module, only in PyTorch's files);
+    /// other scalars are constants of formulas that an optimizer stored as initializers. Some exporters write all weights as `Constant`
+    /// nodes: if no initializer is a floating-point tensor of several elements, such constants train, except tables with at most two
+    /// distinct elements, which are masks.
     ///
     /// # Errors
-    /// Contents that cannot be read.
+    /// Fails if contents cannot be read.
     pub fn trainable_graph(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph_without_adapters()?;
         if let Some(adaptation) = &self.adaptation {
@@ -101,7 +102,7 @@ impl Model {
         Ok(graph)
     }
 
-    /// The same, whether there are adapters or not.
+    /// Like [`Model::trainable_graph`], but ignores adapters.
     fn graph_without_adapters(&self) -> Result<Graph, ModelError> {
         let mut graph = self.graph.clone();
         if self.parameters.values().any(|&is_parameter| is_parameter) {
@@ -141,12 +142,12 @@ impl Model {
 }
 
 impl Adaptation {
-    /// The names of the adapters' factors.
+    /// Returns the names of the adapters' factors.
     fn factors(&self) -> BTreeSet<&str> {
         self.adapters.iter().flat_map(|adapter| [adapter.left.as_str(), adapter.right.as_str()]).collect()
     }
 
-    /// Whether an initializer of a name trains.
+    /// Returns a predicate that tells whether the initializer of a name trains.
     fn trained(&self) -> impl Fn(&str) -> bool + '_ {
         let factors = self.factors();
         move |name| factors.contains(name) || self.options.also.iter().any(|pattern| matches(pattern, name))
@@ -154,11 +155,11 @@ impl Adaptation {
 }
 
 impl Model {
-    /// The model with adapters next to its weights. Only they train, and what the options name next to them; the model is written with
-    /// its weights as they were, unless they are given.
+    /// Returns the model with adapters added to its weights. Only the adapters train, along with the parameters that the options name. When
+    /// the model is written, its weights keep their old contents unless new ones are given.
     ///
     /// # Errors
-    /// No weight that fits the options, or one that cannot have an adapter; a model that has adapters.
+    /// Fails if no weight matches the options, if a matching weight cannot have an adapter, or if the model already has adapters.
     pub fn with_adapters(&self, options: &LoraOptions) -> Result<Model, ModelError> {
         if self.adaptation.is_some() {
             return Err(ModelError::Request { reason: "the model has adapters already".to_string() });
@@ -169,31 +170,31 @@ impl Model {
         Ok(model)
     }
 
-    /// The adapters, in the order of the weights; none where the model has none.
+    /// Returns the adapters in the order of the weights; empty if the model has none.
     pub fn adapters(&self) -> &[Adapter] {
         self.adaptation.as_ref().map_or(&[], |adaptation| &adaptation.adapters)
     }
 
-    /// What the adapters were made with; none where the model has none.
+    /// Returns the options that the adapters were created with, or `None` if the model has no adapters.
     pub fn adapter_options(&self) -> Option<&LoraOptions> {
         self.adaptation.as_ref().map(|adaptation| &adaptation.options)
     }
 
-    /// The contents of all initializers and `Constant` nodes as they were read, by name.
+    /// Returns the contents of all initializers and `Constant` nodes as they were read, by name.
     pub fn contents(&self) -> &BTreeMap<String, Contents> {
         &self.contents
     }
 
-    /// Names of parameters of the PyTorch module that do not train as they do in the module, because the exporter computed with them: the file
-    /// has copies of them, or other numbers instead.
+    /// Returns the names of the PyTorch module's parameters that do not train as they do in the module, because the exporter computed with
+    /// them: the file contains copies of them, or other values instead.
     pub fn altered_parameters(&self) -> &[String] {
         &self.altered
     }
 
-    /// Names of floating-point initializers that are constants of [`Model::trainable_graph`].
+    /// Returns the names of the floating-point initializers that are constants in [`Model::trainable_graph`].
     ///
     /// # Errors
-    /// As there.
+    /// Fails if [`Model::trainable_graph`] does.
     pub fn untrained_initializers(&self) -> Result<Vec<String>, ModelError> {
         if self.adaptation.is_some() {
             // That is what adapters are for.
@@ -207,7 +208,7 @@ impl Model {
     }
 }
 
-/// Whether a name is a path of attributes, as `network.logit_scale`.
+/// Returns whether a name is a path of attributes, such as `network.logit_scale`.
 fn is_attribute(name: &str) -> bool {
     let is_word = |word: &str| word.chars().all(|letter| letter.is_alphanumeric() || letter == '_') && !word.is_empty();
     let begins_well =
@@ -215,12 +216,12 @@ fn is_attribute(name: &str) -> bool {
     begins_well && name.contains('.') && name.split('.').all(is_word)
 }
 
-/// Whether a name is that of an attribute of a module, as `logit_scale` or `scales.0`, in a file of PyTorch's older exporter: what that computes
-/// itself has other names, and the newer one's values end with numbers.
+/// Returns whether a name is that of a module's attribute, such as `logit_scale` or `scales.0`, in a file from PyTorch's older exporter.
+/// Values that this exporter computes have other names, and those of the newer exporter end with numbers.
 fn is_own_attribute(name: &str) -> bool {
     let is_word = |word: &str| word.chars().all(|letter| letter.is_alphanumeric() || letter == '_') && !word.is_empty();
     let is_numbered = name.rsplit('_').next().is_none_or(|last| last.chars().all(|letter| letter.is_ascii_digit()));
-    // Elements of a list of parameters are numbered: `scales.0`.
+    // The elements of a list of parameters are numbered, as in `scales.0`.
     name.split('.').all(is_word)
         && (name.contains('.') || !is_numbered)
         && !name.starts_with(|first: char| first.is_ascii_digit())
@@ -228,11 +229,11 @@ fn is_own_attribute(name: &str) -> bool {
 
 /// Operators that multiply by their second input.
 const PRODUCTS: [&str; 4] = ["MatMul", "Gemm", "Conv", "ConvTranspose"];
-/// Operators whose weights, of inputs and of states, and biases are these inputs.
+/// Operators that take their input weights, state weights and biases as these inputs.
 const RECURRENT: [&str; 3] = ["LSTM", "GRU", "RNN"];
 const RECURRENT_WEIGHTS: [usize; 4] = [1, 2, 3, 7];
 
-/// Values that nodes only multiply by.
+/// Returns the values that nodes only multiply by.
 fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
     let is_product = |node: &Node, i: usize| {
         let name = node.operation.name();
@@ -246,13 +247,13 @@ fn multiplied(graph: &Graph) -> BTreeSet<ValueId> {
     wanted(true).difference(&wanted(false)).copied().collect()
 }
 
-/// Running statistics: training changes them, though they are no parameters.
+/// Returns the running statistics, which training changes although they are not parameters.
 fn statistics(graph: &Graph) -> BTreeSet<ValueId> {
     let nodes = graph.nodes.iter().filter(|node| node.operation.name() == "BatchNormalization");
     nodes.flat_map(|node| node.inputs.iter().skip(3).flatten().copied()).collect()
 }
 
-/// Whether the first elements have two different values at most.
+/// Returns whether the first elements have at most two distinct values.
 fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
     let size = contents.data_type().size_bytes() as usize;
     let (mut seen, mut looked_at) = (BTreeSet::new(), 0);
@@ -266,11 +267,11 @@ fn is_mask(contents: &Contents) -> Result<bool, ModelError> {
     Ok(seen.len() < 3 && looked_at > 2)
 }
 
-/// Reads a model. `directory` is where external data files lie; without it, a model that has some is refused.
+/// Reads a model. `directory` contains the external data files; without it, a model that has such files is rejected.
 ///
 /// # Errors
-/// Bytes that are no ONNX model, a model that breaks ONNX's rules, data types or attributes that Forebay does not have, or
-/// external data that cannot be read.
+/// Fails if the bytes are not an ONNX model, the model violates ONNX's rules or uses data types or attributes that Forebay does not
+/// support, or external data cannot be read.
 pub fn read(bytes: &[u8], directory: Option<&Path>) -> Result<Model, ModelError> {
     decode(bytes, LeftOut::default(), directory.map(Folder::new).as_ref())
 }
@@ -283,17 +284,17 @@ fn decode(bytes: &[u8], left_out: LeftOut, folder: Option<&Folder>) -> Result<Mo
     import::model(proto, left_out, folder)
 }
 
-/// Reads a model from a file; external data files lie next to it, or next to the file that it is a link to. Weights are not read:
-/// their contents are ranges of those files, which must stay as they are while the model is used.
+/// Reads a model from a file. External data files are next to it or, if it is a link, next to the file that it points to. Weights are not
+/// read: their contents are ranges of these files, which must not change while the model is used.
 ///
 /// # Errors
-/// As [`read`], and where the file cannot be read, or the memory that it takes is not there.
+/// Fails if [`read`] would, if the file cannot be read, or if there is not enough memory for it.
 pub fn read_file(path: &Path) -> Result<Model, ModelError> {
     let folder = Folder::of_model(path);
     let model = match without_weights(path).map_err(|error| file_error(path, &error))? {
         Some((messages, left_out)) => decode(&messages, left_out, Some(&folder)),
         None => {
-            // The messages are a copy of the file, and their contents are kept.
+            // The messages are a copy of the file, and their contents stay in memory.
             let bytes = forebay_limits::read(path, u64::MAX, 2).map_err(|error| file_error(path, &error))?;
             decode(&bytes, LeftOut::default(), Some(&folder))
         }
@@ -304,21 +305,21 @@ pub fn read_file(path: &Path) -> Result<Model, ModelError> {
     })
 }
 
-/// The messages of a regular file without its weights, and where those lie.
+/// Reads the messages of a regular file without its weights, and the locations of the weights.
 fn without_weights(path: &Path) -> std::io::Result<Option<(Vec<u8>, LeftOut)>> {
     if !std::fs::metadata(path)?.is_file() {
         return Ok(None);
     }
     let file = Arc::new(File::open(path)?);
     let metadata = file.metadata()?;
-    // Files of the system do not know their size.
+    // The system's special files report a size of 0.
     Ok(Some(metadata).filter(|metadata| metadata.len() > 0).and_then(|found| skeleton::read(path, &file, &found)))
 }
 
-/// Reads a single serialised tensor, such as the reference data of ONNX's own tests, with its name.
+/// Reads a single serialised tensor and its name, such as the reference data of ONNX's own tests.
 ///
 /// # Errors
-/// Bytes that are no tensor, or one of a data type that Forebay does not have.
+/// Fails if the bytes are not a tensor, or are one of a data type that Forebay does not support.
 pub fn read_tensor(bytes: &[u8]) -> Result<(String, Tensor), ModelError> {
     let mut proto = proto::TensorProto::decode(bytes).map_err(|error| malformed(error.to_string()))?;
     let tensor = tensor::take(&mut proto, None, None)?.to_tensor()?;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-/// An order of nodes in which every node stands after those that it depends on; among those that may come next, the lowest
-/// index comes first, so that nodes already in order stay as they are. `producers` lists each node's dependences.
+/// Returns an order in which every node comes after the nodes that it depends on. Among the nodes that can come next, the one with the
+/// lowest index comes first, so nodes already in order stay as they are. `producers` lists each node's dependences.
 ///
 /// # Errors
-/// Where there is a cycle: the lowest node that lies on one or behind one.
+/// If there is a cycle, returns the lowest node that is on a cycle or depends on one.
 pub(super) fn topological(producers: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut consumers: Vec<Vec<usize>> = vec![Vec::new(); producers.len()];
     let mut missing: Vec<usize> = producers.iter().map(Vec::len).collect();

@@ -1,7 +1,7 @@
-//! PyTorch's newer exporter transposes a parameter once for each use and stores each result. These copies become one tensor again, so that
-//! a layer that a module uses twice trains as in the module.
+//! Merges copies of parameters. PyTorch's newer exporter transposes a parameter once for each use and stores each result; these copies
+//! become one tensor again, so that a layer that a module uses twice trains as in the module.
 //!
-//! The exporter says what a tensor was made of, and the elements are compared as well.
+//! The exporter records what a tensor was made from, and the elements are compared as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use super::skeleton::LeftOut;
 use super::tensor;
 use crate::tensor::Contents;
 
-/// About how many elements of a copy are compared with the original.
+/// The approximate number of elements of a copy that are compared with the original.
 const COMPARED_MAX: u64 = 4096;
 
-/// How a matrix follows from another.
+/// How a matrix is derived from another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Copied {
     Same,
     Transposed,
 }
 
-/// Lets nodes read one tensor where they read several copies of a parameter that is a matrix.
+/// Makes nodes that read several copies of a matrix parameter read a single tensor.
 pub(super) fn share_again(proto: &mut ModelProto, left_out: &mut LeftOut, folder: Option<&Folder>) {
     let Some(graph) = &mut proto.graph else { return };
     let copies = copies(graph, left_out, folder);
@@ -54,13 +54,14 @@ pub(super) fn share_again(proto: &mut ModelProto, left_out: &mut LeftOut, folder
     graph.node.splice(..0, transposes);
 }
 
-/// By copy: the tensor that it is a copy of, the argument of the exported program that this is, and how.
+/// Returns, for each copy, the tensor that it was copied from, the argument of the exported program that this tensor is, and how it was
+/// copied.
 fn copies(
     graph: &GraphProto,
     left_out: &LeftOut,
     folder: Option<&Folder>,
 ) -> BTreeMap<String, (String, String, Copied)> {
-    // Nodes of inner graphs may read any of them.
+    // Nodes of subgraphs can read any of them.
     let has_graphs = |node: &NodeProto| node.attribute.iter().any(|attribute| attribute.g.is_some());
     if graph.node.iter().any(has_graphs) {
         return BTreeMap::new();
@@ -98,7 +99,7 @@ fn copies(
     copies
 }
 
-/// How a matrix follows from another, as far as its elements say.
+/// Returns how a matrix is derived from another, judging by its elements.
 fn compare(given: &Contents, copy: &Contents) -> Option<Copied> {
     let &[rows, columns] = given.shape() else { return None };
     if given.data_type() != copy.data_type() {
@@ -126,7 +127,7 @@ fn compare(given: &Contents, copy: &Contents) -> Option<Copied> {
     (copy.shape() == [columns, rows] && are_equal(&transposed)).then_some(Copied::Transposed)
 }
 
-/// A node that transposes a parameter, made of a call with that argument.
+/// Returns a node that transposes a parameter, marked as made from a call with that argument.
 fn transpose(parameter: &str, output: &str, argument: &str) -> NodeProto {
     let permutation = AttributeProto {
         name: Some("perm".to_string()),

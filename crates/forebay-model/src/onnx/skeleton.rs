@@ -1,7 +1,8 @@
-//! A model's file without its weights: one pass over the messages that leaves out large raw and typed data and says where it lies.
+//! Reads a model's file without its weights, in one pass over the messages that leaves out large raw and typed data and records its
+//! location.
 //!
-//! What this pass does not understand, it leaves to the decoder: the caller then reads the whole file, whose errors are
-//! the same as if there were no such pass. So it needs no messages of its own.
+//! Whatever this pass does not understand is left to the decoder: the caller then reads the whole file and gets the same errors as without
+//! this pass. The pass therefore needs no error messages of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -17,26 +18,26 @@ const FIXED64: u64 = 1;
 const LENGTH_DELIMITED: u64 = 2;
 const FIXED32: u64 = 5;
 
-/// Numbers of the fields of typed data.
+/// Numbers of the typed data fields.
 pub(super) const FLOAT_DATA: u64 = 4;
 pub(super) const INT32_DATA: u64 = 5;
 pub(super) const INT64_DATA: u64 = 7;
 pub(super) const DOUBLE_DATA: u64 = 10;
 pub(super) const UINT64_DATA: u64 = 11;
 
-/// Raw data of at most this many bytes stays in the messages, and typed data in a message of a tensor of at most this many.
+/// Raw data of at most this many bytes stays in the messages, as does typed data if its tensor's message has at most this many.
 pub(super) const KEPT_BYTES_MAX: u64 = 1024;
 
-/// Where data lies that was left out of the messages.
+/// The locations of the data that was left out of the messages.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
-    /// By number of the initializer.
+    /// By index of the initializer.
     pub initializers: BTreeMap<usize, Data>,
-    /// By number of the node, and of its attribute.
+    /// By index of the node and of its attribute.
     pub attributes: BTreeMap<(usize, usize), Data>,
 }
 
-/// Where the data of a tensor lies.
+/// The location of a tensor's data.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     /// Raw data.
@@ -45,7 +46,8 @@ pub(super) struct Data {
     pub typed: BTreeMap<u64, Numbers>,
 }
 
-/// The messages of a file without large raw data, and where that lies; none for what is no model, or is one in an unusual way.
+/// Returns the messages of a file without large raw data, and the location of that data; `None` if the file is not a model or is encoded in
+/// an unusual way.
 pub(super) fn read(path: &Path, file: &Arc<File>, metadata: &Metadata) -> Option<(Vec<u8>, LeftOut)> {
     let source = Arc::new(SourceFile::opened(path, file.clone(), metadata));
     let mut pass = Pass {
@@ -62,7 +64,7 @@ pub(super) fn read(path: &Path, file: &Arc<File>, metadata: &Metadata) -> Option
     Some((messages, pass.left_out))
 }
 
-/// Messages on the way to raw data.
+/// The messages that lead to raw data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Message {
     Model,
@@ -74,11 +76,11 @@ enum Message {
     Value,
 }
 
-/// What a field of one of those messages is.
+/// The kind of a field in one of those messages.
 enum Field {
-    /// Another of those messages, of which there may be many.
+    /// Another of those messages, which can occur many times.
     Many(Message),
-    /// Another of those messages, of which there may be one.
+    /// Another of those messages, which can occur once.
     One(Message),
     /// Raw data.
     Raw,
@@ -89,7 +91,7 @@ enum Field {
 }
 
 impl Message {
-    /// Numbers are those of `proto/onnx.proto`.
+    /// The numbers are those in `proto/onnx.proto`.
     fn field(self, number: u64) -> Field {
         match (self, number) {
             (Message::Model, 7) => Field::One(Message::Graph),
@@ -108,7 +110,7 @@ impl Message {
     }
 }
 
-/// The pass over a file, at a position of it.
+/// The state of the pass over a file.
 struct Pass<'a> {
     stream: BufReader<&'a File>,
     position: u64,
@@ -131,7 +133,7 @@ impl Pass<'_> {
             match (message.field(number), key & 7) {
                 (Field::Many(inner), LENGTH_DELIMITED) => self.inner(inner, key, end, to)?,
                 (Field::One(inner), LENGTH_DELIMITED) => {
-                    // Two of them would be merged.
+                    // The decoder would merge two of them.
                     if std::mem::replace(&mut met, true) {
                         return None;
                     }
@@ -171,7 +173,7 @@ impl Pass<'_> {
         Some(())
     }
 
-    /// Copies raw data if it is small, else says where it lies.
+    /// Copies raw data if it is small; otherwise records its location.
     fn raw(&mut self, message: Message, key: u64, end: u64, to: &mut Vec<u8>) -> Option<()> {
         let length = self.length(end)?;
         if length <= KEPT_BYTES_MAX {
@@ -184,10 +186,10 @@ impl Pass<'_> {
         self.skip(length)
     }
 
-    /// Says where typed data lies that has its key at `start`.
+    /// Records the location of the typed data whose key is at `start`.
     fn typed(&mut self, message: Message, encoding: Encoding, start: u64, key: u64, end: u64) -> Option<()> {
         if self.position != start + 1 {
-            // A key may take more bytes than it needs; none does.
+            // A key can take more bytes than it needs, but in practice none does.
             return None;
         }
         let source = self.source.clone();
@@ -224,7 +226,7 @@ impl Pass<'_> {
         Some(())
     }
 
-    /// Where the data of the tensor lies that is read now.
+    /// Returns the data locations of the tensor being read.
     fn data(&mut self, message: Message) -> &mut Data {
         match message {
             Message::Initializer => self.left_out.initializers.entry(self.initializer).or_default(),
@@ -232,7 +234,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Passes over bytes.
+    /// Skips bytes.
     fn skip(&mut self, length: u64) -> Option<()> {
         self.position += length;
         self.stream.seek_relative(i64::try_from(length).ok()?).ok()
@@ -260,15 +262,15 @@ impl Pass<'_> {
         self.bytes(length, to)
     }
 
-    /// The length of a field that ends by `end`.
+    /// Reads the length of a field that must end at or before `end`.
     fn length(&mut self, end: u64) -> Option<u64> {
         let length = self.varint()?;
         self.position.checked_add(length).filter(|&last| last <= end).map(|_| length)
     }
 
-    /// Copies bytes, which are in the file.
+    /// Copies bytes that are in the file.
     fn bytes(&mut self, length: u64, to: &mut Vec<u8>) -> Option<()> {
-        // They are decoded afterwards: twice as many are needed.
+        // They are decoded afterwards, which needs twice as much memory.
         forebay_limits::check(length.saturating_mul(2), forebay_limits::Use::Private).ok()?;
         to.try_reserve(usize::try_from(length).ok()?).ok()?;
         let read = self.stream.by_ref().take(length).read_to_end(to).ok()?;
@@ -295,7 +297,7 @@ impl Pass<'_> {
     }
 }
 
-/// A number as Protocol Buffers write it.
+/// Encodes a number as Protocol Buffers do.
 pub(super) fn encode_varint(mut value: u64, to: &mut Vec<u8>) {
     while value > 0x7f {
         to.push(value as u8 | 0x80);

@@ -1,4 +1,4 @@
-//! Tensors of ONNX files: raw, typed, or in files of their own.
+//! Tensors of ONNX files: raw, typed, or external.
 
 use forebay_base::{DataType, Tensor, narrow};
 use prost::Message;
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::tensor::Contents;
 
-/// The data type of ONNX's number; `what` names its owner in the error.
+/// Returns the data type with an ONNX number; `what` names its owner in the error.
 pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError> {
     DataType::from_onnx_number(i64::from(number)).ok_or_else(|| {
         let name = OnnxType::try_from(number).map_or(format!("number {number}"), |ty| ty.as_str_name().to_lowercase());
@@ -20,8 +20,8 @@ pub(super) fn data_type(number: i32, what: &str) -> Result<DataType, ModelError>
     })
 }
 
-/// Takes the contents out of a tensor message: raw data and much typed data is moved, the rest of the message stays. `left_out` is where
-/// data lies that was left out of the message. Nothing is allocated before the declared size agrees with what is there.
+/// Takes the contents out of a tensor message: raw data and large typed data are moved out, the rest of the message stays. `left_out`
+/// locates the data that was left out of the message. Nothing is allocated before the declared size is checked against the data present.
 pub(super) fn take(
     proto: &mut TensorProto,
     left_out: Option<&Data>,
@@ -87,7 +87,7 @@ pub(super) fn take(
     Ok(tensor.into())
 }
 
-/// The number of the field that holds typed data of a type.
+/// Returns the number of the field that holds typed data of a type.
 fn typed_field(data_type: DataType) -> u64 {
     match data_type {
         DataType::Float32 => FLOAT_DATA,
@@ -98,7 +98,8 @@ fn typed_field(data_type: DataType) -> u64 {
     }
 }
 
-/// The typed data fields as little-endian bytes, of which elements of fewer than 8 bits share some. Each field serves several types; narrow ones are stored in wide elements.
+/// Returns the typed data fields as little-endian bytes; elements of fewer than 8 bits share bytes. Each field serves several types, and
+/// narrow types are stored in wide elements.
 fn typed(proto: &TensorProto, data_type: DataType) -> Vec<u8> {
     fn low_bytes<T: Copy, const N: usize>(values: &[T], size_bytes: u64, bytes: fn(T) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| bytes(value).into_iter().take(size_bytes as usize)).collect()
@@ -130,7 +131,7 @@ fn typed(proto: &TensorProto, data_type: DataType) -> Vec<u8> {
     }
 }
 
-/// Whether a tensor message holds typed data fields.
+/// Returns whether a tensor message holds typed data.
 fn has_typed_data(proto: &TensorProto) -> bool {
     !(proto.float_data.is_empty()
         && proto.int32_data.is_empty()
@@ -139,12 +140,12 @@ fn has_typed_data(proto: &TensorProto) -> bool {
         && proto.uint64_data.is_empty())
 }
 
-/// Whether [`take`] left the contents in the message.
+/// Returns whether [`take`] left the contents in the message.
 pub(super) fn holds_contents(proto: &TensorProto) -> bool {
     has_typed_data(proto)
 }
 
-/// Gives a tensor message back what [`take`] took out of it; external data comes into the message.
+/// Puts the contents that [`take`] removed back into a tensor message; external data is moved into the message.
 pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     if !has_typed_data(proto) {
         describe(proto, &tensor.ty());
@@ -152,7 +153,7 @@ pub(super) fn give_back(proto: &mut TensorProto, tensor: &Tensor) {
     }
 }
 
-/// Leaves of a tensor message what names and describes it, with this type.
+/// Reduces a tensor message to its name and description, with this type.
 pub(super) fn describe(proto: &mut TensorProto, ty: &TensorType) {
     *proto = TensorProto {
         name: proto.name.take(),

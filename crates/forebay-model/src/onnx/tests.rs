@@ -80,7 +80,7 @@ fn parse(graph: GraphProto) -> Result<Model, ModelError> {
     read(&model(graph).encode_to_vec(), None)
 }
 
-/// The message of the error that reading a graph must end in.
+/// Returns the message of the error that reading a graph must end in.
 fn refusal(graph: GraphProto) -> String {
     parse(graph).expect_err("the graph is broken").to_string()
 }
@@ -180,7 +180,7 @@ fn constant_nodes_of_every_form_become_constants() {
         constant("b", AttributeProto { f: Some(2.5), ..named("value_float", AttributeType::Float) }),
         constant("c", AttributeProto { floats: vec![1.0, 2.0], ..named("value_floats", AttributeType::Floats) }),
         constant("d", AttributeProto { i: Some(-3), ..named("value_int", AttributeType::Int) }),
-        // Without its type, as old files have it.
+        // Without its type, as in old files.
         constant("e", AttributeProto { ints: vec![4, 5], name: Some("value_ints".into()), ..Default::default() }),
     ];
     graph.node.extend(nodes);
@@ -287,7 +287,7 @@ fn versions_out_of_range_are_refused() {
     assert!(read(&proto.encode_to_vec(), None).unwrap_err().to_string().contains("IR version 2"));
 }
 
-/// [`addition`], with `w` of a number of elements in a file of its own.
+/// [`addition`], with `w` as external data of `count` elements.
 fn external_of(location: &str, offset: &str, length: &str, count: i64) -> Vec<u8> {
     let entry =
         |key: &str, value: &str| StringStringEntryProto { key: Some(key.to_string()), value: Some(value.to_string()) };
@@ -303,7 +303,7 @@ fn external(location: &str, offset: &str, length: &str) -> Vec<u8> {
     external_of(location, offset, length, 2)
 }
 
-/// A sparse file of 4 TiB is no reason to ask for 4 TiB of memory and fall over.
+/// A sparse file of 4 TiB must not make the reader request 4 TiB of memory and crash.
 #[test]
 fn external_data_beyond_memory_is_an_error() {
     let directory = std::env::temp_dir().join(format!("forebay-external-sparse-{}", std::process::id()));
@@ -316,8 +316,8 @@ fn external_data_beyond_memory_is_an_error() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// `cache/snapshots/1/model.onnx` and its data are links into `cache/blobs`, as caches of model hubs have them; other links
-/// lead out of the folder.
+/// `cache/snapshots/1/model.onnx` and its data are links into `cache/blobs`, as in the caches of model hubs; other links lead out of the
+/// folder.
 #[cfg(unix)]
 #[test]
 fn links_lead_no_further_than_the_folder_of_the_models_own_file() {
@@ -332,18 +332,18 @@ fn links_lead_no_further_than_the_folder_of_the_models_own_file() {
     symlink("../../blobs/data", snapshot.join("w.bin")).unwrap();
     symlink("../../blobs/model", snapshot.join("model.onnx")).unwrap();
     assert!(read_file(&snapshot.join("model.onnx")).is_ok());
-    // The same model as a file of its own: its folder is its own, and the link leads out of it.
+    // The same model as a regular file: only its own folder is allowed, and the link leads out of it.
     std::fs::write(snapshot.join("own.onnx"), external("w.bin", "0", "8")).unwrap();
     let refusal = |path: &Path| read_file(path).unwrap_err().to_string();
     let error = refusal(&snapshot.join("own.onnx"));
     assert!(error.contains("'w.bin', which leads to") && error.contains("outside the model's folder"), "{error}");
-    // A link within the folder may point anywhere within it.
+    // A link in the folder can point anywhere within the folder.
     std::fs::create_dir(snapshot.join("deep")).unwrap();
     std::fs::write(snapshot.join("deep/w"), [0; 8]).unwrap();
     symlink("deep/w", snapshot.join("inside.bin")).unwrap();
     std::fs::write(snapshot.join("inside.onnx"), external("inside.bin", "0", "8")).unwrap();
     assert!(read_file(&snapshot.join("inside.onnx")).is_ok());
-    // Nor does a link of the cache lead past the store, nor a linked folder out of it.
+    // A link in the cache must not lead out of the store, nor may a linked folder.
     symlink(&base, snapshot.join("out")).unwrap();
     for location in ["stolen.bin", "out/secret"] {
         std::fs::write(blobs.join("model"), external(location, "0", "8")).unwrap();
@@ -395,7 +395,7 @@ fn a_model_is_written_back_with_new_contents_and_everything_else_as_it_was() {
     let unchanged = write(&model, &BTreeMap::new()).unwrap();
     let expected = {
         let mut expected = original.clone();
-        // An empty raw field next to typed data is what the test's own constructor wrote.
+        // The test's own constructor wrote an empty raw field next to typed data.
         expected.graph.as_mut().unwrap().initializer[1].raw_data = Some(vec![]);
         expected
     };

@@ -86,7 +86,7 @@ fn selu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Limits are attributes before opset 11, then inputs, which may be computed.
+/// The limits are attributes before opset 11 and inputs, which can be computed, from then on.
 fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -99,7 +99,7 @@ fn clip(view: NodeView) -> Result<Decomposition, ModelError> {
     let low = constant(1, "min", f32::NEG_INFINITY)?;
     let high = constant(2, "max", f32::INFINITY)?;
     if let (Some(low), Some(high), true) = (low, high, x.ty.data_type == DataType::Float32) {
-        // ONNX, as NumPy, gives the upper limit where the lower one is above it.
+        // Like NumPy, ONNX returns the upper limit if the lower one is above it.
         let y = c.unary(UnaryOp::Clip { low: low.min(high), high }, &x)?;
         return c.finish(y);
     }
@@ -149,7 +149,7 @@ fn swish_of(c: &mut Composer, x: &Part, alpha: f32) -> Result<Part, ModelError> 
     c.binary(BinaryOp::Multiply, x, &gate)
 }
 
-/// Swish of the first input, times the second.
+/// Swish of the first input times the second input.
 fn swiglu(view: NodeView) -> Result<Decomposition, ModelError> {
     let alpha = view.float("alpha", 1.0)?;
     let mut c = Composer::new(view);
@@ -209,7 +209,7 @@ fn thresholded_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// x - bias for x > lambd, x + bias for x < -lambd, else 0. Integers are computed with as real numbers.
+/// x - bias for x > lambd, x + bias for x < -lambd, else 0. Integers are treated as real numbers.
 fn shrink(view: NodeView) -> Result<Decomposition, ModelError> {
     let (threshold, bias) = (view.float("lambd", 0.5)?, view.float("bias", 0.0)?);
     let mut c = Composer::new(view);
@@ -227,7 +227,7 @@ fn shrink(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Of the two infinities, those that attributes name.
+/// Whether elements are infinite, counting only the signs that the attributes select.
 fn is_infinite(view: NodeView) -> Result<Decomposition, ModelError> {
     let wanted = [("detect_negative", f64::NEG_INFINITY), ("detect_positive", f64::INFINITY)];
     let mut c = Composer::new(view);
@@ -246,13 +246,13 @@ fn is_infinite(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let y = match found {
         Some(found) => found,
-        // Nothing is looked for: no number is less than itself.
+        // Neither sign is selected: no number is less than itself.
         None => c.binary(BinaryOp::Less, &x, &x)?,
     };
     c.finish(y)
 }
 
-/// Only NaN differs from itself.
+/// Only NaN is not equal to itself.
 fn is_nan(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

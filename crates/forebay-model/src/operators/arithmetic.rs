@@ -1,4 +1,4 @@
-//! Functions of two and more variables: arithmetic, comparisons, logic, choice.
+//! Functions of two or more variables: arithmetic, comparisons, logic, selection.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Tensor};
@@ -48,7 +48,7 @@ fn variadic(view: NodeView, op: BinaryOp) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// All inputs combined from the left.
+/// All inputs, combined from left to right.
 fn fold(c: &mut Composer, op: BinaryOp) -> Result<Part, ModelError> {
     let mut y = c.input(0)?;
     for i in 1..c.view.node.inputs.len() {
@@ -72,13 +72,13 @@ fn choose(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// What is left after division: with the sign of b, or with `fmod` that of a.
+/// The remainder of a division, with the sign of b, or with that of a if `fmod` is set.
 fn modulo(view: NodeView) -> Result<Decomposition, ModelError> {
     binary(view, if view.int("fmod", 0)? != 0 { BinaryOp::Remainder } else { BinaryOp::Modulo })
 }
 
-/// A right shift of signed integers is arithmetic: copies of the sign bit come in from the left. A shift by the type's width or more, or by a
-/// negative number, gives copies of the sign bit alone.
+/// A right shift of signed integers is arithmetic: copies of the sign bit are shifted in from the left. A shift by the type's width or
+/// more, or by a negative number, gives only copies of the sign bit.
 fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
     let data_type = view.input_type(0)?.data_type;
     if !data_type.is_integer() {
@@ -103,7 +103,7 @@ fn bit_shift(view: NodeView) -> Result<Decomposition, ModelError> {
     }
 }
 
-/// Every bit turned around: exclusive or with ones.
+/// Inverts every bit: exclusive or with ones.
 fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -117,7 +117,7 @@ fn bitwise_not(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Powers by small constant numbers are products and roots; their gradients then hold where the base is not positive.
+/// Powers with small constant exponents become products and roots, whose gradients are also valid for bases that are not positive.
 fn power(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (base, exponent) = (c.input(0)?, c.input(1)?);
@@ -144,7 +144,7 @@ fn power(view: NodeView) -> Result<Decomposition, ModelError> {
         }
     }
     if base.ty.data_type.is_integer() && exponent.ty.data_type.is_float() {
-        // What is no integer truncates.
+        // Results that are not integers are truncated.
         let real = c.cast(&base, exponent.ty.data_type);
         let power = c.binary(BinaryOp::Power, &real, &exponent)?;
         let y = c.cast(&power, base.ty.data_type);

@@ -1,4 +1,4 @@
-//! Attention of queries to keys: what the operators of several domains have in common.
+//! Attention of queries to keys, shared by the operators of several domains.
 
 use forebay_base::kernel::{ATTENTION_SIZE_MAX, AttentionOptions, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -10,31 +10,31 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::precision::widened;
 
-/// The first of the outputs that the gradient keeps, behind those that a model may name: the result with heads first, and the
+/// The range of the outputs that are kept for the gradient, after those that a model can name: the result with heads first, and the
 /// logarithm of each row's sum.
 pub(crate) const KEPT_OUTPUTS: std::ops::Range<usize> = 4..6;
 
-/// Queries, keys and values, with what is done to the scores between them.
+/// Queries, keys and values, with the operations applied to the scores.
 pub(super) struct Attending {
     /// [batch, heads, rows, size].
     pub queries: Part,
-    /// [batch, groups, keys, size]: as many heads in a row share a group as there are more of them.
+    /// [batch, groups, keys, size]: each group is shared by heads / groups consecutive heads.
     pub keys: Part,
     /// [batch, groups, keys, value size].
     pub values: Part,
     /// Added to the scores; broadcasts to [batch, heads, rows, keys].
     pub bias: Option<Part>,
-    /// Booleans that broadcast alike: where one does not hold, a row does not see the key.
+    /// Booleans that broadcast in the same way: where one is false, a row does not see the key.
     pub masks: Vec<Part>,
-    /// Row r sees the keys up to r and this many more.
+    /// If set, row r sees the keys up to r and this many more.
     pub causal: Option<u64>,
-    /// Factor of the products.
+    /// Factor applied to the products.
     pub scale: f32,
-    /// Where not 0: scores s become c tanh(s / c).
+    /// If this number c is not 0, scores s become c tanh(s / c).
     pub softcap: f32,
-    /// Which scores are wanted besides.
+    /// The stage of the scores that are also wanted.
     pub wanted: Option<Scores>,
-    /// Whether exponentials are computed in float64.
+    /// Whether to compute exponentials in float64.
     pub in_double: bool,
 }
 
@@ -43,21 +43,21 @@ pub(super) struct Attending {
 pub(super) enum Scores {
     /// The scaled products.
     Products,
-    /// With soft cap.
+    /// After the soft cap.
     Capped,
-    /// With bias and masks.
+    /// After bias and masks.
     Masked,
     /// Probabilities.
     Probabilities,
 }
 
-/// What comes out.
+/// The results of attention.
 pub(super) struct Attended {
     /// [batch, heads, rows, value size].
     pub y: Part,
     /// The scores that were wanted: [batch, heads, rows, keys].
     pub scores: Option<Part>,
-    /// What the gradient keeps, where one kernel does it all.
+    /// The outputs that are kept for the gradient, if one kernel computes everything.
     pub kept: Option<[Part; 2]>,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn join_heads(c: &mut Composer, x: &Part) -> Result<Part, ModelError>
     c.reshape(&x, &[batch, length, hidden])
 }
 
-/// Numbers start, start + 1, .. along an axis of four.
+/// The numbers start, start + 1, .. along one of four axes.
 pub(super) fn numbers(c: &mut Composer, start: u64, count: u64, axis: usize) -> Result<Part, ModelError> {
     if count > 1 << 24 {
         return Err(c.view.error(format!("a sequence of {count} is longer than {}", 1 << 24)));
@@ -99,7 +99,7 @@ pub(super) fn numbers(c: &mut Composer, start: u64, count: u64, axis: usize) -> 
     Ok(c.constant(Tensor::from_i64(&shape, &values)))
 }
 
-/// Whether a part's shape broadcasts to the shape of the scores; as it is with four dimensions.
+/// Checks that a part's shape broadcasts to the shape of the scores, and reshapes it to four dimensions.
 fn like_scores(c: &Composer, part: &Part, scores: &[u64]) -> Result<Part, ModelError> {
     if broadcast_shapes(&c.view, &part.ty.shape, scores)? != scores {
         return Err(c.view.error(format!("the mask {} does not broadcast to scores {scores:?}", part.ty)));
@@ -109,7 +109,7 @@ fn like_scores(c: &Composer, part: &Part, scores: &[u64]) -> Result<Part, ModelE
     c.reshape(part, &shape)
 }
 
-/// Attends.
+/// Composes attention.
 pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended, ModelError> {
     let data_type = attending.queries.ty.data_type;
     let own = attending;
@@ -153,7 +153,7 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
         let kept = [results[0].clone(), results[1].clone()];
         return Ok(Attended { y, scores: None, kept: Some(kept) });
     }
-    // The heads of a group are rows of one matrix.
+    // The heads of a group become rows of one matrix.
     let group_rows = product(&c.view, &[heads / groups, rows])?;
     let q = c.reshape(&q, &[batch, groups, group_rows, size])?;
     let products = product_of(c, &q, &k, [false, true], own.scale)?;
@@ -182,7 +182,7 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     }
     found.push((Scores::Masked, s.clone()));
     let precise = if own.in_double { DataType::Float64 } else { s.ty.data_type };
-    // Probabilities of a row that sees no key are 0, not what divides 0 by 0.
+    // The probabilities of a row that sees no key are 0 rather than the result of 0 / 0.
     let sees = match bias.is_some() || !masks.is_empty() {
         true if keys > 0 => Some(sees_keys(c, &s)?),
         _ => None,
@@ -209,7 +209,7 @@ pub(super) fn attend(c: &mut Composer, attending: Attending) -> Result<Attended,
     Ok(Attended { y, scores, kept: None })
 }
 
-/// Whether rows of scores have any above minus infinity (or one that is no number): [batch, heads, rows, 1].
+/// Whether each row has a score above minus infinity (or NaN): [batch, heads, rows, 1].
 fn sees_keys(c: &mut Composer, scores: &Part) -> Result<Part, ModelError> {
     let largest = c.reduce(ReduceOp::Max, &[3], scores)?;
     let unseen = c.kernel(Kernel::Fill { value: f64::NEG_INFINITY }, &[], TensorType::new(scores.ty.data_type, &[1]));
@@ -217,7 +217,8 @@ fn sees_keys(c: &mut Composer, scores: &Part) -> Result<Part, ModelError> {
     c.unary(UnaryOp::Not, &blind)
 }
 
-/// Bias and masks as one operand of the kernel: each of its dimensions is that of the scores or 1, the last one that of the scores.
+/// Combines bias and masks into one operand of the kernel. Each of its dimensions is that of the scores or 1; the last one is that of the
+/// scores.
 fn joined_mask(c: &mut Composer, bias: Option<Part>, masks: Vec<Part>, keys: u64) -> Result<Option<Part>, ModelError> {
     let mut mask: Option<Part> = None;
     for other in masks {
@@ -240,8 +241,7 @@ fn joined_mask(c: &mut Composer, bias: Option<Part>, masks: Vec<Part>, keys: u64
     c.expand(&joined, &shape).map(Some)
 }
 
-/// Outputs in the operators' order: result, keys, values and scores (where there are none, the result stands in), then what the
-/// gradient keeps.
+/// Outputs in the operators' order: result, keys, values and scores (replaced by the result if absent), then those kept for the gradient.
 pub(super) fn outputs(y: Part, present: [Part; 2], attended: Attended) -> Vec<Part> {
     let [keys, values] = present;
     let scores = attended.scores.unwrap_or_else(|| y.clone());

@@ -9,7 +9,7 @@ use super::shapes::size;
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The domain of operators that ONNX tries.
+/// The domain of ONNX's preview operators.
 const PREVIEW: &str = "ai.onnx.preview";
 
 /// The rows.
@@ -89,13 +89,13 @@ fn attention(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs(y, [keys, values], attended))
 }
 
-/// Whether the softmax is asked for in float64; other types are computed in float32 at least.
+/// Whether the softmax is requested in float64. For all other types, it is computed at least in float32.
 fn is_double(view: &NodeView) -> Result<bool, ModelError> {
     const DOUBLE: i64 = 11;
     Ok(view.int("softmax_precision", 0)? == DOUBLE)
 }
 
-/// How many keys a row sees on a side of its own position; none where that is not limited.
+/// How many keys a row sees on one side of its own position; `None` if there is no limit.
 fn window(view: &NodeView, name: &str) -> Result<Option<i64>, ModelError> {
     match view.int(name, -1)? {
         -1 => Ok(None),
@@ -104,13 +104,14 @@ fn window(view: &NodeView, name: &str) -> Result<Option<i64>, ModelError> {
     }
 }
 
-/// Positions with this much added.
+/// Adds an offset to positions.
 fn moved(c: &mut Composer, positions: &Part, by: i64) -> Result<Part, ModelError> {
     let by = c.constant(Tensor::from_i64(&[1], &[by]));
     c.binary(BinaryOp::Add, positions, &by)
 }
 
-/// The positions of rows among the keys: they follow the past, or are the last of each batch's own: [1 or batch, 1, rows, 1].
+/// The positions of rows among the keys, [1 or batch, 1, rows, 1]: they follow the past, or are the last positions within each batch's
+/// length.
 fn positions(c: &mut Composer, rows: u64, past: u64, lengths: Option<&Part>) -> Result<Part, ModelError> {
     let Some(lengths) = lengths else { return numbers(c, past, rows, 2) };
     let lengths = c.cast(lengths, DataType::Int64);
@@ -121,7 +122,7 @@ fn positions(c: &mut Composer, rows: u64, past: u64, lengths: Option<&Part>) -> 
     c.binary(BinaryOp::Add, &begin, &row)
 }
 
-/// A mask whose last dimension has all keys: those behind its end are not seen.
+/// Pads a mask so that its last dimension covers all keys. Keys after its end are not seen.
 fn padded_mask(c: &mut Composer, mask: &Part, keys: u64) -> Result<Part, ModelError> {
     let rank = mask.ty.shape.len();
     let Some(&own) = mask.ty.shape.last().filter(|&&own| own <= keys && rank <= 4) else {
@@ -136,7 +137,7 @@ fn padded_mask(c: &mut Composer, mask: &Part, keys: u64) -> Result<Part, ModelEr
     Ok(c.kernel(Kernel::Pad { begins: vec![0; rank], mode: PadMode::Constant(unseen) }, &[mask], ty))
 }
 
-/// Keys in front of the end of each batch's own: lengths [batch] to booleans [batch, 1, 1, keys].
+/// Whether keys lie within each batch's length: lengths [batch] become booleans [batch, 1, 1, keys].
 pub(super) fn within_lengths(c: &mut Composer, lengths: &Part, keys: u64) -> Result<Part, ModelError> {
     let lengths = c.cast(lengths, DataType::Int64);
     let batch = lengths.ty.count();
@@ -145,7 +146,8 @@ pub(super) fn within_lengths(c: &mut Composer, lengths: &Part, keys: u64) -> Res
     c.binary(BinaryOp::Less, &key, &lengths)
 }
 
-/// Without functions of scores and probabilities, which are graphs: with those it becomes other nodes.
+/// `FlexAttention` without functions of scores and probabilities. Those are graphs, with which the node is expanded into other nodes
+/// instead.
 fn flex_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (queries, keys, values) = (c.input(0)?, c.input(1)?, c.input(2)?);

@@ -1,4 +1,4 @@
-//! Convolutions along time that see the past alone.
+//! Convolutions along time that see only the past.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{Activation, Convolution, PadMode, UnaryOp, Window};
@@ -10,7 +10,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("CausalConvWithState", causal_convolution)];
 
-/// Each channel of [batch, channels, length] by itself, behind what its last elements were, or zeros.
+/// Convolves each channel of [batch, channels, length] separately, preceded by its past state or by zeros.
 fn causal_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, weights) = (c.input(0)?, c.input(1)?);

@@ -1,4 +1,4 @@
-//! Columns of sliding windows, back to images.
+//! Turning columns of sliding windows back into images.
 
 use forebay_base::{DataType, Kernel};
 
@@ -12,10 +12,10 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Col2Im", columns_to_image)];
 
-/// Largest number of elements of the windows of one channel: each has an index.
+/// Largest number of elements in the windows of one channel. Each element has an index.
 const INDICES_MAX: u64 = 1 << 26;
 
-/// Each element of a window is added where it lies in the image: the transpose of a gather, by constant indices.
+/// Adds each element of a window at its position in the image: the transpose of a gather, with constant indices.
 fn columns_to_image(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

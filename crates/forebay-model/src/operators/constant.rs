@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType};
 use crate::operator::{Gradient, NodeView, Operator};
 
-/// Largest number of elements that a constant made here has.
+/// Largest number of elements of a constant created here.
 const COUNT_MAX: u64 = 1 << 24;
 
 /// The rows.
@@ -59,7 +59,7 @@ fn constant_of_shape(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// start, start + delta, .. as far as it is before limit.
+/// start, start + delta, .. up to but not including limit.
 fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     let constant = |i: usize| {
         let tensor = view.needed(i)?;
@@ -95,7 +95,7 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
         if delta == 0 {
             return Err(zero());
         }
-        // Rounded up, for both signs of the step; in 128 bits nothing overflows.
+        // Rounded up, for both signs of the step; 128 bits cannot overflow.
         let count = ((limit - start_number + delta - delta.signum()) / delta).max(0);
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         if count > COUNT_MAX {
@@ -110,7 +110,7 @@ fn range(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The sizes from `start` to `end`, which count from the end where negative and are cut to the rank.
+/// The sizes from `start` to `end`, which count from the end if negative and are clamped to the rank.
 fn shape(view: NodeView) -> Result<Decomposition, ModelError> {
     let sizes = &view.input_type(0)?.shape;
     let rank = sizes.len() as i64;
@@ -129,7 +129,7 @@ fn element_count(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// By row, the column that a diagonal has there; and the columns.
+/// For each row, the column of a diagonal; and the numbers of the columns.
 fn row_and_column(c: &mut Composer, [rows, columns]: [u64; 2], diagonal: i64) -> Result<[Part; 2], ModelError> {
     if rows.max(columns) > COUNT_MAX {
         return Err(c.view.error(format!("{rows} x {columns} elements: more than {COUNT_MAX} rows or columns")));
@@ -156,7 +156,7 @@ fn eye_like(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The upper or lower triangle of the last two dimensions, 0 elsewhere.
+/// The upper or lower triangle of the last two dimensions, with 0 elsewhere.
 fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -175,7 +175,7 @@ fn triangle(view: NodeView) -> Result<Decomposition, ModelError> {
         let mask = Tensor::new(DataType::Bool, &[rows, columns], mask).ok_or_else(|| view.error("mask"))?;
         c.constant(mask)
     } else {
-        // A mask of this size is computed.
+        // A mask of this size is computed rather than stored.
         let [row, column] = row_and_column(&mut c, [rows, columns], diagonal)?;
         let op = if is_upper { BinaryOp::GreaterOrEqual } else { BinaryOp::LessOrEqual };
         c.binary(op, &column, &row)?

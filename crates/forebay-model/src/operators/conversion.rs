@@ -1,4 +1,4 @@
-//! Conversion of types: of numbers, and of the bits that stand for them.
+//! Type conversion: of numbers, and of the bits that represent them.
 
 use forebay_base::narrow::{Narrowing, PowerRounding};
 use forebay_base::{DataType, Kernel};
@@ -15,14 +15,14 @@ pub const ROWS: &[Operator] = &[
     composed!("CastLike", cast_like),
 ];
 
-/// The element type that an attribute names by ONNX's number.
+/// The element type that an attribute names by its ONNX number.
 pub(super) fn type_attribute(view: &NodeView, attribute: &str) -> Result<DataType, ModelError> {
     let number = view.int(attribute, 0)?;
     let unknown = || view.error(format!("attribute {attribute} is the element type {number}, which is not supported"));
     DataType::from_onnx_number(number).ok_or_else(unknown)
 }
 
-/// How the attributes ask for conversion to floating types of 8 bits.
+/// The attributes' settings for conversion to 8-bit floating-point types.
 pub(super) fn narrowing(view: &NodeView) -> Result<Narrowing, ModelError> {
     let powers = match view.string("round_mode", "up")? {
         "up" => PowerRounding::Up,
@@ -49,7 +49,7 @@ fn converted(view: NodeView, data_type: DataType) -> Result<Decomposition, Model
     c.finish(y)
 }
 
-/// The type of integers that keeps the same bits as a narrow type, whatever they are.
+/// The integer type that can hold all bit patterns of a narrow type.
 fn bits_type(file_bits: u64) -> DataType {
     match file_bits {
         2 => DataType::UInt2,
@@ -58,7 +58,7 @@ fn bits_type(file_bits: u64) -> DataType {
     }
 }
 
-/// The bits of x, read as another type of as many bits.
+/// The bits of x, reinterpreted as another type of the same width.
 fn bit_cast(view: NodeView) -> Result<Decomposition, ModelError> {
     let to = type_attribute(&view, "to")?;
     let mut c = Composer::new(view);
@@ -73,7 +73,7 @@ fn bit_cast(view: NodeView) -> Result<Decomposition, ModelError> {
         return Err(view.error(reason));
     }
     let y = if from.file_bits() < 8 && from.kind() != to.kind() {
-        // Above the bits of a negative integer its sign is repeated.
+        // The bits above those of a negative integer are copies of its sign.
         let bits = bits_type(from.file_bits());
         let x = if from.is_float() { reread(&mut c, &x, bits) } else { c.cast(&x, bits) };
         if to.is_float() { reread(&mut c, &x, to) } else { c.cast(&x, to) }
@@ -83,7 +83,7 @@ fn bit_cast(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The same bytes with another type of as many.
+/// The same bytes, reinterpreted as another type of the same size.
 fn reread(c: &mut Composer, x: &Part, to: DataType) -> Part {
     if x.ty.data_type == to {
         return x.clone();

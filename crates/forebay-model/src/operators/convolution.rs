@@ -26,7 +26,7 @@ pub(super) fn spatial<'a>(view: &NodeView, what: &str, ty: &'a TensorType) -> Re
     Ok(&ty.shape[2..])
 }
 
-/// An attribute with one number per spatial dimension (`per` numbers of them), or its default.
+/// The `count` numbers of an attribute that lists numbers for each spatial dimension, or its default.
 pub(super) fn per_dimension(
     view: &NodeView,
     name: &str,
@@ -41,13 +41,13 @@ pub(super) fn per_dimension(
     Ok(values.into_iter().map(|value| value as u64).collect())
 }
 
-/// Size of a window's footprint: dilation (kernel - 1) + 1.
+/// The size of a window's footprint: dilation (kernel - 1) + 1.
 fn footprint(view: &NodeView, kernel: u64, dilation: u64) -> Result<u64, ModelError> {
     let footprint = kernel.checked_sub(1).and_then(|gaps| gaps.checked_mul(dilation)?.checked_add(1));
     footprint.ok_or_else(|| view.error(format!("a window of {kernel} taps at distance {dilation} is impossible")))
 }
 
-/// The window of a convolution or pool with the sizes that it makes of `input`.
+/// The window of a convolution or pool, with the output sizes for `input`.
 pub(super) fn window(
     view: &NodeView,
     input: &[u64],
@@ -84,7 +84,7 @@ pub(super) fn window(
         let padded = input[i].checked_add(pads_begin[i]).and_then(|size| size.checked_add(pads_end[i]));
         let free = padded.and_then(|padded| padded.checked_sub(taps)).ok_or_else(error)?;
         let mut steps = if ceil { free.div_ceil(strides[i]) } else { free / strides[i] };
-        // A last window that would start in the padding after the input is left out.
+        // A last window that would start in the padding after the input is omitted.
         if ceil && steps > 0 && steps * strides[i] >= input[i].saturating_add(pads_begin[i]) {
             steps -= 1;
         }
@@ -94,7 +94,7 @@ pub(super) fn window(
     Ok((Window { kernel, strides, dilations, pads_begin, pads_end }, output))
 }
 
-/// Checks that `kernel_shape`, where it is given, is the weight's.
+/// Checks that `kernel_shape`, if given, matches the weight.
 fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError> {
     match view.ints("kernel_shape")? {
         Some(given) if given.iter().map(|&size| size as u64).ne(kernel.iter().copied()) => {
@@ -104,7 +104,7 @@ fn check_kernel_shape(view: &NodeView, kernel: &[u64]) -> Result<(), ModelError>
     }
 }
 
-/// The groups of channels that a node names.
+/// The number of groups of channels of a node.
 pub(super) fn groups(view: &NodeView) -> Result<u64, ModelError> {
     let groups = view.int("group", 1)?;
     u64::try_from(groups).ok().filter(|&groups| groups > 0).ok_or_else(|| view.error(format!("{groups} groups")))
@@ -123,7 +123,7 @@ fn convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// What `Conv` says of a node's inputs 0 to 2 and attributes.
+/// The result of `Conv` for a node's attributes and inputs 0 to 2.
 pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
     let view = c.view;
     let (x, w) = (c.input(0)?, c.input(1)?);
@@ -132,7 +132,7 @@ pub(super) fn correlated(c: &mut Composer) -> Result<Part, ModelError> {
     with_bias(c, kernel, ty)
 }
 
-/// The convolution of two parts that a node's attributes describe, and the type of what it gives.
+/// The convolution of two parts that a node's attributes describe, and the type of its result.
 pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel, TensorType), ModelError> {
     let input = spatial(view, "the input", &x.ty)?;
     let groups = groups(view)?;
@@ -151,7 +151,7 @@ pub(super) fn correlation(view: &NodeView, x: &Part, w: &Part) -> Result<(Kernel
     Ok((kernel, TensorType::new(x.ty.data_type, &shape)))
 }
 
-/// A kernel of inputs 0, 1 and, where it is given, 2.
+/// Applies a kernel to inputs 0, 1 and, if given, 2.
 fn with_bias(c: &mut Composer, kernel: Kernel, ty: TensorType) -> Result<Part, ModelError> {
     let (x, w) = (c.input(0)?, c.input(1)?);
     if c.view.has_input(2) {
@@ -183,7 +183,7 @@ fn transposed_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The window of the convolution that a transposed one transposes, and the latter's output sizes.
+/// The window of the convolution that a transposed convolution transposes, and the latter's output sizes.
 fn transposed_window(view: &NodeView, input: &[u64], kernel: &[u64]) -> Result<(Window, Vec<u64>), ModelError> {
     let n = input.len();
     if kernel.contains(&0) || input.contains(&0) {
@@ -244,7 +244,7 @@ fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The averages of the node's windows.
+/// The averages over the node's windows.
 pub(super) fn averaged(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     let op = PoolOp::Average { count_include_pad: c.view.int("count_include_pad", 0)? != 0 };
     let (window, shape) = pool_window(&c.view, &x.ty)?;
@@ -260,7 +260,7 @@ fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// One window over everything: of equal largest elements the first gets the gradient, as in any max pool.
+/// A max pool with one window over everything. As in any max pool, the first of equal largest elements gets the gradient.
 fn global_max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

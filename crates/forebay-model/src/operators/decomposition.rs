@@ -1,8 +1,8 @@
-//! Decompositions: operators written as a few kernels.
+//! Decompositions: operators expressed as a few kernels.
 //!
-//! Most operators are one kernel, or a handful. Written once as a decomposition, an operator gets its inference, folding,
-//! lowering and gradient from it: the types of the last step are its types, each step is a launch, and the gradient goes
-//! back through the steps (those that the forward pass did not keep are computed again).
+//! Most operators are one kernel or a handful of kernels. An operator that is written once as a decomposition gets its inference, folding,
+//! lowering and gradient from it: the types of the results are its output types, each step is a launch, and the gradient goes back through
+//! the steps (those whose results the forward pass did not keep are recomputed).
 
 use forebay_base::kernel::{Activation, BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::narrow::Narrowing;
@@ -19,7 +19,7 @@ use crate::kernel_gradient::Application;
 use crate::precision::{takes_16_bit, widened};
 use crate::program::Operand;
 
-/// Writes an operator as a decomposition.
+/// A function that expresses an operator as a decomposition.
 pub(crate) type Compose = for<'a> fn(NodeView<'a>) -> Result<Decomposition, ModelError>;
 
 /// Where a part comes from.
@@ -33,11 +33,11 @@ pub(crate) enum Source {
     Step(usize, usize),
 }
 
-/// A value inside a decomposition. Its shape may be another one than its source's, of as many elements: a view.
+/// A value inside a decomposition. Its shape can differ from its source's if it has the same number of elements: it is then a view.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Part {
     source: Source,
-    /// Type as it is used.
+    /// The type as which it is used.
     pub ty: TensorType,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Composer<'a> {
         Part { source: Source::Constant(self.constants.len() - 1), ty }
     }
 
-    /// A constant number of any type but bool.
+    /// A constant number of any type except bool.
     pub(crate) fn scalar(&mut self, data_type: DataType, value: f64) -> Result<Part, ModelError> {
         let size = data_type.size_bytes() as usize;
         let bytes = match data_type {
@@ -100,7 +100,7 @@ impl<'a> Composer<'a> {
         Ok(self.cast(&number, data_type))
     }
 
-    /// Constant numbers of a floating type, each rounded once. Those of 16 bits are made of float32.
+    /// Constant numbers of a floating-point type, each rounded once. Those of 16-bit types are converted from float32.
     pub(crate) fn floats(&mut self, data_type: DataType, shape: &[u64], values: &[f64]) -> Result<Part, ModelError> {
         if data_type != DataType::Float64 {
             let values: Vec<f32> = values.iter().map(|&value| value as f32).collect();
@@ -117,7 +117,7 @@ impl<'a> Composer<'a> {
         self.packed(data_type, shape, values.iter().flat_map(|v| v.to_le_bytes().into_iter().take(size)).collect())
     }
 
-    /// A constant of these bytes.
+    /// A constant with these bytes.
     fn packed(&mut self, data_type: DataType, shape: &[u64], bytes: Vec<u8>) -> Result<Part, ModelError> {
         let count = bytes.len();
         let tensor = Tensor::new(data_type, shape, bytes)
@@ -125,8 +125,8 @@ impl<'a> Composer<'a> {
         Ok(self.constant(tensor))
     }
 
-    /// A kernel with outputs of the given types. What is not computed in 16-bit floating types is computed in float32, and
-    /// converted back.
+    /// A kernel with outputs of the given types. A kernel that does not support 16-bit floating-point types is computed in float32, and its
+    /// outputs are converted back.
     pub(crate) fn kernels(&mut self, kernel: Kernel, inputs: &[&Part], outputs: &[TensorType]) -> Vec<Part> {
         let is_16_bit = |ty: &TensorType| ty.data_type.is_sixteen_bit();
         if takes_16_bit(&kernel) || !inputs.iter().any(|input| is_16_bit(&input.ty)) {
@@ -160,7 +160,7 @@ impl<'a> Composer<'a> {
         self.unary(UnaryOp::Affine { scale, shift }, x)
     }
 
-    /// A function of two variables, broadcast to each other.
+    /// A function of two variables, which are broadcast to each other.
     pub(crate) fn binary(&mut self, op: BinaryOp, a: &Part, b: &Part) -> Result<Part, ModelError> {
         if a.ty.data_type != b.ty.data_type {
             return Err(self.view.error(format!("operands {} and {} differ in type", a.ty, b.ty)));
@@ -176,7 +176,7 @@ impl<'a> Composer<'a> {
         Ok(self.kernel(kernel, &[a, b], TensorType { data_type, shape }))
     }
 
-    /// Elements of `a` where the condition holds, else of `b`; broadcast to each other.
+    /// Elements of `a` where the condition holds, else of `b`; all three are broadcast to each other.
     pub(crate) fn select(&mut self, condition: &Part, a: &Part, b: &Part) -> Result<Part, ModelError> {
         if condition.ty.data_type != DataType::Bool || a.ty.data_type != b.ty.data_type {
             let reason = format!(
@@ -192,12 +192,12 @@ impl<'a> Composer<'a> {
         Ok(self.kernel(Kernel::Select, &[condition, a, b], TensorType { data_type: a.ty.data_type, shape }))
     }
 
-    /// Another element type; the same part where it has that type.
+    /// Converts to another element type; returns the same part if it already has that type.
     pub(crate) fn cast(&mut self, x: &Part, data_type: DataType) -> Part {
         self.convert(x, data_type, Narrowing::default())
     }
 
-    /// The same; `narrowing` says how numbers become floating ones of 8 bits.
+    /// Does the same; `narrowing` determines the conversion to 8-bit floating-point types.
     pub(crate) fn convert(&mut self, x: &Part, data_type: DataType, narrowing: Narrowing) -> Part {
         if x.ty.data_type == data_type {
             return x.clone();
@@ -205,7 +205,7 @@ impl<'a> Composer<'a> {
         self.kernel(Kernel::Cast(narrowing), &[x], TensorType::new(data_type, &x.ty.shape))
     }
 
-    /// Another shape of as many elements: no step, only a view.
+    /// Changes the shape, with the same number of elements. This is only a view, not a step.
     pub(crate) fn reshape(&self, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
         let ty = TensorType::new(x.ty.data_type, shape);
         let count = |shape: &[u64]| shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
@@ -215,7 +215,7 @@ impl<'a> Composer<'a> {
         Ok(Part { source: x.source, ty })
     }
 
-    /// Reorders dimensions; a view where only dimensions of size 1 move.
+    /// Reorders dimensions; a view if only dimensions of size 1 move.
     pub(crate) fn transpose(&mut self, x: &Part, permutation: &[usize]) -> Result<Part, ModelError> {
         let shape: Vec<u64> = permutation.iter().map(|&axis| x.ty.shape[axis]).collect();
         let moving: Vec<usize> = permutation.iter().copied().filter(|&axis| x.ty.shape[axis] != 1).collect();
@@ -226,7 +226,7 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Transpose(permutation.to_vec()), &[x], &[output]).remove(0))
     }
 
-    /// Broadcasts to a shape; a view where nothing is repeated.
+    /// Broadcasts to a shape; a view if nothing is repeated.
     pub(crate) fn expand(&mut self, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
         if broadcast_shapes(&self.view, &x.ty.shape, shape)? != shape {
             return Err(self.view.error(format!("{} does not broadcast to {shape:?}", x.ty)));
@@ -238,7 +238,7 @@ impl<'a> Composer<'a> {
         Ok(self.push(Action::Expand, &[x], &[output]).remove(0))
     }
 
-    /// Every `step`th element of an axis, `count` of them from `start` on.
+    /// Every `step`th element of an axis, `count` of them starting at `start`.
     pub(crate) fn strided(
         &mut self,
         x: &Part,
@@ -261,12 +261,12 @@ impl<'a> Composer<'a> {
         Ok(self.kernel(Kernel::Slice { starts, steps }, &[x], output))
     }
 
-    /// `count` elements of an axis, from `start` on.
+    /// `count` elements of an axis, starting at `start`.
     pub(crate) fn slice(&mut self, x: &Part, axis: usize, start: u64, count: u64) -> Result<Part, ModelError> {
         self.strided(x, axis, (start, count, 1))
     }
 
-    /// Parts joined along an axis; those without elements are left out.
+    /// Concatenates parts along an axis; those without elements are left out.
     pub(crate) fn concatenate(&mut self, parts: &[&Part], axis: usize) -> Result<Part, ModelError> {
         let others = |part: &Part| {
             let mut ty = part.ty.clone();
@@ -288,8 +288,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// A reduction whose reduced axes stay as size 1. Booleans have a largest and a smallest one, found as integers. Of no elements,
-    /// the result is a constant.
+    /// A reduction that keeps the reduced axes with size 1. The maximum and minimum of booleans are computed as integers. The reduction of
+    /// no elements is a constant.
     pub(crate) fn reduce(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Result<Part, ModelError> {
         if axes.iter().any(|&axis| x.ty.shape[axis] == 0) {
             return Ok(self.reduce_nothing(op, axes, x));
@@ -316,7 +316,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// What a reduction of no elements gives.
+    /// The result of a reduction of no elements.
     fn reduce_nothing(&mut self, op: ReduceOp, axes: &[usize], x: &Part) -> Part {
         let mut output = x.ty.clone();
         for &axis in axes {
@@ -363,7 +363,7 @@ impl<'a> Composer<'a> {
 }
 
 impl Decomposition {
-    /// The node's output that step `step`'s output `i` is, if it is one that the node has.
+    /// The index of the node's output that is output `i` of step `step`, if the node has such an output.
     fn node_output(&self, node: &Node, step: usize, i: usize) -> Option<usize> {
         let is_it = |part: &Part| part.source == Source::Step(step, i);
         let output = self.outputs.iter().position(is_it)?;
@@ -371,12 +371,12 @@ impl Decomposition {
     }
 }
 
-/// Types of an operator's outputs.
+/// Infers the types of an operator's outputs.
 pub(super) fn infer(view: &NodeView, compose: Compose) -> Result<Vec<TensorType>, ModelError> {
     Ok(compose(*view)?.outputs.into_iter().map(|part| part.ty).collect())
 }
 
-/// Computes an operator's outputs on the host, where all its steps can be.
+/// Computes an operator's outputs on the host, if all its steps can be computed there.
 pub(super) fn evaluate(
     view: &NodeView,
     inputs: &[Option<&Tensor>],
@@ -414,7 +414,7 @@ pub(super) fn lower(view: &NodeView, lowering: &mut Lowering, compose: Compose) 
     let decomposition = compose(*view)?;
     let mut results: Vec<Vec<Operand>> = Vec::new();
     for (i, step) in decomposition.steps.iter().enumerate() {
-        // What has no elements is not computed, and nothing that has some reads it.
+        // Tensors without elements are not computed, and no tensor with elements depends on them.
         if step.outputs.iter().all(|ty| ty.count() == 0) {
             results.push(Vec::new());
             continue;
@@ -473,7 +473,7 @@ impl Decomposition {
 }
 
 impl Step {
-    /// The kernel that does this step on a device; operands that it broadcasts or permutes get their strides.
+    /// The kernel that performs this step on a device. Sets the strides of operands that it broadcasts or permutes.
     fn device_kernel(&self, view: &NodeView, reads: &mut [Operand], writes: &[Operand]) -> Result<Kernel, ModelError> {
         let sizes = writes[0].desc.sizes();
         let broadcast = |read: &mut Operand| -> Result<(), ModelError> {
@@ -505,7 +505,7 @@ impl Step {
     }
 }
 
-/// Whether a kernel computes in the type of what it reads.
+/// Checks that a kernel supports the type of its first operand.
 fn check_types(view: &NodeView, kernel: &Kernel, reads: &[Operand]) -> Result<(), ModelError> {
     let Some(read) = reads.first() else { return Ok(()) };
     let data_type = read.desc.data_type();
@@ -522,7 +522,7 @@ fn reshaped(view: &NodeView, operand: &Operand, ty: &TensorType) -> Result<Opera
     Ok(Operand { desc, ..operand.clone() })
 }
 
-/// Gradients of an operator's inputs, back through its steps.
+/// Computes the gradients of an operator's inputs by going back through its steps.
 pub(super) fn gradient(
     builder: &mut GradientBuilder,
     node: &Node,
@@ -585,7 +585,7 @@ pub(super) fn gradient(
 }
 
 impl Decomposition {
-    /// The values of every step: the node's outputs where they are that, rounded or not, else computed again.
+    /// The values of every step: outputs of the node that hold them, rounded or not; otherwise they are recomputed.
     fn forward_values(&self, builder: &mut GradientBuilder, node: &Node) -> Vec<Vec<ValueId>> {
         let mut values: Vec<Vec<ValueId>> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
@@ -611,7 +611,7 @@ impl Decomposition {
         values
     }
 
-    /// The node's output that is what a step gives, rounded to 16 bits: it is kept for what is behind the node, so the gradient takes it, too.
+    /// The node's output that is a step's result rounded to 16 bits. It is kept for later nodes anyway, so the gradient uses it too.
     fn rounded(&self, node: &Node, step: usize) -> Option<ValueId> {
         let [ty] = self.steps[step].outputs.as_slice() else { return None };
         if ty.data_type != DataType::Float32 {
@@ -637,7 +637,7 @@ impl Decomposition {
         builder.reshape(value, &part.ty.shape)
     }
 
-    /// By step: whether a wanted input of the node goes into it.
+    /// For each step, whether it depends on an input of the node whose gradient is wanted.
     fn needed_steps(&self, builder: &GradientBuilder, node: &Node) -> Vec<bool> {
         let mut needed = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
@@ -656,7 +656,7 @@ impl Decomposition {
     }
 }
 
-/// A row whose functions all come from its decomposition; of the default domain, where none is named.
+/// A row whose functions all come from its decomposition. The domain is the default one if none is named.
 macro_rules! composed {
     ($op_type:literal, $compose:expr) => {
         $crate::operators::decomposition::composed!("", $op_type, $compose)

@@ -1,4 +1,4 @@
-//! Convolution whose taps are moved by computed offsets.
+//! Convolution whose taps are displaced by computed offsets.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::BinaryOp;
@@ -14,8 +14,8 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("DeformConv", deformable_convolution)];
 
-/// The taps' elements are gathered (linear between elements, 0 outside) and become the columns of a matrix, which the weights
-/// multiply: memory for an element per tap, output position and input channel, four times for the gather.
+/// The taps' elements are gathered (interpolated linearly, 0 outside) into the columns of a matrix, which is multiplied by the weights.
+/// This takes memory for one element per tap, output position and input channel, and four times as much for the gather.
 fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, w, offsets) = (c.input(0)?, c.input(1)?, c.input(2)?);
@@ -55,7 +55,7 @@ fn deformable_convolution(view: NodeView) -> Result<Decomposition, ModelError> {
         let starts = vec![0, 0, axis as u64, 0];
         let offset = c.kernel(Kernel::Slice { starts, steps: vec![1; 4] }, &[&moved], ty);
         let offset = c.reshape(&offset, &[images, taps * places, 1])?;
-        // Where the taps are without offsets.
+        // The positions of the taps without offsets.
         let index = |place: u64, sizes: &[u64]| (place / sizes[axis + 1..].iter().product::<u64>()) % sizes[axis];
         let mut positions = Vec::with_capacity((taps * places) as usize);
         for tap in 0..taps {

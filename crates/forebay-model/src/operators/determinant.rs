@@ -13,10 +13,10 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Det", determinant)];
 
-/// Largest number of rows: each takes some twenty kernels.
+/// Largest number of rows. Each takes about twenty kernels.
 const SIZE_MAX: u64 = 64;
 
-/// The product of the pivots of elimination with partial pivoting, all matrices of a batch at once. A column of zeros makes it 0.
+/// The product of the pivots of elimination with partial pivoting, for all matrices of a batch at once. A column of zeros makes it 0.
 fn determinant(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -46,7 +46,7 @@ fn determinant(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The first pivot of matrices [count, rows, rows], with the sign of its exchange, and what elimination leaves of the others.
+/// The first pivot of matrices [count, rows, rows], with the sign of the row exchange, and what elimination leaves of the other rows.
 fn eliminated(c: &mut Composer, matrix: &Part, rows: u64) -> Result<(Part, Option<Part>), ModelError> {
     let data_type = matrix.ty.data_type;
     if rows == 1 {
@@ -67,7 +67,7 @@ fn eliminated(c: &mut Composer, matrix: &Part, rows: u64) -> Result<(Part, Optio
     let pivot_row = c.select(&is_pivot, matrix, &zero)?;
     let pivot_row = c.reduce(ReduceOp::Sum, &[1], &pivot_row)?;
     let pivot = part(c, &pivot_row, 0..1, 0..1);
-    // The first row takes the pivot row's place, which turns the sign unless it is that row.
+    // The first row takes the pivot row's place, which flips the sign unless it is the pivot row itself.
     let top = part(c, matrix, 0..1, 0..rows);
     let others = part(c, matrix, 1..rows, 0..rows);
     let is_exchanged = c.kernel(

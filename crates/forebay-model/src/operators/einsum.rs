@@ -12,10 +12,10 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("Einsum", einsum)];
 
-/// A dimension of an operand: a letter of the equation, or one of those that an ellipsis stands for, from the last on.
+/// A dimension of an operand: a letter of the equation, or one of the dimensions of an ellipsis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
-    /// Counted from the last dimension of the ellipsis.
+    /// A dimension of an ellipsis, counted from its last one.
     Ellipsis(usize),
     /// A letter.
     Letter(char),
@@ -33,7 +33,7 @@ impl Labelled {
     }
 }
 
-/// The operands are combined from left to right; what no later one and no result needs is summed as soon as it can be.
+/// Combines the operands from left to right. Dimensions that neither a later operand nor the result needs are summed as early as possible.
 fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
     let equation: String = view.string("equation", "")?.chars().filter(|letter| !letter.is_whitespace()).collect();
     let mut c = Composer::new(view);
@@ -54,7 +54,7 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let result = match right {
         Some(right) => {
-            // An ellipsis stands for the dimensions of the longest one.
+            // An ellipsis in the result has the dimensions of the longest one.
             let count = operands.iter().flat_map(|one| &one.labels).filter_map(|label| match label {
                 Label::Ellipsis(place) => Some(place + 1),
                 Label::Letter(_) => None,
@@ -86,7 +86,7 @@ fn einsum(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The labels of a term of the equation; an ellipsis has as many dimensions as the rank leaves.
+/// The labels of a term of the equation. An ellipsis gets the dimensions that the letters leave over.
 fn labels(view: &NodeView, term: &str, rank: Option<usize>) -> Result<Vec<Label>, ModelError> {
     let error = || view.error(format!("term '{term}' of the equation does not fit {rank:?} dimensions"));
     let (before, after) = match term.split_once("...") {
@@ -107,7 +107,7 @@ fn labels(view: &NodeView, term: &str, rank: Option<usize>) -> Result<Vec<Label>
     Ok(own.chain(after.unwrap_or("").chars().map(Label::Letter)).collect())
 }
 
-/// Without an arrow: the ellipsis, then the letters that occur once, in the alphabet's order.
+/// The result of an equation without an arrow: the ellipsis, then the letters that occur once, in alphabetical order.
 fn implied(operands: &[Labelled]) -> Vec<Label> {
     let mut all: Vec<Label> = operands.iter().flat_map(|one| one.labels.iter().copied()).collect();
     all.sort_unstable();
@@ -116,12 +116,12 @@ fn implied(operands: &[Labelled]) -> Vec<Label> {
         all.iter().copied().filter(|label| matches!(label, Label::Ellipsis(_)) || occurs(label) == 1).collect();
     result.dedup();
     let ellipses = result.iter().take_while(|label| matches!(label, Label::Ellipsis(_))).count();
-    // Their places count from the last.
+    // They are counted from the last one.
     result[..ellipses].reverse();
     result
 }
 
-/// A dimension that an operand has twice becomes the diagonal of both.
+/// Replaces dimensions that occur twice in an operand by their diagonal.
 fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, ModelError> {
     loop {
         let rank = one.labels.len();
@@ -142,7 +142,7 @@ fn without_diagonals(c: &mut Composer, mut one: Labelled) -> Result<Labelled, Mo
     }
 }
 
-/// Dimensions of size 1 are repeated where others of their label are larger.
+/// Repeats dimensions of size 1 if others with the same label are larger.
 fn equal_sizes(c: &mut Composer, operands: &mut [Labelled]) -> Result<(), ModelError> {
     let largest = |label: Label, all: &[Labelled]| all.iter().filter_map(|one| one.size(label)).max().unwrap_or(1);
     let shapes: Vec<Vec<u64>> =
@@ -162,7 +162,7 @@ fn summed(c: &mut Composer, one: Labelled, keeps: impl Fn(&Label) -> bool) -> Re
     Ok(Labelled { labels, part: c.reshape(&sum, &shape)? })
 }
 
-/// Two operands as one: a product of matrices, whose batches are the dimensions that both have and that are needed later.
+/// Combines two operands by a product of matrices, whose batch dimensions are those that both have and that are needed later.
 fn combined(
     c: &mut Composer,
     a: Labelled,
@@ -192,7 +192,7 @@ fn combined(
     };
     let left = ordered(c, &a, [&batch, &rows, &terms], &[batches, m, k])?;
     let y = if a.part.ty.data_type == DataType::Float64 || !a.part.ty.data_type.is_float() || terms.is_empty() {
-        // Only products of matrices have a kernel, and only in these types.
+        // Only matrix products have a kernel, and only for these types.
         let left = c.reshape(&left, &[batches, m, 1, k])?;
         let right = ordered(c, &b, [&batch, &columns, &terms], &[batches, 1, n, k])?;
         let products = c.binary(BinaryOp::Multiply, &left, &right)?;

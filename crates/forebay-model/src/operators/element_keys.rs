@@ -1,11 +1,11 @@
-//! Elements of any type as words in their order.
+//! Elements of any type as words with the same order.
 
 use forebay_base::{DataType, Tensor};
 
 /// The highest bit of a key.
 const SIGN: u64 = 1 << 63;
 
-/// Words in the order of the elements that they stand for: NaN behind all numbers, zeros of both signs equal.
+/// Words in the order of the elements that they represent: NaN comes after all numbers, and zeros of both signs are equal.
 pub(super) fn keys(tensor: &Tensor) -> Vec<u64> {
     let size = tensor.data_type().size_bytes() as usize;
     let shift = 64 - 8 * size as u32;

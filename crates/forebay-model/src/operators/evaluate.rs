@@ -1,7 +1,7 @@
-//! Steps computed on the host, for folding: what shape arithmetic and masks need, on small tensors.
+//! Steps computed on the host for folding: those that shape arithmetic and masks need, on small tensors.
 //!
-//! Moves work on bytes and take any type. Arithmetic takes integers of up to 64 bits, booleans, float32 and float64; it is
-//! done in 64 bits and rounded once, which for float32 gives the correctly rounded result of `+ - * /` and square root.
+//! Steps that move elements work on bytes and accept any type. Arithmetic accepts integers of up to 64 bits, booleans, float32 and float64.
+//! It is computed in 64 bits and rounded once, which for float32 gives the correctly rounded result of `+ - * /` and square root.
 
 mod indices;
 
@@ -12,10 +12,10 @@ use super::shapes::packed_strides;
 use crate::action::Action;
 use crate::graph::TensorType;
 
-/// Results of more elements are not computed here.
+/// Largest number of elements of a result that is computed here.
 const COUNT_MAX: u64 = 1 << 22;
 
-/// The result of one step, where it can be computed here.
+/// The result of one step, if it can be computed here.
 pub(super) fn run(action: &Action, operands: &[Tensor], output: &TensorType) -> Option<Tensor> {
     if output.count() > COUNT_MAX {
         return None;
@@ -68,7 +68,7 @@ impl Elements {
             DataType::Float64 => Some(Elements::Floats(
                 chunks(8).map(|b| f64::from_le_bytes(b.try_into().expect("exact chunk"))).collect(),
             )),
-            // Values from 2^63 on would turn negative.
+            // Values of 2^63 and above would become negative.
             DataType::UInt64 => tensor.to_i64().filter(|v| v.iter().all(|&v| v >= 0)).map(Elements::Integers),
             _ => tensor.to_i64().map(Elements::Integers),
         }
@@ -82,7 +82,7 @@ impl Elements {
         })
     }
 
-    /// As C and NumPy convert; to bool by comparison with 0.
+    /// Converts as C and NumPy do; to bool by comparison with 0.
     fn cast(self, to: DataType) -> Elements {
         match (self, to) {
             (Elements::Integers(v), DataType::Bool) => Elements::Integers(v.iter().map(|&v| (v != 0) as i64).collect()),
@@ -132,7 +132,7 @@ impl Elements {
     }
 }
 
-/// The functions that the host's mathematics offers; the others are not folded.
+/// The functions that are available on the host; the others are not folded.
 fn float_function(op: UnaryOp) -> Option<Box<dyn Fn(f64) -> f64>> {
     Some(match op {
         UnaryOp::Relu => Box::new(|x| if x < 0.0 { 0.0 } else { x }),
@@ -162,7 +162,7 @@ fn float_function(op: UnaryOp) -> Option<Box<dyn Fn(f64) -> f64>> {
     })
 }
 
-/// Elements of a tensor by strides in elements, which may be 0 or negative. Every index lies inside.
+/// Elements of a tensor, given by strides in elements, which can be 0 or negative. Every index is within bounds.
 fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tensor {
     let from = tensor.bytes();
     let bytes = match tensor.data_type().size_bytes() {
@@ -174,7 +174,7 @@ fn strided(tensor: &Tensor, shape: &[u64], offset: i64, strides: &[i64]) -> Tens
     Tensor::new(tensor.data_type(), shape, bytes).expect("as many elements as the shape holds")
 }
 
-/// The same for elements of `SIZE` bytes.
+/// Does the same for elements of `SIZE` bytes.
 fn elements<const SIZE: usize>(from: &[u8], shape: &[u64], offset: i64, strides: &[i64]) -> Vec<u8> {
     let (from, _) = from.as_chunks::<SIZE>();
     let (outer, row) = shape.split_at(shape.len().saturating_sub(1));
@@ -202,7 +202,7 @@ fn elements<const SIZE: usize>(from: &[u8], shape: &[u64], offset: i64, strides:
     bytes
 }
 
-/// Tensors joined along an axis.
+/// Concatenates tensors along an axis.
 pub(super) fn concatenate(tensors: &[Tensor], axis: usize, output: &TensorType) -> Option<Tensor> {
     let outer: u64 = output.shape[..axis].iter().product();
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Operators that take elements or rows by indices that are computed.
+//! Operators that take elements or rows by computed indices.
 
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
@@ -37,7 +37,7 @@ fn gather_nd(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// An index out of range has no place that is on.
+/// An index out of range gives a row without an on value.
 fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (indices, values) = (c.input(0)?, c.input(2)?);
@@ -75,7 +75,7 @@ fn one_hot(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The first `sequence_lens` elements of each batch, backwards; those behind them as they are.
+/// Reverses the first `sequence_lens` elements of each batch; later elements are unchanged.
 fn reverse_sequence(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, lengths) = (c.input(0)?, c.input(1)?);

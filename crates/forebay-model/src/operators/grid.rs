@@ -1,4 +1,4 @@
-//! Sampling of images by a grid of places, and grids of affine maps.
+//! Sampling of images at a grid of positions, and grids of affine maps.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
@@ -16,7 +16,7 @@ pub const ROWS: &[Operator] = &[composed!("AffineGrid", affine_grid), composed!(
 /// Coefficient of the cubic kernel.
 const CUBIC: f64 = -0.75;
 
-/// How samples lie between elements, and what lies outside.
+/// How samples are interpolated, and how positions outside are treated.
 struct Sampler<'a> {
     mode: &'a str,
     padding: &'a str,
@@ -63,7 +63,7 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
     let grid = c.reshape(&grid, &[n, place_count, dimensions as u64])?;
     let mut axes = Vec::with_capacity(dimensions);
     for (axis, &size) in x.ty.shape[2..].iter().enumerate() {
-        // The grid names the last axis first.
+        // The grid lists the last axis first.
         let starts = vec![0, 0, (dimensions - 1 - axis) as u64];
         let ty = TensorType::new(grid.ty.data_type, &[n, place_count, 1]);
         let place = c.kernel(Kernel::Slice { starts, steps: vec![1; 3] }, &[&grid], ty);
@@ -79,7 +79,7 @@ fn grid_sample(view: NodeView) -> Result<Decomposition, ModelError> {
 }
 
 impl Sampler<'_> {
-    /// The taps of places in -1..1 along an axis.
+    /// The taps for coordinates in -1..1 along an axis.
     fn taps(&self, c: &mut Composer, place: &Part, size: u64, index_type: DataType) -> Result<Taps, ModelError> {
         let last = size - 1;
         let (factor, summand) = if self.align_corners { (last as f32, 0.0) } else { (size as f32, -0.5) };
@@ -89,7 +89,7 @@ impl Sampler<'_> {
             position = rounded(c, &position)?;
         }
         position = match self.padding {
-            // Cubic samples outside are of taps that are clamped one by one, as PyTorch and ONNX Runtime have them.
+            // For cubic samples outside, taps are clamped one by one, as in PyTorch and ONNX Runtime.
             "border" if self.mode != "cubic" => {
                 // Up to half an element outside, taps are clamped one by one.
                 let (low, high) = self.limits(size);
@@ -117,12 +117,12 @@ impl Sampler<'_> {
         sampling::taps(c, &positions, weights, last, index_type)
     }
 
-    /// The outer borders of the first and the last element, or their centres.
+    /// The outer borders of the first and last elements, or their centres.
     fn limits(&self, size: u64) -> (f32, f32) {
         if self.align_corners { (0.0, (size - 1) as f32) } else { (-0.5, size as f32 - 0.5) }
     }
 
-    /// Positions reflected at the borders until they lie within: distances from the lower one, counted in widths.
+    /// Reflects positions at the borders until they lie within, by counting the distance from the lower border in widths.
     fn reflected(&self, c: &mut Composer, position: &Part, size: u64) -> Result<Part, ModelError> {
         let (low, high) = self.limits(size);
         let width = high - low;
@@ -149,7 +149,7 @@ fn odd(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     c.binary(BinaryOp::Greater, &half, &whole)
 }
 
-/// The nearest whole number; of two, the even one.
+/// The nearest whole number; ties go to the even one.
 fn rounded(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     let shifted = c.affine(x, 1.0, 0.5)?;
     let above = c.unary(UnaryOp::Floor, &shifted)?;
@@ -160,7 +160,7 @@ fn rounded(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     c.select(&is_off, &below, &above)
 }
 
-/// Places of an image of the given size under affine maps [n, d, d + 1]: a product with the places of the image itself.
+/// Positions of an image of the given size under affine maps [n, d, d + 1]: a product with the positions in the image itself.
 fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let theta = c.input(0)?;
@@ -181,7 +181,7 @@ fn affine_grid(view: NodeView) -> Result<Decomposition, ModelError> {
     let align = view.int("align_corners", 0)? != 0;
     let mut grid = Vec::with_capacity(count as usize * (d + 1));
     for place in 0..count {
-        // The last axis of the image is the first of a place.
+        // The last axis of the image is the first coordinate of a position.
         let mut left = place;
         for &size in places.iter().rev() {
             grid.push(coordinate(left % size, size, align));

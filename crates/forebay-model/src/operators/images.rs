@@ -1,4 +1,4 @@
-//! Images from the bytes of their files. Their sizes are in the bytes: they are constants, then.
+//! Images decoded from the bytes of their files. The sizes depend on the bytes, which must therefore be constants.
 
 use forebay_base::{DataType, Tensor};
 use forebay_images::image::{DynamicImage, Rgb};
@@ -11,9 +11,9 @@ use crate::operator::{Gradient, NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!("ImageDecoder", image_decoder) }];
 
-/// An image of height x width x channels. Bytes that cannot be decoded give one without pixels.
+/// Returns an image of height x width x channels. Bytes that cannot be decoded give an image without pixels.
 ///
-/// JPEG leaves its readers some freedom: where colours are stored at half the resolution, values may differ by 2 from other decoders'.
+/// JPEG leaves decoders some freedom: if colours are stored at half the resolution, values can differ by 2 from those of other decoders.
 fn image_decoder(view: NodeView) -> Result<Decomposition, ModelError> {
     let bytes = view.whole_constant(0)?;
     if bytes.data_type() != DataType::UInt8 || bytes.shape().len() != 1 {
@@ -44,7 +44,7 @@ fn bgr(picture: DynamicImage) -> Vec<u8> {
     pixels
 }
 
-/// Luma as ITU-R BT.601 weighs colours, rounded to the nearest integer: what the operator's reference implementation gives.
+/// Luma with the weights of ITU-R BT.601, rounded to the nearest integer, as in the operator's reference implementation.
 fn grey(picture: DynamicImage) -> Vec<u8> {
     if !picture.color().has_color() {
         return picture.into_luma8().into_raw();

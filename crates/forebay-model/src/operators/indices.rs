@@ -1,7 +1,7 @@
-//! Indices of several axes as indices of one: what gathers and scatters of elements share.
+//! Conversion of indices along several axes to indices along one, shared by gathers and scatters of elements.
 //!
-//! An index is looked up in a table of as many offsets as it may choose from. So one that is out of range is refused with its own
-//! value and the size of its own axis, as every gather refuses it, and negative ones count from the end.
+//! An index is looked up in a table with one offset per valid index. An index that is out of range is therefore rejected with its own value
+//! and the size of its own axis, as in every gather, and negative indices count from the end.
 
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel, Tensor};
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::NodeView;
 
-/// Most entries of a table of offsets.
+/// Maximum number of entries of a table of offsets.
 const TABLE_MAX: u64 = 1 << 24;
 
 /// Checks that an operand holds indices.
@@ -33,7 +33,7 @@ pub(super) fn steps(c: &mut Composer, count: u64, step: u64) -> Result<Part, Mod
     Ok(c.constant(Tensor::from_i64(&[count], &values)))
 }
 
-/// A constant integer of a type, to broadcast.
+/// A constant integer of a type, as a scalar to broadcast.
 pub(super) fn integer(c: &mut Composer, data_type: DataType, value: i64) -> Result<Part, ModelError> {
     let size = data_type.size_bytes() as usize;
     let tensor = Tensor::new(data_type, &[], value.to_le_bytes()[..size].to_vec());
@@ -41,7 +41,7 @@ pub(super) fn integer(c: &mut Composer, data_type: DataType, value: i64) -> Resu
     Ok(c.constant(tensor))
 }
 
-/// The offsets of indices along an axis of `size` whose entries lie `stride` apart: int64, of the indices' shape.
+/// The offsets of indices along an axis of `size` whose entries are `stride` apart: int64, with the indices' shape.
 pub(super) fn offsets(c: &mut Composer, indices: &Part, size: u64, stride: u64) -> Result<Part, ModelError> {
     let count = product(&c.view, &indices.ty.shape)?;
     let list = c.reshape(indices, &[count])?;
@@ -50,7 +50,7 @@ pub(super) fn offsets(c: &mut Composer, indices: &Part, size: u64, stride: u64) 
     c.reshape(&offsets, &indices.ty.shape)
 }
 
-/// Where the coordinates of a tensor of `sizes` lie in one with these strides: int64, of the sizes.
+/// The offsets of the coordinates of a tensor of `sizes` in a tensor with these strides: int64, with shape `sizes`.
 fn places(c: &mut Composer, sizes: &[u64], strides: &[u64]) -> Result<Part, ModelError> {
     let count = product(&c.view, sizes)?;
     if count > TABLE_MAX {
@@ -63,8 +63,8 @@ fn places(c: &mut Composer, sizes: &[u64], strides: &[u64]) -> Result<Part, Mode
     Ok(c.constant(Tensor::from_i64(sizes, &values)))
 }
 
-/// The numbers of elements of data of `sizes` that indices along an axis choose, each at its own coordinates along the others:
-/// int64\[count]. `is_known`: the indices are in range, and none is negative.
+/// The numbers, int64\[count], of the elements that indices along an axis select in data of `sizes`, each at its own coordinates along the
+/// other axes. `is_known` means that all indices are in range and none is negative.
 pub(super) fn element_numbers(
     c: &mut Composer,
     sizes: &[u64],
@@ -98,17 +98,17 @@ pub(super) fn element_numbers(
     c.reshape(&numbers, &[count])
 }
 
-/// Rows that tuples of indices choose.
+/// Rows that tuples of indices select.
 pub(super) struct Rows {
     /// The numbers of the rows, one for each tuple.
     pub numbers: Part,
-    /// How many rows there are, and elements of each.
+    /// The number of rows, and the number of elements in each.
     pub sizes: [u64; 2],
-    /// Sizes of the indices but the last, and of a row.
+    /// The sizes of the indices except the last, followed by those of a row.
     pub shape: Vec<u64>,
 }
 
-/// The rows of data of `sizes` that tuples of indices (the last dimension) choose, behind axes of batches that both have.
+/// The rows of data of `sizes` that tuples of indices (the last dimension) select, after batch axes that both have.
 pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batches: usize) -> Result<Rows, ModelError> {
     let shape = indices.ty.shape.clone();
     let error = || format!("indices {} do not fit data of {sizes:?} with {batches} batch dimensions", indices.ty);
@@ -128,7 +128,7 @@ pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batch
             _ => c.kernel(Kernel::Slice { starts, steps: vec![1, 1] }, &[&tuples], ty),
         };
         let own = c.reshape(&own, &[count])?;
-        // The only index of all is checked where it is used.
+        // If a tuple has only one index, it is checked where it is used.
         let own = if end == 1 { own } else { offsets(c, &own, sizes[axis], strides[axis])? };
         numbers = Some(match numbers {
             Some(sum) => c.binary(BinaryOp::Add, &sum, &own)?,
@@ -147,7 +147,7 @@ pub(super) fn row_numbers(c: &mut Composer, sizes: &[u64], indices: &Part, batch
     Ok(Rows { numbers, sizes: [rows, inner], shape: [places, &sizes[end..]].concat() })
 }
 
-/// Rows of data \[rows, inner] by their numbers, with this shape.
+/// Takes rows of data \[rows, inner] by their numbers, with this shape.
 pub(super) fn take_rows(
     c: &mut Composer,
     data: &Part,
@@ -162,7 +162,7 @@ pub(super) fn take_rows(
     c.reshape(&taken, shape)
 }
 
-/// Elements of data along an axis by indices of the same rank.
+/// Takes elements of data along an axis by indices of the same rank.
 pub(super) fn take_elements(
     c: &mut Composer,
     data: &Part,

@@ -1,5 +1,5 @@
-//! Products and convolutions of integers of 8 bits, exact in 32 bits: kernels of integers, which also scale, round and saturate their
-//! sums where results have 8 bits.
+//! Products and convolutions of 8-bit integers, exact in 32 bits. They are integer kernels, which also scale, round and saturate their sums
+//! if the results have 8 bits.
 
 use forebay_base::kernel::BinaryOp;
 use forebay_base::{DataType, Kernel};
@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The domain of what onnxruntime adds.
+/// The domain of operators that onnxruntime adds.
 const MICROSOFT: &str = "com.microsoft";
 
 /// The rows.
@@ -26,13 +26,13 @@ pub const ROWS: &[Operator] = &[
     Operator { domain: MICROSOFT, ..composed!("QGemm", qgemm) },
 ];
 
-/// An operand of 8 bits and its zero point, of the same type.
+/// An 8-bit operand and its zero point, which have the same type.
 pub(super) struct Factor {
     pub x: Part,
     pub zero: Part,
 }
 
-/// What makes a result of 8 bits of sums: both broadcast to them.
+/// The operands that turn sums into an 8-bit result. Each broadcasts to the sums.
 pub(super) struct Scaled {
     bias: Option<Part>,
     scale: Part,
@@ -40,14 +40,14 @@ pub(super) struct Scaled {
 }
 
 impl Factor {
-    /// A node's input with a zero point that may be left out.
+    /// A node's input with an optional zero point.
     pub fn of(c: &mut Composer, i: usize, zero: usize) -> Result<Factor, ModelError> {
         let x = c.input(i)?;
         let zero = if c.view.has_input(zero) { Some(c.input(zero)?) } else { None };
         Factor::new(c, x, zero)
     }
 
-    /// An operand with a zero point that may be left out.
+    /// An operand with an optional zero point.
     pub fn new(c: &mut Composer, x: Part, zero: Option<Part>) -> Result<Factor, ModelError> {
         let data_type = x.ty.data_type;
         if !is_byte(data_type) {
@@ -64,12 +64,13 @@ impl Factor {
     }
 }
 
-/// Whether integers have 8 bits.
+/// Whether a type is an 8-bit integer.
 fn is_byte(data_type: DataType) -> bool {
     matches!(data_type, DataType::Int8 | DataType::UInt8)
 }
 
-/// One number, one for each row or column of matrices, or whatever else has two dimensions, as it broadcasts to matrices.
+/// Reshapes a single number, or one number for each row or column of matrices, so that it broadcasts to matrices. Anything with more
+/// dimensions is left as it is.
 fn to_matrices(c: &Composer, x: &Part, by_rows: bool) -> Result<Part, ModelError> {
     match x.ty.shape.as_slice() {
         [] | [1] => c.reshape(x, &[1, 1]),
@@ -78,7 +79,7 @@ fn to_matrices(c: &Composer, x: &Part, by_rows: bool) -> Result<Part, ModelError
     }
 }
 
-/// The product of matrices of integers as int32; of 8 bits, where it is scaled. b may be given as [n, k].
+/// The product of integer matrices as int32, or with 8 bits if it is scaled. b can be given as [n, k].
 pub(super) fn product_of_integers(
     c: &mut Composer,
     [a, b]: [&Factor; 2],
@@ -117,7 +118,7 @@ pub(super) fn product_of_integers(
             others.push(to_matrices(c, part, false)?);
         }
     }
-    // What belongs to a whole matrix or to its columns lets batches be rows.
+    // If all other operands belong to a whole matrix or to its columns, batches can be treated as rows.
     let is_flat = right_batch.iter().all(|&size| size == 1)
         && batch.len() == left_batch.len()
         && others.iter().all(|part| part.ty.shape.len() == 2 && part.ty.shape[0] == 1);
@@ -141,7 +142,7 @@ pub(super) fn product_of_integers(
     c.reshape(&y, &result)
 }
 
-/// The convolution of integers as int32; of 8 bits, where it is scaled.
+/// The convolution of integers as int32, or with 8 bits if it is scaled.
 fn convolution_of_integers(
     c: &mut Composer,
     [x, w]: [&Factor; 2],
@@ -171,7 +172,7 @@ fn convolution_of_integers(
     Ok(c.kernel(Kernel::IntegerConvolution { convolution }, &reads.iter().collect::<Vec<_>>(), ty))
 }
 
-/// One number, or one for each of some, as a vector.
+/// A single number, or `count` numbers, as a vector.
 fn one_of(c: &Composer, x: &Part, count: u64) -> Result<Part, ModelError> {
     match x.ty.count() {
         own if own == 1 || (own == count && x.ty.shape.len() == 1) => c.reshape(x, &[own]),
@@ -193,7 +194,7 @@ fn conv_integer(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A zero point of a result: its type, and the point as one number of it. 0 where it is left out.
+/// The zero point of a result: its type, and the point as a single number of that type; 0 if it is left out.
 fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelError> {
     let data_type = integer_type(&c.view, i)?;
     if !is_byte(data_type) {
@@ -210,7 +211,7 @@ fn result_zero(c: &mut Composer, i: usize) -> Result<(DataType, Part), ModelErro
     }
 }
 
-/// Sums of no terms, as quantised numbers.
+/// Sums without terms, as quantised numbers.
 fn of_nothing(c: &mut Composer, sums: &Part, scaled: &Scaled, data_type: DataType) -> Result<Part, ModelError> {
     let sums = match &scaled.bias {
         Some(bias) => c.binary(BinaryOp::Add, sums, bias)?,
@@ -222,7 +223,7 @@ fn of_nothing(c: &mut Composer, sums: &Part, scaled: &Scaled, data_type: DataTyp
     saturate(c, &y, Some(&zero), data_type)
 }
 
-/// The product of matrices as quantised numbers.
+/// The product of matrices, as quantised numbers.
 fn quantised_product(
     c: &mut Composer,
     factors: [&Factor; 2],
@@ -236,7 +237,7 @@ fn quantised_product(
     of_nothing(c, &y, scaled, data_type)
 }
 
-/// A scale that is one number, or one for each row (a column of the tensor) or column.
+/// A scale that is a single number, or one number for each row (as a column) or for each column.
 pub(super) fn scale(c: &mut Composer, i: usize, by_rows: bool) -> Result<Part, ModelError> {
     let scale = real_input(c, i)?.ok_or_else(|| c.view.error(format!("input {i} is missing")))?;
     match scale.ty.shape.as_slice() {
@@ -302,7 +303,7 @@ fn qgemm(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A product of real numbers with quantised ones: the former are quantised by their range.
+/// A product of real numbers with quantised ones. The former are quantised according to their range.
 fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -313,7 +314,7 @@ fn dynamic_quantize_matmul(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish(y)
 }
 
-/// A product of quantised numbers as real ones.
+/// A product of quantised numbers, as real numbers.
 fn matmul_integer_to_float(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (Factor::of(&mut c, 0, 4)?, Factor::of(&mut c, 1, 5)?);
@@ -322,7 +323,7 @@ fn matmul_integer_to_float(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish(y)
 }
 
-/// The product of two factors times both scales, plus a bias where that input is given.
+/// The product of two factors times both scales, plus a bias if that input is given.
 pub(super) fn real_product(
     c: &mut Composer,
     factors: [&Factor; 2],

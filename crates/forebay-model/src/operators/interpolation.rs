@@ -8,16 +8,16 @@ use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
-/// What one element of the result is made of: elements of the input, and how much each counts.
+/// The taps of one element of the result: elements of the input, and the weight of each.
 pub(super) type Taps = Vec<(u64, f64)>;
 
-/// With more taps than this, elements are multiplied by a matrix of all weights instead of gathered.
+/// With more taps than this, elements are multiplied by a matrix of all weights instead of being gathered.
 const GATHERED_TAPS_MAX: usize = 8;
 /// Largest number of weights in a matrix.
 const MATRIX_MAX: u64 = 1 << 24;
 
-/// The sums along an axis. A few taps are gathered, weighted and added, in memory for as many results as there are taps; many
-/// are a product with a matrix that is 0 where there is no tap.
+/// Weighted sums along an axis. A few taps are gathered, weighted and added, which takes memory for one result per tap; many taps become a
+/// product with a matrix that is 0 where there is no tap.
 pub(super) fn weighted_sums(c: &mut Composer, x: &Part, axis: usize, rows: &[Taps]) -> Result<Part, ModelError> {
     let shape = x.ty.shape.clone();
     let (size, count) = (shape[axis], rows.len() as u64);
@@ -57,21 +57,21 @@ pub(super) fn weighted_sums(c: &mut Composer, x: &Part, axis: usize, rows: &[Tap
     c.reshape(&y, &result)
 }
 
-/// The taps of an element that lies at `position`, where kernels have weights at distances from it.
+/// An interpolation kernel, whose weights depend on the distance from a position.
 pub(super) struct InterpolationKernel {
-    /// Coefficient of the cubic kernel; none for the linear one.
+    /// Coefficient of the cubic kernel; `None` for the linear one.
     pub cubic: Option<f64>,
-    /// Factor by which the kernel is stretched to avoid aliasing: at least 1.
+    /// Factor, at least 1, by which the kernel is stretched to avoid aliasing.
     pub stretch: f64,
-    /// Whether elements outside the input do not count; else they are its first or last one.
+    /// Whether elements outside the input are ignored; otherwise the first or last element is used for them.
     pub exclude_outside: bool,
 }
 
 impl InterpolationKernel {
-    /// The taps of `position` in an axis of `size` elements.
+    /// The taps of `position` along an axis of `size` elements.
     pub(super) fn taps(&self, position: f64, size: u64) -> Taps {
         let reach = if self.cubic.is_some() { 2.0 } else { 1.0 } * self.stretch;
-        // The left neighbour of a whole position is the one before it.
+        // The left neighbour of a whole position is the element before it.
         let left = position.ceil() - 1.0;
         let first = (-reach).floor() as i64 + 1;
         let mut taps: Vec<(i64, f64)> = (first..2 - first)
@@ -87,7 +87,7 @@ impl InterpolationKernel {
         taps.into_iter().map(|(tap, weight)| (tap.clamp(0, last) as u64, weight / divisor)).collect()
     }
 
-    /// The kernel at a distance.
+    /// The kernel's weight at a distance.
     fn weight(&self, distance: f64) -> f64 {
         let d = distance.abs();
         match self.cubic {

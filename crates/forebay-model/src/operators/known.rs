@@ -1,4 +1,4 @@
-//! Operators whose results' sizes depend on data: on constants, then.
+//! Operators whose result sizes depend on data, which must therefore be constants.
 
 use std::cmp::Ordering;
 
@@ -20,7 +20,7 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("Unique", unique) },
 ];
 
-/// Indices of the elements that are not 0: a row for each dimension, a column for each element.
+/// Indices of the nonzero elements: a row for each dimension, a column for each element.
 fn non_zero(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = view.whole_constant(0)?;
     let shape = if x.shape().is_empty() { vec![1] } else { x.shape().to_vec() };
@@ -36,7 +36,7 @@ fn non_zero(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Slices along an axis, or elements, where a condition holds.
+/// The slices along an axis, or the elements, for which a condition holds.
 fn compress(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -63,8 +63,8 @@ fn compress(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The slices along an axis, or the elements, that differ: in their order, or in that of their first places. With where each is
-/// first, which of them each slice is, and how often each is there.
+/// The distinct slices along an axis, or the distinct elements, sorted or in the order of their first occurrences; with the first
+/// occurrence of each, the number of the distinct slice that each slice equals, and how often each occurs.
 fn unique(view: NodeView) -> Result<Decomposition, ModelError> {
     let x = view.whole_constant(0)?;
     let (x, axis) = match view.attribute("axis") {
@@ -84,7 +84,7 @@ fn unique(view: NodeView) -> Result<Decomposition, ModelError> {
     let slice = |i: usize| (0..outer).flat_map(move |row| (row * count + i) * inner..(row * count + i + 1) * inner);
     let compare = |a: usize, b: usize| -> Ordering { slice(a).map(|at| keys[at]).cmp(slice(b).map(|at| keys[at])) };
     let mut order: Vec<usize> = (0..count).collect();
-    // Of equal slices the first comes first.
+    // The sort is stable: of equal slices, the first comes first.
     order.sort_by(|&a, &b| compare(a, b));
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for i in order {

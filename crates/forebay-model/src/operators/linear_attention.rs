@@ -1,4 +1,4 @@
-//! Linear attention: a state of keys by values that each position changes and reads.
+//! Linear attention: a state of keys by values that each position updates and reads.
 
 use forebay_base::DataType;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
@@ -13,7 +13,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("LinearAttention", linear_attention)];
 
-/// Positions at most: each is some kernels of its own.
+/// Maximum number of positions. Each takes several kernels.
 const LENGTH_MAX: u64 = 4096;
 
 /// Sizes of the operands.
@@ -21,15 +21,15 @@ const LENGTH_MAX: u64 = 4096;
 struct Sizes {
     batch: u64,
     length: u64,
-    /// Heads of keys and values.
+    /// Number of heads of keys and values.
     heads: u64,
-    /// Heads of queries that share one of keys.
+    /// Number of query heads that share a head of keys.
     group: u64,
     key: u64,
     value: u64,
 }
 
-/// Positions one after the other, in float32.
+/// Processes the positions one after the other, in float32.
 fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (query, key, value) = (c.input(0)?, c.input(1)?, c.input(2)?);
@@ -113,7 +113,7 @@ fn linear_attention(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, state])
 }
 
-/// Sizes that fit each other.
+/// Checks that the operands' sizes fit each other, and returns them.
 fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Sizes, ModelError> {
     let q_heads = size(view, "attribute q_num_heads", view.int("q_num_heads", 0)?)?;
     let heads = size(view, "attribute kv_num_heads", view.int("kv_num_heads", 0)?)?;
@@ -140,7 +140,7 @@ fn sizes(view: &NodeView, query: &Part, key: &Part, value: &Part) -> Result<Size
     Ok(sizes)
 }
 
-/// What the state is multiplied with at each position: [batch, length, heads, key size or 1].
+/// The factor by which the state is multiplied at each position: [batch, length, heads, key size or 1].
 fn decay(c: &mut Composer, sizes: Sizes) -> Result<Part, ModelError> {
     let Sizes { batch, length, heads, key, .. } = sizes;
     let decay = c.input(4)?;

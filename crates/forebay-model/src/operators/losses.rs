@@ -16,16 +16,16 @@ pub const ROWS: &[Operator] = &[
     composed!("SoftmaxCrossEntropyLoss", softmax_cross_entropy),
 ];
 
-/// Labels of every position, as the loss takes them.
+/// The labels of every position, in the form that the loss uses.
 struct Labels {
-    /// Which do not count, if any may not.
+    /// Which labels are ignored, if any can be.
     ignored: Option<Part>,
-    /// The classes, with 0 for those that do not count: any other number is refused where it is used.
+    /// The classes, with 0 for labels that are ignored. Invalid classes are rejected where they are used.
     classes: Part,
 }
 
-/// An ignored label may be any number. A negative one that is not ignored would count from the end: it is moved out of range, to be
-/// refused.
+/// An ignored label can be any number. A negative label that is not ignored would count from the end, so it is moved out of range to be
+/// rejected.
 fn labels(c: &mut Composer, labels: &Part, classes: u64) -> Result<Labels, ModelError> {
     require_indices(&c.view, labels)?;
     let data_type = labels.ty.data_type;
@@ -35,7 +35,7 @@ fn labels(c: &mut Composer, labels: &Part, classes: u64) -> Result<Labels, Model
         Some(_) => Some(c.view.int("ignore_index", 0)?),
         None => None,
     };
-    // No label of 32 bits is a number of more.
+    // No 32-bit label equals a number that needs more bits.
     let can_be = |&value: &i64| data_type == DataType::Int64 || i32::try_from(value).is_ok();
     if let Some(value) = ignore_index.filter(can_be) {
         let value = integer(c, data_type, value)?;
@@ -50,7 +50,7 @@ fn labels(c: &mut Composer, labels: &Part, classes: u64) -> Result<Labels, Model
     Ok(Labels { ignored, classes })
 }
 
-/// The number of classes and that of places, where scores \[n, classes, ..] and labels \[n, ..] fit each other.
+/// The batch size, the number of classes and the number of positions, if scores \[n, classes, ..] and labels \[n, ..] fit each other.
 fn sizes(view: &NodeView, scores: &TensorType, labels: &TensorType) -> Result<[u64; 3], ModelError> {
     let [batches, classes, places @ ..] = scores.shape.as_slice() else {
         return Err(view.error(format!("scores [n, classes, ..] are needed, not {scores}")));
@@ -74,14 +74,14 @@ fn total(c: &mut Composer, op: ReduceOp, x: &Part) -> Result<Part, ModelError> {
     c.reshape(&sum, &[])
 }
 
-/// The loss of log probabilities \[n, classes, ..].
+/// The negative log likelihood loss of log probabilities \[n, classes, ..].
 fn likelihood(c: &mut Composer, scores: &Part, given: &Part) -> Result<Part, ModelError> {
     let view = c.view;
     let [batches, classes, places] = sizes(&view, &scores.ty, &given.ty)?;
     let Labels { ignored, classes: labels } = labels(c, given, classes)?;
     let shape = given.ty.shape.clone();
     let count = product(&view, &shape)?;
-    // The numbers of the labels' scores.
+    // The element numbers of the labels' scores.
     let labels = c.reshape(&labels, &[batches, places])?;
     let mut numbers = offsets(c, &labels, classes, places)?;
     for (size, step, at) in [(batches, classes.saturating_mul(places), [batches, 1]), (places, 1, [1, places])] {
@@ -136,8 +136,8 @@ fn negative_log_likelihood(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish(loss)
 }
 
-/// A mean without weights is one kernel, which keeps nothing of the scores' size; its labels are looked up first, so that wrong ones
-/// are refused.
+/// A mean without weights is one kernel, which keeps nothing of the scores' size. Its labels are looked up first, so that invalid ones are
+/// rejected.
 fn softmax_cross_entropy(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (scores, given) = (c.input(0)?, c.input(1)?);

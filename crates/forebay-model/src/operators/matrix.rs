@@ -20,7 +20,7 @@ fn gemm(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// What `Gemm` says of a node's inputs and attributes.
+/// The result of `Gemm` for a node's inputs and attributes.
 pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
     let view = c.view;
     let (a, b) = (c.input(0)?, c.input(1)?);
@@ -64,8 +64,8 @@ pub(super) fn general_product(c: &mut Composer) -> Result<Part, ModelError> {
     Ok(c.kernel(kernel, &[&a, &b, &summand], output))
 }
 
-/// NumPy's matmul: the last two dimensions multiply, those before broadcast, a vector is a row on the left and a column on
-/// the right. One matrix on the right makes a single product of all rows on the left.
+/// NumPy's matmul: the last two dimensions are multiplied, the preceding ones are broadcast, and a vector is a row on the left and a column
+/// on the right. If there is one matrix on the right, all rows on the left form a single product.
 fn matmul(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (a, b) = (c.input(0)?, c.input(1)?);
@@ -78,7 +78,7 @@ pub(super) fn multiply(c: &mut Composer, a: &Part, b: &Part) -> Result<Part, Mod
     product_of(c, a, b, [false, false], 1.0)
 }
 
-/// alpha op(a) op(b) as NumPy's matmul, where op may transpose the last two dimensions of what is no vector.
+/// alpha op(a) op(b) as in NumPy's matmul, where op optionally transposes the last two dimensions of operands that are not vectors.
 pub(super) fn product_of(
     c: &mut Composer,
     a: &Part,

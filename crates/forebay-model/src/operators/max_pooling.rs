@@ -1,4 +1,4 @@
-//! Max pooling with the places of the largest elements, and its reverse.
+//! Max pooling with the positions of the largest elements, and its inverse.
 
 use forebay_base::kernel::{BinaryOp, PadMode, PoolOp, ScatterOp, Window};
 use forebay_base::{DataType, Kernel};
@@ -15,7 +15,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("MaxPool", max_pool), composed!("MaxUnpool", max_unpool)];
 
-/// Integers of 8 bits are pooled as float32, which holds them exactly.
+/// 8-bit integers are pooled as float32, which represents them exactly.
 fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let given = c.input(0)?;
@@ -34,8 +34,8 @@ fn max_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![y, indices])
 }
 
-/// The numbers of the largest elements among all of the input: row by row, or, for `storage_order` 1, column by column within
-/// channels.
+/// The indices of the largest elements among all elements of the input, in row-major order or, for `storage_order` 1, in column-major order
+/// within channels.
 fn places(c: &mut Composer, x: &Part, window: Window, shape: &[u64]) -> Result<Part, ModelError> {
     let x = c.cast(x, DataType::Float32);
     let (channels, sizes) = (product(&c.view, &x.ty.shape[..2])?, x.ty.shape[2..].to_vec());
@@ -53,7 +53,7 @@ fn places(c: &mut Composer, x: &Part, window: Window, shape: &[u64]) -> Result<P
     Ok(places)
 }
 
-/// Row-major places as those where the first dimension runs fastest.
+/// Converts row-major positions to positions in the order in which the first dimension varies fastest.
 fn by_columns(c: &mut Composer, places: &Part, sizes: &[u64]) -> Result<Part, ModelError> {
     let mut left = places.clone();
     let mut sum: Option<Part> = None;
@@ -78,7 +78,8 @@ fn by_columns(c: &mut Composer, places: &Part, sizes: &[u64]) -> Result<Part, Mo
     Ok(sum.unwrap_or(left))
 }
 
-/// Elements at their places among zeros, of the sizes that the pooling had; around these, zeros up to the sizes that are asked for.
+/// Puts elements at their positions among zeros, in a tensor of the sizes that the pooling had, and pads it with zeros to the requested
+/// sizes.
 fn max_unpool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, indices) = (c.input(0)?, c.input(1)?);

@@ -1,7 +1,7 @@
 //! The table of operators: one row per operator, one file per family.
 //!
-//! Most rows are decompositions: the operator written as a few kernels, from which inference, folding,
-//! lowering and gradient follow.
+//! Most rows are decompositions: the operator is expressed as a few kernels, from which its inference, folding, lowering and gradient
+//! follow.
 
 mod activation;
 mod arithmetic;
@@ -116,7 +116,7 @@ pub const FAMILIES: &[&[Operator]] = &[
 pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
     let domain = if domain == "ai.onnx" { "" } else { domain };
     static ROWS: LazyLock<HashMap<(&str, &str), &Operator>> = LazyLock::new(|| {
-        // Of two rows of one name, the first one counts.
+        // Of two rows with the same name, the first one takes precedence.
         let rows = FAMILIES.iter().flat_map(|family| family.iter()).rev();
         rows.map(|row| ((row.domain, row.op_type), row)).collect()
     });
@@ -126,7 +126,7 @@ pub fn find(domain: &str, op_type: &str) -> Option<&'static Operator> {
 /// The row of a node's operator.
 ///
 /// # Errors
-/// Where it has none; kernels have none either.
+/// Fails if the operator has no row, or if the node is a kernel.
 pub fn row(view: &NodeView) -> Result<&'static Operator, ModelError> {
     let Operation::Onnx { domain, op_type, version, .. } = &view.node.operation else {
         return Err(view.error("a kernel has no row in the table of operators"));

@@ -14,10 +14,11 @@ use crate::operator::{Gradient, NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[Operator { gradient: Gradient::Zero, ..composed!("TfIdfVectorizer", count_ngrams) }];
 
-/// Largest number of comparisons of an n-gram's element with a place of the input.
+/// Largest number of comparisons of an n-gram's element with a position of the input.
 const COMPARISONS_MAX: u64 = 1 << 26;
 
-/// How often each n-gram of a pool stands in each row of integers, at its place of the output: all of them are compared with all places.
+/// Counts how often each n-gram of a pool occurs in each row of integers, and puts the count at the n-gram's position in the output. All
+/// n-grams are compared with all positions.
 fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -50,7 +51,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     };
     let x = c.reshape(&x, &[batch, length])?;
     let mut columns: Vec<Part> = Vec::new();
-    // By place of the output: the column that has its count.
+    // For each position of the output, the column that has its count.
     let mut sources = BTreeMap::new();
     let (mut gram, mut column) = (0, 0);
     for (i, n) in (1..=begins.len() as u64).enumerate() {
@@ -100,7 +101,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     if outputs > COMPARISONS_MAX || places.iter().any(|&place| place < 0) {
         return Err(view.error(format!("attribute ngram_indexes names places from 0 to {COMPARISONS_MAX}")));
     }
-    // Behind all counts stands a column of zeros, for places of no n-gram.
+    // The counts are followed by a column of zeros, for positions without an n-gram.
     let zeros = TensorType::new(DataType::Float32, &[batch, 1]);
     columns.push(c.kernel(Kernel::Fill { value: 0.0 }, &[], zeros));
     let columns: Vec<&Part> = columns.iter().collect();
@@ -113,7 +114,7 @@ fn count_ngrams(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// How often n-grams of n elements that are `step` places apart stand in rows: [batch, n-grams].
+/// How often n-grams of n elements that are `step` positions apart occur in rows: [batch, n-grams].
 fn found(c: &mut Composer, x: &Part, grams: &[i64], [n, step, windows]: [u64; 3]) -> Result<Part, ModelError> {
     let (batch, count) = (x.ty.shape[0], grams.len() as u64 / n);
     let comparisons = batch.checked_mul(windows).and_then(|places| places.checked_mul(count));

@@ -13,7 +13,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("GlobalLpPool", global_lp_pool), composed!("LpPool", lp_pool)];
 
-/// The window that the node's attributes describe, and the type of what it makes of x.
+/// The window that the node's attributes describe, and the type of the result for x.
 fn described(view: &NodeView, x: &Part) -> Result<(Window, TensorType), ModelError> {
     let input = spatial(view, "the input", &x.ty)?;
     let kernel = view.ints("kernel_shape")?.ok_or_else(|| view.error("attribute kernel_shape is missing"))?;

@@ -43,7 +43,7 @@ fn batch_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![batch[0].clone(), mean, variance])
 }
 
-/// Refuses parts that do not have an element for every channel of x.
+/// Rejects parts that do not have one element for every channel of x.
 fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item = &'a Part>) -> Result<(), ModelError> {
     let Some(&channels) = x.ty.shape.get(1) else {
         return Err(view.error(format!("the input {} has no channels (axis 1)", x.ty)));
@@ -54,7 +54,7 @@ fn check_channels<'a>(view: &NodeView, x: &Part, parts: impl IntoIterator<Item =
     }
 }
 
-/// x normalised by its own statistics per group of channels, with scale and bias; its means and variances.
+/// x normalised by its own statistics per group of channels, with scale and bias; followed by its means and variances.
 fn batch_normalized(c: &mut Composer, x: &Part, [scale, bias]: [&Part; 2], epsilon: f32, group_size: u64) -> Vec<Part> {
     let kernel = Kernel::BatchNormalizationTraining { epsilon, activation: Activation::None, group_size };
     let types = [&x.ty, &scale.ty, &scale.ty].map(|ty| TensorType::new(x.ty.data_type, &ty.shape));
@@ -70,7 +70,7 @@ fn layer_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(outputs.to_vec())
 }
 
-/// x normalised from an axis on, with scale and bias; its means and inverse deviations.
+/// x normalised from an axis on, with scale and bias; followed by its means and inverse deviations.
 pub(super) fn layer_normalized(
     c: &mut Composer,
     x: &Part,
@@ -111,7 +111,7 @@ fn standardized_rows(c: &mut Composer, x: &Part, row_count: u64, epsilon: f32) -
     Ok(c.kernels(Kernel::LayerNormalization { axis: 1, epsilon }, &[&rows, &ones], &types).remove(0))
 }
 
-/// Scale and bias, one per channel of [n, channels, ..].
+/// Applies scale and bias, one per channel of [n, channels, ..].
 fn scaled(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError> {
     let x = c.reshape(x, shape)?;
     let mut along_channels = vec![1; shape.len() - 1];
@@ -122,7 +122,7 @@ fn scaled(c: &mut Composer, x: &Part, shape: &[u64]) -> Result<Part, ModelError>
     c.binary(BinaryOp::Add, &product, &bias)
 }
 
-/// Each channel of each image by its own statistics.
+/// Normalises each channel of each image by its own statistics.
 fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -131,7 +131,7 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     }
     let epsilon = view.float("epsilon", 1e-5)?;
     if x.ty.shape[0] == 1 {
-        // The statistics of one image are those of the batch, whose kernel can be cut along spatial positions.
+        // For a single image, the statistics are those of the batch, whose kernel can be cut along spatial positions.
         let (scale, bias) = (c.input(1)?, c.input(2)?);
         check_channels(&view, &x, [&scale, &bias])?;
         let y = batch_normalized(&mut c, &x, [&scale, &bias], epsilon, 1).remove(0);
@@ -143,7 +143,7 @@ fn instance_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
+/// Normalises groups of channels of each image by their own statistics. Scale and bias are per group before opset 21.
 fn group_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -217,7 +217,7 @@ fn mean_variance_normalization(view: NodeView) -> Result<Decomposition, ModelErr
     c.finish(y)
 }
 
-/// x divided by its norm along an axis; zeros stay.
+/// x divided by its norm along an axis; zeros stay zero.
 fn lp_normalization(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

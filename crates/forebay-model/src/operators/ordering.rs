@@ -1,4 +1,4 @@
-//! Operators that order elements along an axis, or go through them one after the other.
+//! Operators that sort elements along an axis or scan them in order.
 
 use forebay_base::kernel::{BinaryOp, ScanOp};
 use forebay_base::{DataType, Kernel};
@@ -20,12 +20,12 @@ pub const ROWS: &[Operator] = &[
     composed!("TopK", top_k),
 ];
 
-/// Where the largest element along an axis is, which stays with size 1; the first NaN, where there is one.
+/// The index of the largest element, or of the first NaN if there is one, along an axis, which is kept with size 1.
 fn largest(c: &mut Composer, x: &Part, axis: usize) -> Result<Part, ModelError> {
     chosen(c, x, 1, Kernel::TopK { axis, largest: true, nan_first: true, last: false }, axis)
 }
 
-/// Where the first k elements of an order along an axis are.
+/// The indices of the first k elements, in a given order, along an axis.
 fn chosen(c: &mut Composer, x: &Part, k: u64, kernel: Kernel, axis: usize) -> Result<Part, ModelError> {
     if k > x.ty.shape[axis] {
         return Err(c.view.error(format!("{k} elements along axis {axis} of {} are too many", x.ty)));
@@ -49,7 +49,7 @@ fn extreme(view: NodeView, largest: bool) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// NaN counts as larger than every number. The values are gathered, which is what their gradient goes back through.
+/// NaN counts as larger than every number. The values are gathered by the indices, so their gradient is that of the gather.
 fn top_k(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -69,7 +69,7 @@ fn top_k(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![values, indices])
 }
 
-/// 1 at the first largest element along an axis, 0 elsewhere. Before opset 13, the input counts as a matrix whose columns are all
+/// 1 at the first largest element along an axis, 0 elsewhere. Before opset 13, the input is treated as a matrix whose columns are all
 /// dimensions from `axis` on.
 fn hardmax(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);

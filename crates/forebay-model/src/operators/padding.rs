@@ -1,4 +1,4 @@
-//! Padding, and cutting or padding around the centre.
+//! Padding, and cropping or padding around the centre.
 
 use forebay_base::kernel::PadMode;
 use forebay_base::{DataType, Kernel, Tensor};
@@ -12,16 +12,16 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("CenterCropPad", center_crop_pad), composed!("Pad", pad)];
 
-/// Largest size of an axis whose padding takes an index per element.
+/// Largest size of an axis whose padding needs an index per element.
 const INDEXED_SIZE_MAX: u64 = 1 << 24;
 
-/// What is added to the axes of a tensor that has already been cut.
+/// The padding of the axes of a tensor that has already been cropped.
 struct Padding {
     begins: Vec<u64>,
     shape: Vec<u64>,
 }
 
-/// Negative padding takes away.
+/// Negative padding removes elements.
 fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -67,7 +67,8 @@ fn pad(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Padding with a number. One that is known and that float32 holds is the kernel's; any other is chosen where padding is.
+/// Pads with a number. The kernel pads with a number that is known and that float32 represents exactly; any other number is selected where
+/// there is padding.
 fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, ModelError> {
     let view = c.view;
     let Padding { begins, shape } = padding;
@@ -98,7 +99,7 @@ fn constant_pad(c: &mut Composer, x: &Part, padding: Padding) -> Result<Part, Mo
     c.select(&inside, &zeros_around, &value)
 }
 
-/// The first number of a tensor, where float32 holds it exactly.
+/// The first number of a tensor, if float32 represents it exactly.
 fn exact_number(tensor: &Tensor) -> Option<f32> {
     match tensor.to_i64() {
         Some(integers) => integers.first().map(|&value| value as f32).filter(|&value| value as i64 == integers[0]),
@@ -110,7 +111,7 @@ fn exact_number(tensor: &Tensor) -> Option<f32> {
     }
 }
 
-/// Padding with elements of x: a kernel where the mode has one and no axis is reflected twice, else by indices.
+/// Pads with elements of x: by a kernel if the mode has one and no axis is reflected twice, otherwise by indices.
 fn repeating_pad(c: &mut Composer, x: &Part, padding: Padding, mode: Option<PadMode>) -> Result<Part, ModelError> {
     let Padding { begins, shape } = padding;
     let is_padded = |axis: usize| shape[axis] != x.ty.shape[axis];
@@ -152,7 +153,7 @@ fn repeating_pad(c: &mut Composer, x: &Part, padding: Padding, mode: Option<PadM
     Ok(y)
 }
 
-/// Each axis gets its size around the centre: what is too much is cut, what is missing is 0. Of an odd number, the end has more.
+/// Each axis is cropped or padded with 0 around the centre to its size. If the difference is odd, the end gets the larger part.
 fn center_crop_pad(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

@@ -7,8 +7,8 @@ use super::decomposition::{Composer, Part};
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
-/// op(a) op(b) of packed matrices in batches that broadcast, where op may transpose. What the kernel of products does not multiply
-/// (float64, integers) is every product of two elements, then their sums: memory for m k n elements.
+/// op(a) op(b) of packed matrices in batches that broadcast, where op optionally transposes. For types that the matrix product kernel does
+/// not support (float64, integers), all products of two elements are computed and then summed, which takes memory for m k n elements.
 pub(super) fn product(
     c: &mut Composer,
     (a, transpose_a): (&Part, bool),
@@ -16,7 +16,7 @@ pub(super) fn product(
     shape: &[u64],
 ) -> Result<Part, ModelError> {
     if a.ty.count() == 0 || b.ty.count() == 0 {
-        // A sum of no terms.
+        // A sum without terms.
         return Ok(c.kernel(Kernel::Fill { value: 0.0 }, &[], TensorType::new(a.ty.data_type, shape)));
     }
     let kernel = Kernel::product(transpose_a, transpose_b);

@@ -1,4 +1,4 @@
-//! Quantisation: real numbers as integers with a scale and a zero point, for a tensor, along an axis or in blocks.
+//! Quantisation: real numbers as integers with a scale and a zero point, per tensor, along an axis or in blocks.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor, narrow};
@@ -11,7 +11,7 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::operator::{NodeView, Operator};
 
-/// The domain of what onnxruntime adds.
+/// The domain of operators that onnxruntime adds.
 const MICROSOFT: &str = "com.microsoft";
 
 /// The rows.
@@ -32,7 +32,7 @@ pub const ROWS: &[Operator] = &[
     Operator { domain: MICROSOFT, ..composed!("QuantizeLinear", quantize_linear) },
 ];
 
-/// An input as float32, where it is given.
+/// An input as float32, if it is given.
 pub(super) fn real_input(c: &mut Composer, i: usize) -> Result<Option<Part>, ModelError> {
     if !c.view.has_input(i) {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(super) fn real_input(c: &mut Composer, i: usize) -> Result<Option<Part>, Mod
     Ok(Some(c.cast(&x, DataType::Float32)))
 }
 
-/// An input that must be one number, as float32 and a scalar; none where it is left out.
+/// An input that must be a single number, as a float32 scalar; `None` if it is left out.
 pub(super) fn number(c: &mut Composer, i: usize) -> Result<Option<Part>, ModelError> {
     let Some(x) = real_input(c, i)? else { return Ok(None) };
     if x.ty.shape.iter().any(|&size| size != 1) {
@@ -50,12 +50,12 @@ pub(super) fn number(c: &mut Composer, i: usize) -> Result<Option<Part>, ModelEr
     c.reshape(&x, &[]).map(Some)
 }
 
-/// An input that must be given, as float32 and a scalar.
+/// A required input that must be a single number, as a float32 scalar.
 pub(super) fn given_number(c: &mut Composer, i: usize) -> Result<Part, ModelError> {
     number(c, i)?.ok_or_else(|| c.view.error(format!("input {i} is missing")))
 }
 
-/// The type of an input, or uint8 where it is left out.
+/// The type of an input, or uint8 if it is left out.
 pub(super) fn integer_type(view: &NodeView, i: usize) -> Result<DataType, ModelError> {
     if view.has_input(i) {
         return Ok(view.input_type(i)?.data_type);
@@ -63,7 +63,7 @@ pub(super) fn integer_type(view: &NodeView, i: usize) -> Result<DataType, ModelE
     Ok(DataType::UInt8)
 }
 
-/// The smallest and the largest integer of a type.
+/// The smallest and largest integers of a type.
 fn limits(view: &NodeView, data_type: DataType) -> Result<(f32, f32), ModelError> {
     Ok(match data_type {
         DataType::UInt8 => (0.0, 255.0),
@@ -78,7 +78,7 @@ fn limits(view: &NodeView, data_type: DataType) -> Result<(f32, f32), ModelError
     })
 }
 
-/// round(x) + zero, saturated. All of it is exact: what is too large for float32's integers saturates.
+/// round(x) + zero, saturated. All of this is exact: values too large for float32's integers saturate.
 pub(super) fn saturate(
     c: &mut Composer,
     x: &Part,
@@ -94,7 +94,7 @@ pub(super) fn saturate(
     Ok(c.cast(&y, data_type))
 }
 
-/// x without its zero point, in float32, which holds integers of up to 16 bits; those of 32 bits are rounded once.
+/// x minus its zero point, in float32, which represents integers of up to 16 bits exactly; 32-bit results are rounded once.
 pub(super) fn centred(c: &mut Composer, x: &Part, zero: Option<&Part>) -> Result<Part, ModelError> {
     if x.ty.data_type == DataType::Int32 {
         let x = match zero {
@@ -116,7 +116,8 @@ pub(super) fn centred(c: &mut Composer, x: &Part, zero: Option<&Part>) -> Result
     }
 }
 
-/// A scale or a zero point so that it broadcasts to x: one number, one for each index of an axis, or one for each block along it.
+/// Reshapes or repeats a scale or zero point so that it broadcasts to x: a single number, one for each index of an axis, or one for each
+/// block along it.
 fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelError> {
     let (view, rank) = (c.view, x.shape.len());
     let block = view.int("block_size", 0)?;
@@ -147,7 +148,7 @@ fn spread(c: &mut Composer, x: &TensorType, part: &Part) -> Result<Part, ModelEr
     Ok(c.kernel(Kernel::Gather { axis }, &[part, &indices], TensorType::new(part.ty.data_type, &x.shape)))
 }
 
-/// The type that an attribute names; none where it names none.
+/// The type that an attribute names, if any.
 fn wanted_type(view: &NodeView) -> Result<Option<DataType>, ModelError> {
     match view.int("output_dtype", 0)? {
         0 => Ok(None),
@@ -155,7 +156,7 @@ fn wanted_type(view: &NodeView) -> Result<Option<DataType>, ModelError> {
     }
 }
 
-/// A zero point, spread to x, in its own type.
+/// The zero point, in a shape that broadcasts to x, in its own type.
 fn zero_point(c: &mut Composer, x: &TensorType) -> Result<Option<Part>, ModelError> {
     if !c.view.has_input(2) {
         return Ok(None);
@@ -193,7 +194,7 @@ fn quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Whether quantised numbers may be floating ones of this type.
+/// Whether quantised numbers can have this floating-point type.
 fn is_narrow_float(data_type: DataType) -> bool {
     data_type.is_float() && data_type.is_narrow()
 }
@@ -214,7 +215,7 @@ fn dequantize_linear(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A tensor as uint8, its scale and its zero point, from its smallest and its largest element and 0.
+/// Quantises a tensor to uint8 with a scale and a zero point that are computed from its smallest element, its largest element and 0.
 pub(super) fn dynamically(c: &mut Composer, x: &Part) -> Result<[Part; 3], ModelError> {
     if x.ty.data_type != DataType::Float32 {
         return Err(c.view.error(format!("{} must be of float32", x.ty)));
@@ -231,7 +232,7 @@ pub(super) fn dynamically(c: &mut Composer, x: &Part) -> Result<[Part; 3], Model
     let range = c.binary(BinaryOp::Subtract, &high, &low)?;
     let (steps, one) = (c.scalar(DataType::Float32, 255.0)?, c.scalar(DataType::Float32, 1.0)?);
     let scale = c.binary(BinaryOp::Divide, &range, &steps)?;
-    // Zeros alone have no range: any scale will do.
+    // A tensor of zeros has no range: any scale will do.
     let is_nothing = c.binary(BinaryOp::Equal, &range, &zero)?;
     let scale = c.select(&is_nothing, &one, &scale)?;
     let lowest = c.binary(BinaryOp::Divide, &low, &scale)?;
@@ -250,14 +251,14 @@ fn dynamic_quantize_linear(view: NodeView) -> Result<Decomposition, ModelError> 
     c.finish_all(results.to_vec())
 }
 
-/// A quantised tensor as real numbers: its integers, their scale and their zero point are three inputs.
+/// A quantised tensor as real numbers; its integers, scale and zero point are three consecutive inputs.
 fn real(c: &mut Composer, first: usize) -> Result<Part, ModelError> {
     let (x, scale, zero) = (c.input(first)?, given_number(c, first + 1)?, number(c, first + 2)?);
     let x = centred(c, &x, zero.as_ref())?;
     c.binary(BinaryOp::Multiply, &x, &scale)
 }
 
-/// Real numbers as a quantised tensor: scale and zero point are two inputs.
+/// Real numbers as a quantised tensor; scale and zero point are two consecutive inputs.
 fn quantised(c: &mut Composer, x: &Part, first: usize, data_type: DataType) -> Result<Part, ModelError> {
     let (scale, zero) = (given_number(c, first)?, number(c, first + 1)?);
     let quotient = c.binary(BinaryOp::Divide, x, &scale)?;
@@ -281,7 +282,7 @@ fn leaky_relu(view: NodeView) -> Result<Decomposition, ModelError> {
     of_one(view, UnaryOp::LeakyRelu { alpha: view.float("alpha", 0.01)? })
 }
 
-/// What a function makes of the real numbers, quantised again.
+/// Applies a function to the real numbers and quantises the result.
 fn with(
     view: NodeView,
     function: impl FnOnce(&mut Composer, &Part) -> Result<Part, ModelError>,
@@ -294,7 +295,7 @@ fn with(
     c.finish(y)
 }
 
-/// Along one axis since opset 13, before over all dimensions from the axis on.
+/// Softmax along one axis since opset 13; before, over all dimensions from the axis on.
 fn softmax(view: NodeView) -> Result<Decomposition, ModelError> {
     with(view, |c, x| {
         let (axis, rank) = (view.axis(view.int("axis", -1)?, x.ty.shape.len())?, x.ty.shape.len());
@@ -312,7 +313,7 @@ fn softmax(view: NodeView) -> Result<Decomposition, ModelError> {
     })
 }
 
-/// Pooling of images whose channels may be last.
+/// Average pooling of images whose channels can be last.
 fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let data_type = view.input_type(0)?.data_type;
@@ -327,7 +328,7 @@ fn average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
         let y = averaged(&mut c, &x)?;
         c.transpose(&y, &last)?
     };
-    // Averages of few numbers often lie in the middle of two steps: this operator rounds them with their zero point.
+    // Averages of few numbers often lie halfway between two steps, so this operator rounds them with their zero point.
     let scale = given_number(&mut c, 3)?;
     let mut steps = c.binary(BinaryOp::Divide, &y, &scale)?;
     if let Some(zero) = number(&mut c, 4)? {
@@ -362,7 +363,7 @@ fn global_average_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Inputs with scales of their own joined along an axis: each stands among zeros, and the sum of all is quantised.
+/// Concatenates inputs with their own scales along an axis: each is padded with zeros, and the sum of all is quantised.
 fn concatenate(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let count = view.node.inputs.len().saturating_sub(2) / 3;

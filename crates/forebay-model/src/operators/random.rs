@@ -1,7 +1,7 @@
 //! Random numbers: functions of the step's number, the seed and the node.
 //!
-//! Steps of training draw other numbers each. Outside training there are no steps: a model draws the same numbers whenever it runs.
-//! The attribute `seed` chooses among sequences; without it, nodes draw independently of each other.
+//! Each training step draws different numbers. Outside training there are no steps, so a model draws the same numbers whenever it runs. The
+//! attribute `seed` selects a sequence; without it, nodes draw independently of each other.
 
 use std::f64::consts::TAU;
 
@@ -25,11 +25,11 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("RandomUniformLike", |view| distributed(view, 1, uniform)) },
 ];
 
-/// Largest number of classes to choose from: their probabilities are summed by a matrix.
+/// Largest number of classes to choose from. Their probabilities are summed by a matrix product.
 const CLASSES_MAX: u64 = 4096;
 
-/// The operators that draw random numbers, with the number of inputs that ONNX gives them. In training, one more follows: the
-/// step's number and the seed.
+/// The operators that draw random numbers, with their number of inputs in ONNX. In training, one more input follows: the step's number and
+/// the seed.
 pub(crate) const INPUT_COUNTS: &[(&str, usize)] = &[
     ("Bernoulli", 1),
     ("Multinomial", 1),
@@ -39,24 +39,24 @@ pub(crate) const INPUT_COUNTS: &[(&str, usize)] = &[
     ("RandomUniformLike", 1),
 ];
 
-/// Numbers in 0..1; those of one `draw` are independent of those of another.
+/// Random numbers in 0..1. Those of different `draw`s are independent of each other.
 fn draw(c: &mut Composer, step_input: usize, draw: u64, shape: &[u64]) -> Result<Part, ModelError> {
     let view = c.view;
     let step = match view.has_input(step_input) {
         true => c.input(step_input)?,
         false => c.constant(Tensor::from_i64(&[2], &[0, 0])),
     };
-    // Nodes are told apart by what they compute, unless they have a seed of their own.
+    // Nodes are distinguished by what they compute, unless they have their own seed.
     let node = match view.attribute("seed") {
         Some(_) => u64::from(view.float("seed", 0.0)?.to_bits()) << 32,
         None => view.node.outputs.first().copied().flatten().map_or(0, |output| u64::from(output.0)),
     };
-    // Dropout counts nodes below this bit.
+    // Dropout numbers its nodes below this bit.
     let kernel = Kernel::Random { node: node | 1 << 30 | draw << 31, first: 0 };
     Ok(c.kernel(kernel, &[&step], TensorType::new(DataType::Float32, shape)))
 }
 
-/// Numbers of a distribution, of the sizes that the node or its input has.
+/// Random numbers of a distribution, with the sizes of the node or of its input.
 fn distributed(
     view: NodeView,
     inputs: usize,
@@ -84,7 +84,7 @@ fn distributed(
     c.finish(y)
 }
 
-/// The type that the node asks for.
+/// The type that the node requests.
 fn result_type(view: &NodeView, default: DataType) -> Result<DataType, ModelError> {
     match view.attribute("dtype") {
         None => Ok(default),
@@ -92,15 +92,15 @@ fn result_type(view: &NodeView, default: DataType) -> Result<DataType, ModelErro
     }
 }
 
-/// Numbers between two limits.
+/// Random numbers between two limits.
 fn uniform(c: &mut Composer, step_input: usize, shape: &[u64]) -> Result<Part, ModelError> {
     let (low, high) = (c.view.float("low", 0.0)?, c.view.float("high", 1.0)?);
     let x = draw(c, step_input, 0, shape)?;
     c.affine(&x, high - low, low)
 }
 
-/// Numbers around a mean: of two numbers in 0..1, the first gives a distance, the second a direction (Box and Muller). None lies
-/// further away than 5.8 deviations.
+/// Normally distributed random numbers. Of two numbers in 0..1, the first gives a distance and the second a direction (Box-Muller
+/// transform). None is more than 5.8 deviations from the mean.
 fn normal(c: &mut Composer, step_input: usize, shape: &[u64]) -> Result<Part, ModelError> {
     let (mean, scale) = (c.view.float("mean", 0.0)?, c.view.float("scale", 1.0)?);
     let (distance, direction) = (draw(c, step_input, 0, shape)?, draw(c, step_input, 1, shape)?);
@@ -114,7 +114,7 @@ fn normal(c: &mut Composer, step_input: usize, shape: &[u64]) -> Result<Part, Mo
     c.affine(&x, scale, mean)
 }
 
-/// 1 with the probability that each element of the input is, else 0.
+/// 1 with the probability given by each element of the input, else 0.
 fn bernoulli(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let probabilities = c.input(0)?;
@@ -126,8 +126,8 @@ fn bernoulli(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Classes by their logarithmic probabilities [batch, classes]: the number of classes whose sum with all before them is no larger than
-/// a random number.
+/// Draws classes by their log probabilities [batch, classes]. The class is the number of classes whose cumulative sum is not larger than a
+/// random number.
 fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let logits = c.input(0)?;
@@ -150,7 +150,7 @@ fn multinomial(view: NodeView) -> Result<Decomposition, ModelError> {
     let is_passed = c.cast(&is_passed, DataType::Int32);
     let passed = c.reduce(ReduceOp::Sum, &[2], &is_passed)?;
     let passed = c.reshape(&passed, &[batch, samples])?;
-    // The last sum may be rounded to less than 1.
+    // The last sum can be rounded to less than 1.
     let last = c.integers(DataType::Int32, &[], &[classes as i64 - 1])?;
     let y = c.binary(BinaryOp::Minimum, &passed, &last)?;
     let y = c.cast(&y, result_type);

@@ -1,5 +1,5 @@
-//! Recurrent networks: LSTM, GRU and RNN. What the elements of a sequence add to the gates is one product for all of them; what the
-//! state adds is the kernel's.
+//! Recurrent networks: LSTM, GRU and RNN. One product computes the contribution of all elements of a sequence to the gates; the kernel
+//! computes that of the state.
 
 use forebay_base::kernel::{
     Activation, ProductPart, Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection,
@@ -23,7 +23,7 @@ pub const ROWS: &[Operator] = &[
     composed!("RNN", |view| recurrent(view, RecurrentCell::Simple)),
 ];
 
-/// A function by its name in ONNX, with the numbers that are left of those in the attributes.
+/// An activation function by its ONNX name. It takes its parameters from the numbers that remain in the attributes.
 fn activation(
     view: &NodeView,
     name: &str,
@@ -56,7 +56,7 @@ fn numbers(view: &NodeView, name: &str) -> Result<Vec<f32>, ModelError> {
     }
 }
 
-/// Directions with their functions, and where arguments are cut.
+/// The directions with their activation functions, and the clipping of their arguments.
 pub(super) fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurrence, ModelError> {
     let reverses: &[bool] = match view.string("direction", "forward")?.to_ascii_lowercase().as_str() {
         "forward" => &[false],
@@ -76,7 +76,7 @@ pub(super) fn recurrence(view: &NodeView, cell: RecurrentCell) -> Result<Recurre
     let names: Vec<&str> = match view.attribute("activations") {
         None => defaults.repeat(reverses.len()),
         Some(Attribute::Strings(names)) if names.len() == wanted => names.iter().map(String::as_str).collect(),
-        // Models name the functions of both directions of a network that has one.
+        // Models may name the functions of both directions for a network with only one.
         Some(Attribute::Strings(names)) if names.len() == 2 * wanted && reverses.len() == 1 => {
             names[..wanted].iter().map(String::as_str).collect()
         }
@@ -101,7 +101,7 @@ pub(super) struct Sizes {
     pub steps: u64,
     pub batch: u64,
     pub directions: u64,
-    /// Columns of all gates.
+    /// Number of columns of all gates.
     pub columns: u64,
     pub units: u64,
 }
@@ -129,16 +129,16 @@ fn columns(c: &mut Composer, x: &Part, first: u64, count: u64) -> Part {
     c.kernel(Kernel::Slice { starts: vec![0, first], steps: vec![1, 1] }, &[x], ty)
 }
 
-/// A recurrent node whose products with the sequence are made in one way or another.
+/// A recurrent node. Its products with the sequence can be computed in different ways.
 pub(super) struct Call {
     pub recurrence: Recurrence,
     pub sizes: Sizes,
-    /// Sequences are the first dimension, not the second.
+    /// Whether the batch is the first dimension instead of the second.
     pub by_batch: bool,
 }
 
 impl Call {
-    /// What is added to the products with the sequence, where there is something, and to those with the state: \[directions, columns].
+    /// The biases added to the products with the sequence, if any, and to those with the state: \[directions, columns].
     pub(super) fn biases(&self, c: &mut Composer) -> Result<(Option<Part>, Part), ModelError> {
         let Sizes { directions, columns: count, .. } = self.sizes;
         if !c.view.has_input(3) {
@@ -149,7 +149,7 @@ impl Call {
         Ok((Some(columns(c, &both, 0, count)), columns(c, &both, count, count)))
     }
 
-    /// The node's outputs: `gates` is what the sequence adds, \[steps, batch, directions, columns].
+    /// Computes the node's outputs; `gates` is the contribution of the sequence, \[steps, batch, directions, columns].
     pub(super) fn finish(self, c: Composer, gates: &Part, r: &Part, bias: Part) -> Result<Decomposition, ModelError> {
         let Call { recurrence, sizes, by_batch } = self;
         let Sizes { steps, batch, directions, units, columns: count } = sizes;
@@ -238,7 +238,7 @@ fn recurrent(view: NodeView, cell: RecurrentCell) -> Result<Decomposition, Model
     };
     call.finish(c, &gates, &r, bias)
 }
-/// How long each sequence is.
+/// The length of each sequence.
 fn lengths(c: &mut Composer, sizes: &Sizes) -> Result<Part, ModelError> {
     if c.view.has_input(4) {
         let lengths = c.input(4)?;
@@ -253,7 +253,7 @@ fn lengths(c: &mut Composer, sizes: &Sizes) -> Result<Part, ModelError> {
     Ok(c.constant(tensor))
 }
 
-/// A first state: an input, or zeros.
+/// An initial state: an input, or zeros.
 fn state(c: &mut Composer, sizes: &Sizes, i: usize, by_batch: bool) -> Result<Part, ModelError> {
     let (directions, batch, units) = (sizes.directions, sizes.batch, sizes.units);
     if !c.view.has_input(i) {

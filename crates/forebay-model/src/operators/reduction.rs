@@ -50,8 +50,8 @@ fn reduce_log_sum_exp(view: NodeView) -> Result<Decomposition, ModelError> {
     })
 }
 
-/// A reduction along the axes that the node names: an attribute at first, an input from opset 13 or 18 on. `step` keeps
-/// reduced axes as size 1.
+/// A reduction along the axes that the node names: in an attribute originally, in an input from opset 13 or 18 on. `step` keeps reduced
+/// axes with size 1.
 fn reduction(
     view: NodeView,
     step: impl Fn(&mut Composer, &[usize], &Part) -> Result<Part, ModelError>,
@@ -74,7 +74,7 @@ fn reduction(
     c.finish(y)
 }
 
-/// Along one axis from opset 13 on; before, the input counts as a matrix whose columns are all dimensions from `axis` on.
+/// Softmax along one axis from opset 13 on; before, the input is treated as a matrix whose columns are all dimensions from `axis` on.
 fn softmax(view: NodeView, kernel: fn(usize) -> Kernel) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

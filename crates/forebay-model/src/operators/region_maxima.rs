@@ -1,7 +1,7 @@
 //! `MaxRoiPool`: the largest element of each bin of a region.
 //!
-//! Bins may have any size, which is computed. So the largest elements of all windows of 1, 2, 4, .. elements along both axes are made
-//! first, and a bin is the largest of four of these windows, which begin or end where it does.
+//! Bins can have any size, which is computed at run time. The maxima of all windows of 1, 2, 4, .. elements along both axes are therefore
+//! computed first; the maximum of a bin is that of four of these windows, which begin or end where it does.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -17,7 +17,7 @@ pub const ROWS: &[Operator] = &[composed!("MaxRoiPool", max_roi_pool)];
 
 /// The bins of all regions along an axis.
 struct Bins {
-    /// Where the two windows of each bin begin: [count, bins, 2], in float32.
+    /// The starts of the two windows of each bin: [count, bins, 2], in float32.
     begins: Part,
     /// The logarithm of their length: [count, bins], in float32.
     levels: Part,
@@ -56,7 +56,7 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
     let images = product(&view, &[batch, place])?;
     let by_rows = product(&view, &[level_rows, images])?;
     let index_type = sampling::index_type(product(&view, &[level_columns, by_rows])?);
-    // Windows of rows, then of columns of these; the shorter ones first.
+    // Windows along the rows, then windows of these along the columns, each with the shorter ones first.
     let table = sampling::rows(&mut c, &x)?;
     let table = c.reshape(&table, &[batch, height, width, channels])?;
     let table = maxima(&mut c, &table, 1)?;
@@ -98,7 +98,7 @@ fn max_roi_pool(view: NodeView) -> Result<Decomposition, ModelError> {
 /// The bins along an axis of regions between two coordinates [count, 1], both included.
 fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64) -> Result<Bins, ModelError> {
     let nearest = |c: &mut Composer, x: &Part| {
-        // Of two, the larger one.
+        // Ties go to the larger one.
         let x = c.affine(x, scale, 0.0)?;
         let x = c.affine(&x, 1.0, 0.5)?;
         c.unary(UnaryOp::Floor, &x)
@@ -131,7 +131,7 @@ fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64
     }
     let second = c.binary(BinaryOp::Subtract, &end, &window)?;
     let count = begin.ty.shape[0];
-    // Bins without elements get some window.
+    // Bins without elements get an arbitrary window.
     let mut column = |part: &Part| {
         let part = sampling::clamped(c, part, size - 1)?;
         c.reshape(&part, &[count, bins, 1])
@@ -143,7 +143,8 @@ fn bins(c: &mut Composer, limits: (Part, Part), scale: f32, bins: u64, size: u64
     Ok(Bins { begins, levels, is_full })
 }
 
-/// The largest elements of windows of 1, 2, 4, .. elements along an axis, from each element on: one after the other along the first axis.
+/// The maxima of windows of 1, 2, 4, .. elements along an axis, starting at each element. The window sizes follow each other along the
+/// first axis.
 fn maxima(c: &mut Composer, x: &Part, axis: usize) -> Result<Part, ModelError> {
     let size = x.ty.shape[axis];
     let mut levels = vec![x.clone()];

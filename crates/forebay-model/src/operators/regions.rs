@@ -1,4 +1,4 @@
-//! Regions of images: pooled to one size by samples between elements, or by the largest of each bin.
+//! Regions of images, pooled to one size by interpolated samples or by the maximum of each bin.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
@@ -13,7 +13,7 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("RoiAlign", roi_align)];
 
-/// Bins of regions along an axis, and the samples in each.
+/// The bins of regions along an axis, and the samples in each.
 struct Bins {
     /// Scale from the regions' coordinates to elements.
     scale: f32,
@@ -21,17 +21,17 @@ struct Bins {
     shift: f32,
     /// Whether regions have a size of at least 1.
     at_least_one: bool,
-    /// Samples of a bin; none where it is as many as the bin has elements, begun ones included.
+    /// Number of samples in a bin; `None` if it is the number of elements in the bin, rounded up.
     samples: Option<u64>,
-    /// Whether samples of a bin are averaged; else the largest of their terms counts.
+    /// Whether the samples of a bin are averaged; otherwise the largest of their terms is taken.
     is_average: bool,
 }
 
-/// Every bin of a region is the mean of samples in it (or the largest of the samples' four terms), each of which is linear between
-/// the four elements around it.
+/// Every bin of a region is the mean of samples in it (or the largest of the samples' four terms). Each sample is interpolated linearly
+/// between the four elements around it.
 ///
-/// Where the number of samples depends on a region's size, memory is taken for those of a region as large as the image, and larger
-/// regions have as many as that.
+/// If the number of samples depends on a region's size, memory is taken for the samples of a region as large as the image, and larger
+/// regions get no more samples than that.
 fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (x, regions, images) = (c.input(0)?, c.input(1)?, c.input(2)?);
@@ -47,7 +47,7 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
         "max" => false,
         other => return Err(view.error(format!("attribute mode is avg or max, not '{other}'"))),
     };
-    // Before opset 16 there was one way only.
+    // Before opset 16, there was only one way.
     let default = if view.version() < 16 { "output_half_pixel" } else { "half_pixel" };
     let half_pixel = match view.string("coordinate_transformation_mode", default)? {
         "half_pixel" => true,
@@ -73,7 +73,7 @@ fn roi_align(view: NodeView) -> Result<Decomposition, ModelError> {
     for (axis, &size) in [height, width].iter().enumerate() {
         let limits = (column(&mut c, &regions, 1 - axis as u64), column(&mut c, &regions, 3 - axis as u64));
         let taps = bins.taps(&mut c, limits, output[axis], size, index_type)?;
-        // Bins of both axes, next to each other: [count, height or 1, 1 or width, taps].
+        // The bins along one axis, broadcastable along the other: [count, height or 1, 1 or width, taps].
         let spread = |c: &Composer, part: &Part| {
             let mut shape = vec![count, 1, 1, part.ty.shape[2]];
             shape[1 + axis] = output[axis];
@@ -133,7 +133,7 @@ impl Bins {
         let bin = c.affine(&extent, (1.0 / bins as f64) as f32, 0.0)?;
         let samples = self.samples.unwrap_or(size.div_ceil(bins) + 1);
         sampling::require_few(c, &[bins, samples])?;
-        // How many of the samples there are: the same of every region, or by its size.
+        // The actual number of samples: the same for every region, or dependent on its size.
         let exact = match self.samples {
             Some(samples) => c.floats(data_type, &[1, 1], &[samples as f64])?,
             None => {
@@ -152,7 +152,7 @@ impl Bins {
         let (bin, start) = (c.reshape(&bin, &[count, 1, 1])?, c.reshape(&start, &[count, 1, 1])?);
         let positions = c.binary(BinaryOp::Multiply, &in_bins, &bin)?;
         let positions = c.binary(BinaryOp::Add, &positions, &start)?;
-        // What lies more than an element outside is 0; what lies less far outside is at the border.
+        // Samples more than one element outside are 0; samples less far outside are moved to the border.
         let near = c.unary(UnaryOp::Clip { low: -1.0, high: size as f32 }, &positions)?;
         let is_near = c.binary(BinaryOp::Equal, &near, &positions)?;
         let positions = sampling::clamped(c, &positions, size - 1)?;

@@ -1,7 +1,7 @@
 //! Resizing of images and volumes.
 //!
-//! It goes axis by axis: every output position takes one element (nearest) or a weighted sum of some (linear, cubic) of the
-//! input, by constant indices. Nearest by a whole factor, the usual case, is a broadcast.
+//! Axes are resized one by one: every output position takes one element (nearest) or a weighted sum of several elements (linear, cubic) of
+//! the input, by constant indices. Nearest by a whole factor, the usual case, is a broadcast.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -19,20 +19,20 @@ pub const ROWS: &[Operator] = &[composed!("Resize", resize), composed!("Upsample
 /// Largest size of a resized axis.
 const SIZE_MAX: u64 = 1 << 24;
 
-/// What an axis of the output is of one of the input.
+/// How an axis of the output is derived from an axis of the input.
 #[derive(Clone, Copy)]
 struct Target {
     size: u64,
     scale: f64,
-    /// First and last place that is taken, as parts of the axis.
+    /// Start and end of the region that is resized, as fractions of the axis.
     region: (f64, f64),
 }
 
-/// How elements between those of the input are found.
+/// The interpolation between elements of the input.
 enum Mode {
     Nearest,
     Linear,
-    /// By this kernel.
+    /// Weighted sums by this kernel.
     Weighted {
         cubic: Option<f64>,
         antialias: bool,
@@ -40,7 +40,7 @@ enum Mode {
     },
 }
 
-/// How positions of the output lie in the input.
+/// The mapping from positions of the output to positions in the input.
 struct Coordinates<'a> {
     transformation: &'a str,
     rounding: &'a str,
@@ -49,7 +49,7 @@ struct Coordinates<'a> {
 fn resize(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
-    // Before opset 11 there was one way only, the asymmetric one.
+    // Before opset 11, there was only the asymmetric transformation.
     let is_old = view.version() < 11 || view.node.operation.name() == "Upsample";
     let coordinates = Coordinates {
         transformation: if is_old {
@@ -116,7 +116,7 @@ fn mode(view: &NodeView) -> Result<Mode, ModelError> {
     }
 }
 
-/// What every axis of the output is.
+/// The targets of all axes of the output.
 fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<Vec<Target>, ModelError> {
     let rank = x.ty.shape.len();
     let (scales_input, sizes_input) = if is_old { (1, usize::MAX) } else { (2, 3) };
@@ -137,7 +137,7 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
             targets[axis].region = (region[i], region[i + along.len()]);
         }
     }
-    // Empty sizes are as good as none: models of opset 11 have them.
+    // Empty sizes count as missing: models of opset 11 have them.
     let are_empty = |i: usize| view.input_type(i).is_ok_and(|ty| ty.count() == 0);
     if view.has_input(sizes_input) && !are_empty(sizes_input) {
         let sizes = view.constant_ints(sizes_input)?;
@@ -169,13 +169,13 @@ fn targets(view: &NodeView, x: &Part, is_old: bool, is_cropped: bool) -> Result<
     Ok(targets)
 }
 
-/// The numbers of an input on which sizes depend; none where it holds no float32 or float64.
+/// The numbers of an input on which sizes depend; `None` if it is not float32 or float64.
 fn floats(view: &NodeView, i: usize) -> Result<Option<Vec<f64>>, ModelError> {
     let numbers = view.needed(i)?.to_f32();
     Ok(numbers.map(|numbers| numbers.into_iter().map(f64::from).collect()))
 }
 
-/// One scale for all axes, where the policy says so.
+/// Uses one scale for all axes if the policy requires it.
 fn keep_aspect_ratio(view: &NodeView, x: &Part, along: &[i64], targets: &mut [Target]) -> Result<(), ModelError> {
     let pick: fn(f64, f64) -> f64 = match view.string("keep_aspect_ratio_policy", "stretch")? {
         "stretch" => return Ok(()),
@@ -193,16 +193,16 @@ fn keep_aspect_ratio(view: &NodeView, x: &Part, along: &[i64], targets: &mut [Ta
 }
 
 impl Coordinates<'_> {
-    /// Whether a region of the input is resized, and what lies outside the input has a value of its own.
+    /// Whether a region of the input is resized, with the extrapolation value for positions outside the input.
     fn is_cropped(&self) -> bool {
         self.transformation == "tf_crop_and_resize"
     }
 
-    /// Where the output's elements lie in the input.
+    /// The positions of the output's elements in the input.
     fn positions(&self, view: &NodeView, from: u64, target: &Target) -> Result<Vec<f64>, ModelError> {
         let &Target { size: to, scale, region: (start, end) } = target;
         let (last, size) = (from.saturating_sub(1) as f64, to as f64);
-        // The size before it was rounded down.
+        // The output size before it was rounded down.
         let length = match scale * from as f64 {
             length if (length - size).abs() < 1e-4 => size,
             length => length,
@@ -241,7 +241,7 @@ impl Coordinates<'_> {
     }
 }
 
-/// Elements along an axis by constant indices.
+/// Takes elements along an axis by constant indices.
 fn take(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Part {
     let mut ty = TensorType::new(x.ty.data_type, &x.ty.shape);
     ty.shape[axis] = indices.len() as u64;
@@ -267,7 +267,7 @@ fn nearest(c: &mut Composer, x: &Part, axis: usize, indices: &[i64]) -> Result<P
     c.reshape(&blocks, &shape)
 }
 
-/// left + weight (right - left) of the two neighbours.
+/// left + weight (right - left) for the two neighbours.
 fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64]) -> Result<Part, ModelError> {
     let last = x.ty.shape[axis] as i64 - 1;
     let left: Vec<i64> = positions.iter().map(|position| position.floor() as i64).collect();
@@ -282,7 +282,7 @@ fn linear(c: &mut Composer, x: &Part, axis: usize, positions: &[f64]) -> Result<
     c.binary(BinaryOp::Add, &left, &weighted)
 }
 
-/// y with the extrapolation value where the mask of an axis says so.
+/// y with the extrapolation value where the mask of an axis is set.
 fn extrapolated(c: &mut Composer, y: &Part, axis: usize, mask: &[u8]) -> Result<Part, ModelError> {
     if mask.iter().all(|&is_outside| is_outside == 0) {
         return Ok(y.clone());
@@ -296,7 +296,7 @@ fn extrapolated(c: &mut Composer, y: &Part, axis: usize, mask: &[u8]) -> Result<
     c.select(&mask, &value, y)
 }
 
-/// Numbers as the nearest integers of a type, and not beyond its limits.
+/// Rounds numbers to the nearest integers of a type, saturating at its limits.
 fn saturated(c: &mut Composer, y: &Part, data_type: DataType) -> Result<Part, ModelError> {
     let rounded = c.affine(y, 1.0, 0.5)?;
     let rounded = c.unary(UnaryOp::Floor, &rounded)?;

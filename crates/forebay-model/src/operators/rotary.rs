@@ -1,4 +1,4 @@
-//! Rotary position embeddings: pairs of elements turned by angles that depend on positions.
+//! Rotary position embeddings: pairs of elements rotated by angles that depend on positions.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::BinaryOp;
@@ -12,15 +12,15 @@ use crate::operator::{NodeView, Operator};
 /// The rows.
 pub const ROWS: &[Operator] = &[composed!("RotaryEmbedding", rotary_embedding)];
 
-/// How elements are turned.
+/// How elements are rotated.
 pub(super) struct Rotation {
-    /// Cosines and sines, one for every pair: [.., pairs], broadcast to x but for its last dimension.
+    /// Cosines and sines, one for every pair: [.., pairs], which broadcast to x except in its last dimension.
     pub angles: [Part; 2],
-    /// Whether a pair is two neighbours; else they are half the turned elements apart.
+    /// Whether the elements of a pair are neighbours; otherwise they are half the number of rotated elements apart.
     pub interleaved: bool,
 }
 
-/// Turns the first elements of x's last dimension, twice as many as there are angles; the rest stays.
+/// Rotates the first elements of x's last dimension, twice as many as there are angles; the rest is unchanged.
 pub(super) fn rotated(c: &mut Composer, x: &Part, rotation: &Rotation) -> Result<Part, ModelError> {
     let [cosine, sine] = &rotation.angles;
     let axis = x.ty.shape.len().saturating_sub(1);
@@ -62,7 +62,7 @@ pub(super) fn rotated(c: &mut Composer, x: &Part, rotation: &Rotation) -> Result
     c.concatenate(&[&y, &rest], axis)
 }
 
-/// The rows of a table [positions, pairs] that positions [batch, length] choose: [batch, length, pairs].
+/// The rows of a table [positions, pairs] that positions [batch, length] select: [batch, length, pairs].
 pub(super) fn at_positions(c: &mut Composer, table: &Part, positions: &Part) -> Result<Part, ModelError> {
     let (&[_, pairs], &[batch, length]) = (table.ty.shape.as_slice(), positions.ty.shape.as_slice()) else {
         return Err(c.view.error(format!("a table {} has no rows for positions {}", table.ty, positions.ty)));
@@ -82,8 +82,8 @@ pub(super) fn beside_heads(c: &mut Composer, angles: &Part, heads_first: bool) -
     c.reshape(angles, &if heads_first { [batch, 1, length, pairs] } else { [batch, length, 1, pairs] })
 }
 
-/// x as [batch, heads, length, size], or as [batch, length, heads, size] where heads stand behind each other in its last
-/// dimension; and whether heads come first.
+/// x as [batch, heads, length, size], or as [batch, length, heads, size] if its last dimension contains the heads one after the other; and
+/// whether heads come first.
 pub(super) fn with_heads(c: &mut Composer, x: &Part, heads: i64) -> Result<(Part, bool), ModelError> {
     match *x.ty.shape.as_slice() {
         [_, _, _, _] => Ok((x.clone(), true)),

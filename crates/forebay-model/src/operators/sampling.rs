@@ -1,7 +1,7 @@
-//! Samples of images at places that are computed: each is a weighted sum of elements around it.
+//! Samples of images at computed positions: each is a weighted sum of the elements around it.
 //!
-//! Images become rows of channels, one for each place; samples gather rows by computed indices, so gradients go back to images
-//! (by the transpose of the gather) and to places (by the weights).
+//! Images become rows of channels, one for each position. Samples gather rows by computed indices, so gradients go back to images (by the
+//! transpose of the gather) and to positions (by the weights).
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
@@ -11,29 +11,29 @@ use super::shapes::product;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
-/// Elements of an axis around places: their numbers, and how much each counts, with an axis of taps last.
+/// Elements along an axis around positions: their numbers and their weights, with an axis of taps last.
 pub(super) struct Taps {
-    /// Numbers of the elements, of the type of [`index_type`].
+    /// Numbers of the elements, in the type given by [`index_type`].
     pub indices: Part,
-    /// Weights of the elements; none where each counts 1.
+    /// Weights of the elements; `None` if each has weight 1.
     pub weights: Option<Part>,
 }
 
-/// Polynomials in the distance from the left neighbour, whose values are the taps' weights: by power, the taps' coefficients.
+/// Polynomials in the distance from the left neighbour, whose values are the weights of the taps.
 pub(super) struct Polynomials {
-    /// Where the first tap lies from the left neighbour.
+    /// Position of the first tap relative to the left neighbour.
     pub first: i64,
-    /// From the highest power to the constant.
+    /// The taps' coefficients for each power, from the highest to the constant.
     pub coefficients: Vec<Vec<f64>>,
 }
 
 impl Polynomials {
-    /// The two neighbours, by their distance.
+    /// Linear interpolation between the two neighbours.
     pub(super) fn linear() -> Polynomials {
         Polynomials { first: 0, coefficients: vec![vec![-1.0, 1.0], vec![1.0, 0.0]] }
     }
 
-    /// Four neighbours, by cubic convolution with coefficient `a`.
+    /// Cubic convolution of four neighbours with coefficient `a`.
     pub(super) fn cubic(a: f64) -> Polynomials {
         let coefficients = vec![
             vec![a, a + 2.0, -a - 2.0, -a],
@@ -68,10 +68,10 @@ impl Polynomials {
     }
 }
 
-/// Largest number of constant numbers that an operator on places makes.
+/// Largest number of constant numbers that an operator on positions creates.
 const CONSTANTS_MAX: u64 = 1 << 26;
 
-/// Refuses to make more constant numbers than memory should hold.
+/// Rejects sizes that need more constant numbers than memory should hold.
 pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError> {
     match product(&c.view, sizes)? {
         ..=CONSTANTS_MAX => Ok(()),
@@ -79,22 +79,22 @@ pub(super) fn require_few(c: &Composer, sizes: &[u64]) -> Result<(), ModelError>
     }
 }
 
-/// The type in which places and weights are computed for elements of a type.
+/// The type in which positions and weights are computed for elements of a type.
 pub(super) fn place_type(data_type: DataType) -> DataType {
     if data_type == DataType::Float64 { DataType::Float64 } else { DataType::Float32 }
 }
 
-/// The type of numbers below a count: int32 where it holds them.
+/// The type of numbers below a count: int32 if it can hold them, otherwise int64.
 pub(super) fn index_type(count: u64) -> DataType {
     if count <= i32::MAX as u64 { DataType::Int32 } else { DataType::Int64 }
 }
 
-/// Numbers within 0..=last, of their own type.
+/// Clamps numbers to 0..=last, in their own type.
 pub(super) fn clamped(c: &mut Composer, x: &Part, last: u64) -> Result<Part, ModelError> {
     c.unary(UnaryOp::Clip { low: 0.0, high: last as f32 }, x)
 }
 
-/// Weights of the taps that lie in an axis with this last element; 0 for those outside.
+/// The weights of the taps that lie within an axis with this last element; 0 for those outside.
 pub(super) fn inside(
     c: &mut Composer,
     positions: &Part,
@@ -124,8 +124,8 @@ pub(super) fn taps(
     Ok(Taps { indices: c.cast(&positions, index_type), weights })
 }
 
-/// Places of an image of several axes: the taps of each, combined. `axes` has the taps of each axis, all of one shape but for the
-/// taps, with the axis' size; `first` is the number of the image's first row, and broadcasts to them.
+/// Combines the taps of the axes of an image. `axes` has the taps of each axis, which all have the same shape except for the number of
+/// taps, and the axis' size; `first` is the number of the image's first row, and broadcasts to them.
 pub(super) fn combined(c: &mut Composer, first: &Part, axes: Vec<(Taps, u64)>) -> Result<Taps, ModelError> {
     let mut all: Option<Taps> = None;
     for (taps, size) in axes {
@@ -146,7 +146,7 @@ pub(super) fn combined(c: &mut Composer, first: &Part, axes: Vec<(Taps, u64)>) -
     Ok(Taps { indices: c.binary(BinaryOp::Add, &taps.indices, first)?, ..taps })
 }
 
-/// A function of all pairs of taps: of [.., a] and [.., b], as [.., a b].
+/// A function of all pairs of taps: [.., a] and [.., b] give [.., a b].
 fn pairs(c: &mut Composer, op: BinaryOp, a: &Part, b: &Part) -> Result<Part, ModelError> {
     let (mut left, mut right) = (a.ty.shape.clone(), b.ty.shape.clone());
     left.push(1);
@@ -161,7 +161,7 @@ fn pairs(c: &mut Composer, op: BinaryOp, a: &Part, b: &Part) -> Result<Part, Mod
     c.reshape(&y, &shape)
 }
 
-/// An image [n, c, ..] as rows of channels: [n places, c].
+/// An image [n, c, ..] as rows of channels: [n positions, c].
 pub(super) fn rows(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     let (n, channels) = (x.ty.shape[0], x.ty.shape[1]);
     let places = product(&c.view, &x.ty.shape[2..])?;
@@ -170,7 +170,7 @@ pub(super) fn rows(c: &mut Composer, x: &Part) -> Result<Part, ModelError> {
     c.reshape(&x, &[product(&c.view, &[n, places])?, channels])
 }
 
-/// The elements of the taps, weighted: [n, places, taps, channels] of rows [.., channels] and taps [n, places, taps].
+/// The weighted elements of the taps: [n, positions, taps, channels] from rows [.., channels] and taps [n, positions, taps].
 pub(super) fn terms(c: &mut Composer, rows: &Part, taps: &Taps) -> Result<Part, ModelError> {
     let mut shape = taps.indices.ty.shape.clone();
     shape.push(rows.ty.shape[1]);
@@ -185,7 +185,7 @@ pub(super) fn terms(c: &mut Composer, rows: &Part, taps: &Taps) -> Result<Part, 
     c.binary(BinaryOp::Multiply, &taken, &weights)
 }
 
-/// The sums of the taps' elements: [n, places, channels], of the rows' type.
+/// The sums of the taps' elements: [n, positions, channels], in the rows' type.
 pub(super) fn samples(c: &mut Composer, rows: &Part, taps: &Taps) -> Result<Part, ModelError> {
     let terms = terms(c, rows, taps)?;
     let sum = match terms.ty.shape[2] {
@@ -197,7 +197,7 @@ pub(super) fn samples(c: &mut Composer, rows: &Part, taps: &Taps) -> Result<Part
     Ok(c.cast(&sum, rows.ty.data_type))
 }
 
-/// Samples [n, places, channels] as an image [n, channels, ..].
+/// Samples [n, positions, channels] as an image [n, channels, ..].
 pub(super) fn image(c: &mut Composer, samples: &Part, places: &[u64]) -> Result<Part, ModelError> {
     let (n, channels) = (samples.ty.shape[0], samples.ty.shape[2]);
     let y = c.transpose(samples, &[0, 2, 1])?;

@@ -1,4 +1,4 @@
-//! Operators that put updates at indices.
+//! Operators that write updates at indices.
 
 use forebay_base::kernel::{BinaryOp, ScatterOp};
 use forebay_base::{DataType, Kernel};
@@ -18,7 +18,7 @@ pub const ROWS: &[Operator] = &[
     composed!("TensorScatter", tensor_scatter),
 ];
 
-/// What becomes of elements that have updates: an attribute from opset 16 on, with extremes from 18 on.
+/// How updates are combined with elements: an attribute from opset 16 on, with minimum and maximum from 18 on.
 fn reduction(view: &NodeView) -> Result<ScatterOp, ModelError> {
     match (view.string("reduction", "none")?, view.version()) {
         ("none", _) => Ok(ScatterOp::Replace),
@@ -30,7 +30,7 @@ fn reduction(view: &NodeView) -> Result<ScatterOp, ModelError> {
     }
 }
 
-/// Data \[rows, inner] with updates at the rows of these numbers.
+/// Data \[rows, inner] with updates at the rows with these numbers.
 pub(super) fn scatter(
     c: &mut Composer,
     op: ScatterOp,
@@ -45,7 +45,7 @@ pub(super) fn scatter(
     let (shape, ty) = (data.ty.shape.clone(), TensorType::new(data.ty.data_type, &[rows, inner]));
     let data = c.reshape(data, &[rows, inner])?;
     let updates = c.reshape(updates, &[numbers.ty.shape[0], inner])?;
-    // Without updates nothing changes, and nothing without elements could live on a device.
+    // Without updates nothing changes, and a tensor without elements cannot be stored on a device.
     if updates.ty.count() == 0 {
         return c.reshape(&data, &shape);
     }
@@ -79,8 +79,7 @@ fn scatter_nd(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A cache \[batch, .., sequence, ..] with an update from the index on that each batch has, or from 0 on; `circular`: behind the end
-/// it goes on at the beginning.
+/// A cache \[batch, .., sequence, ..] with an update that starts at each batch's index, or at 0. If `circular`, it wraps around at the end.
 fn tensor_scatter(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let (cache, update) = (c.input(0)?, c.input(1)?);

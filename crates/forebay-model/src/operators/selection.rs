@@ -76,7 +76,7 @@ fn concat_gradient(
     Ok(builder.split(dy, axis, &sizes, &wanted))
 }
 
-/// The axis of a `Split` with the sizes of its parts.
+/// The axis of a `Split`, and the sizes of its parts.
 fn split_parts(view: &NodeView) -> Result<(usize, Vec<u64>), ModelError> {
     let x = view.input_type(0)?;
     let axis = view.axis(view.int("axis", 0)?, x.shape.len())?;
@@ -93,7 +93,7 @@ fn split_parts(view: &NodeView) -> Result<(usize, Vec<u64>), ModelError> {
     if view.int("num_outputs", count as i64)? != count as i64 {
         return Err(view.error(format!("attribute num_outputs is not the number of outputs, {count}")));
     }
-    // From opset 18 on the last part may be smaller.
+    // From opset 18 on, the last part can be smaller.
     if count == 0 || count > total.max(1) || (total % count != 0 && view.version() < 18) {
         return Err(view.error(format!("axis {axis} of {x} does not divide into {count} parts")));
     }
@@ -133,7 +133,7 @@ fn part_kernel(rank: usize, axis: usize, start: u64) -> Kernel {
     Kernel::Slice { starts, steps: vec![1; rank] }
 }
 
-/// Where a part begins in the packed bytes of `x`, where it is one run of bytes that may be a view.
+/// The offset of a part in the packed bytes of `x`, if it is one run of bytes that can be a view.
 fn view_offset(x: &TensorType, part: &TensorType, axis: usize, start: u64) -> Option<u64> {
     let is_run = x.shape[..axis].iter().all(|&size| size == 1) && x.shape[axis + 1..] == part.shape[axis + 1..];
     let offset_bytes = start * packed_strides(&x.shape)[axis] * x.data_type.size_bytes();
@@ -215,7 +215,7 @@ fn slice_ranges(view: &NodeView) -> Result<Vec<(u64, i64, u64)>, ModelError> {
                 (start, (start - end - step - 1) / -step)
             }
         };
-        // Where nothing is taken, the start may lie outside.
+        // If nothing is taken, the start can lie outside.
         let (start, count) = (start.max(0) as u64, count.max(0) as u64);
         ranges[axis] = (start, if count <= 1 { 1 } else { steps[i] }, count);
     }
@@ -258,7 +258,7 @@ fn gather(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// The elements of an axis that the node's input 1 names by their index.
+/// The elements along an axis that the node's input 1 selects by index.
 pub(super) fn gathered(c: &mut Composer, data: &Part, indices: &Part, axis: usize) -> Result<Part, ModelError> {
     let view = c.view;
     if !matches!(indices.ty.data_type, DataType::Int32 | DataType::Int64) {

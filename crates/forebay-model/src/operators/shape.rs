@@ -29,7 +29,7 @@ fn identity(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(x)
 }
 
-/// Outside training nothing is dropped; the mask, where it is asked for, keeps everything.
+/// Outside training, nothing is dropped; the mask, if requested, keeps everything.
 fn dropout(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;
@@ -41,7 +41,7 @@ fn dropout(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish_all(vec![x, mask])
 }
 
-/// A size of 0 copies the input's unless `allowzero`, one -1 is what is left.
+/// A size of 0 copies the input's size unless `allowzero` is set; a single -1 stands for the remaining size.
 fn reshape(view: NodeView) -> Result<Decomposition, ModelError> {
     let c = Composer::new(view);
     let x = c.input(0)?;
@@ -144,7 +144,7 @@ fn expand(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// Repetition along an axis is a dimension before it, broadcast.
+/// Repetition along an axis is a broadcast dimension before it.
 fn tile(view: NodeView) -> Result<Decomposition, ModelError> {
     let mut c = Composer::new(view);
     let x = c.input(0)?;

@@ -1,4 +1,4 @@
-//! Arithmetic on shapes that several families share. All of it is checked: sizes come from files.
+//! Arithmetic on shapes that several families share. It is all checked, because sizes come from files.
 
 use crate::error::ModelError;
 use crate::operator::NodeView;
@@ -16,13 +16,13 @@ pub(crate) fn broadcast_shapes(view: &NodeView, a: &[u64], b: &[u64]) -> Result<
         .collect()
 }
 
-/// The number of elements of some sizes.
+/// The number of elements of a tensor with these sizes.
 pub(crate) fn product(view: &NodeView, sizes: &[u64]) -> Result<u64, ModelError> {
     let product = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
     product.ok_or_else(|| view.error(format!("sizes {sizes:?} hold more than 2^64 elements")))
 }
 
-/// Row-major strides in elements. Wraps where the elements do not fit 64 bits; such tensors are never made.
+/// Row-major strides in elements. Wraps if the number of elements does not fit in 64 bits; such tensors are never created.
 pub(crate) fn packed_strides(sizes: &[u64]) -> Vec<u64> {
     forebay_base::tensor::packed_strides(sizes)
 }
@@ -32,7 +32,7 @@ pub(crate) fn size(view: &NodeView, what: &str, value: i64) -> Result<u64, Model
     u64::try_from(value).map_err(|_| view.error(format!("{what} must not be negative, but is {value}")))
 }
 
-/// Axes from the model, counted from the end where negative, ascending; a repeated one is an error.
+/// Axes from the model in ascending order, counted from the end if negative; a repeated axis is an error.
 pub(crate) fn axes(view: &NodeView, axes: &[i64], rank: usize) -> Result<Vec<usize>, ModelError> {
     let mut resolved = axes.iter().map(|&axis| view.axis(axis, rank)).collect::<Result<Vec<_>, _>>()?;
     resolved.sort_unstable();
@@ -42,7 +42,7 @@ pub(crate) fn axes(view: &NodeView, axes: &[i64], rank: usize) -> Result<Vec<usi
     Ok(resolved)
 }
 
-/// A list of integers from an attribute, as operators had them at first, or from a constant input, as they have them now.
+/// A list of integers from an attribute, as in older versions of operators, or from a constant input, as in newer ones.
 pub(crate) fn attribute_or_input(view: &NodeView, name: &str, i: usize) -> Result<Option<Vec<i64>>, ModelError> {
     if let Some(values) = view.ints(name)? {
         return Ok(Some(values.to_vec()));

@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms, as products with constant matrices.
 //!
-//! A transform of length n of m signals is a product of m x n and n x n complex numbers, whose matrix is computed in float64: it takes
-//! n^2 memory and n^2 m operations. That is what a device does best up to a few thousand; longer ones are refused.
+//! A transform of length n of m signals is a product of m x n and n x n complex numbers, whose matrix is computed in float64: it takes n^2
+//! memory and n^2 m operations. Devices do this best for lengths up to a few thousand; longer transforms are rejected.
 
 use std::f64::consts::TAU;
 
@@ -22,15 +22,15 @@ const MATRIX_MAX: u64 = 1 << 26;
 
 /// A transform along an axis.
 struct Transform {
-    /// Its length: signals are cut or followed by zeros to it.
+    /// Its length: signals are truncated or padded with zeros to it.
     length: u64,
     is_inverse: bool,
-    /// Whether only the first half of the spectrum is computed, or given.
+    /// Whether only the first half of the spectrum is computed or given.
     is_onesided: bool,
 }
 
 impl Transform {
-    /// Elements of the result: numbers, and parts of each (1 real, 2 complex).
+    /// The number of elements of the result, and of parts of each (1 real, 2 complex).
     fn result(&self) -> (u64, u64) {
         match (self.is_inverse, self.is_onesided) {
             (true, true) => (self.length, 1),
@@ -39,7 +39,8 @@ impl Transform {
         }
     }
 
-    /// The matrix of signals of `given` numbers of `parts` parts: by row a part of a number that is given, by column one of the result.
+    /// The matrix for signals of `given` numbers with `parts` parts each: a row for each part of a given number, a column for each part of
+    /// a number of the result.
     fn matrix(&self, given: u64, parts: u64) -> Vec<f64> {
         let n = self.length;
         let (count, result_parts) = self.result();
@@ -49,7 +50,7 @@ impl Transform {
         let factor = if self.is_inverse { 1.0 / n as f64 } else { 1.0 };
         let used = if self.is_inverse && self.is_onesided { n / 2 + 1 } else { n };
         for j in 0..given.min(used) {
-            // The half of a spectrum that is left out mirrors the other one, but for its first number and the middle.
+            // The omitted half of a spectrum mirrors the other half, except for the first number and the middle one.
             let mirrored = self.is_inverse && self.is_onesided && j != 0 && 2 * j != n;
             let factor = if mirrored { 2.0 * factor } else { factor };
             for k in 0..count {
@@ -176,7 +177,7 @@ fn short_time_fourier(view: NodeView) -> Result<Decomposition, ModelError> {
     c.finish(y)
 }
 
-/// A constant input of one integer.
+/// A constant input that is a single integer.
 fn number(view: &NodeView, i: usize) -> Result<i64, ModelError> {
     let numbers = view.constant_ints(i)?;
     let [number] = numbers.as_slice() else {

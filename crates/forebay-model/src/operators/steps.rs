@@ -1,4 +1,4 @@
-//! Steps of optimizers as operators (`ai.onnx.preview.training`): each takes a learning rate, the number of updates before, and the
+//! Steps of optimizers as operators (`ai.onnx.preview.training`). Each takes a learning rate, the number of previous updates, and the
 //! tensors that it optimizes with their gradients and states.
 
 use forebay_base::DataType;
@@ -8,7 +8,7 @@ use super::decomposition::{Composer, Decomposition, Part, composed};
 use crate::error::ModelError;
 use crate::operator::{NodeView, Operator};
 
-/// The domain.
+/// The domain of these operators.
 const DOMAIN: &str = "ai.onnx.preview.training";
 
 /// The rows.
@@ -28,7 +28,7 @@ fn tensors(c: &Composer, states: usize) -> Result<Vec<Vec<Part>>, ModelError> {
     (0..count).map(|i| (0..each).map(|kind| c.input(2 + kind * count + i)).collect()).collect()
 }
 
-/// As operators give their results: all tensors, then all of the first states, and so on.
+/// Returns results in the operators' order: all tensors, then all first states, and so on.
 fn finish(c: Composer, results: Vec<Vec<Part>>) -> Result<Decomposition, ModelError> {
     let kinds = results.first().map_or(0, Vec::len);
     let outputs = (0..kinds).flat_map(|kind| results.iter().map(move |of_one| of_one[kind].clone()));
@@ -36,7 +36,7 @@ fn finish(c: Composer, results: Vec<Vec<Part>>) -> Result<Decomposition, ModelEr
     c.finish_all(outputs)
 }
 
-/// The gradient with that of the norm, coefficient / 2 |x|^2.
+/// The gradient plus that of the norm, coefficient / 2 |x|^2.
 fn regularized(c: &mut Composer, x: &Part, gradient: &Part) -> Result<Part, ModelError> {
     let coefficient = c.view.float("norm_coefficient", 0.0)?;
     if coefficient == 0.0 {
@@ -46,7 +46,7 @@ fn regularized(c: &mut Composer, x: &Part, gradient: &Part) -> Result<Part, Mode
     c.binary(BinaryOp::Add, &decay, gradient)
 }
 
-/// The number of updates before, as a number of a type.
+/// The number of previous updates, as a number of a type.
 fn updates(c: &mut Composer, data_type: DataType) -> Result<Part, ModelError> {
     let count = c.input(1)?;
     Ok(c.cast(&count, data_type))
@@ -146,7 +146,7 @@ fn momentum(view: NodeView) -> Result<Decomposition, ModelError> {
         let (zero, one) = (c.scalar(count.ty.data_type, 0.0)?, c.scalar(count.ty.data_type, 1.0)?);
         let share = c.scalar(count.ty.data_type, f64::from(beta))?;
         let is_later = c.binary(BinaryOp::Greater, &count, &zero)?;
-        // The first update takes the whole gradient.
+        // The first update uses the whole gradient.
         let share = c.select(&is_later, &share, &one)?;
         let (kept, taken) = (c.affine(&tensors[2], alpha, 0.0)?, c.binary(BinaryOp::Multiply, &gradient, &share)?);
         let velocity = c.binary(BinaryOp::Add, &kept, &taken)?;

@@ -1,4 +1,4 @@
-//! The best boxes of those that overlap.
+//! Selection of the best among overlapping boxes.
 
 use forebay_base::Tensor;
 
@@ -6,7 +6,7 @@ use super::decomposition::{Composer, Decomposition};
 use crate::error::ModelError;
 use crate::operator::NodeView;
 
-/// A box by its corners: what is less first.
+/// A box, as its lower and upper corners.
 #[derive(Clone, Copy)]
 struct Corners {
     low: [f32; 2],
@@ -14,7 +14,7 @@ struct Corners {
 }
 
 impl Corners {
-    /// From any two opposite corners, or from a centre and sizes.
+    /// Creates a box from any two opposite corners, or from a centre and sizes.
     fn of(numbers: &[f32], is_center: bool) -> Corners {
         let &[a, b, c, d] = numbers else { return Corners { low: [0.0; 2], high: [0.0; 2] } };
         if is_center {
@@ -39,7 +39,7 @@ impl Corners {
     }
 }
 
-/// A constant number of an optional input.
+/// The number in an optional constant input.
 fn number(view: &NodeView, i: usize) -> Result<Option<f32>, ModelError> {
     if !view.has_input(i) {
         return Ok(None);
@@ -49,7 +49,7 @@ fn number(view: &NodeView, i: usize) -> Result<Option<f32>, ModelError> {
     value.map(Some).ok_or_else(|| view.error(format!("input {i} is a number of float32, not {}", tensor.ty())))
 }
 
-/// Numbers of float32 of an input.
+/// The shape and the float32 numbers of an input.
 fn numbers(view: &NodeView, i: usize) -> Result<(Vec<u64>, Vec<f32>), ModelError> {
     let tensor = view.whole_constant(i)?;
     let values = tensor.to_f32().filter(|_| tensor.shape().len() == 3);
@@ -58,8 +58,8 @@ fn numbers(view: &NodeView, i: usize) -> Result<(Vec<u64>, Vec<f32>), ModelError
     Ok((tensor.shape().to_vec(), values))
 }
 
-/// For each batch and class, boxes \[batch, box, 4] from the highest score \[batch, class, box] on, without those that overlap one that
-/// was taken by more than a threshold: their batch, class and number.
+/// For each batch and class, selects boxes \[batch, box, 4] in descending order of their scores \[batch, class, box], without those that
+/// overlap a selected one by more than a threshold. Returns their batch, class and number.
 pub(super) fn non_max_suppression(view: NodeView) -> Result<Decomposition, ModelError> {
     let ((shape, boxes), (score_shape, scores)) = (numbers(&view, 0)?, numbers(&view, 1)?);
     let (&[batches, count, 4], &[score_batches, classes, score_count]) = (shape.as_slice(), score_shape.as_slice())
@@ -80,7 +80,7 @@ pub(super) fn non_max_suppression(view: NodeView) -> Result<Decomposition, Model
         let own = &corners[(batch * count) as usize..((batch + 1) * count) as usize];
         let mut order: Vec<usize> = (0..scores.len()).collect();
         order.retain(|&i| score_least.is_none_or(|least| scores[i] > least));
-        // Of equal scores the first box comes first.
+        // The sort is stable: of equal scores, the first box comes first.
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
         let mut taken: Vec<usize> = Vec::new();
         for i in order {

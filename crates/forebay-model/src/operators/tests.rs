@@ -19,13 +19,13 @@ use crate::infer::infer_node;
 use crate::lower::lower;
 use crate::operator::{NodeView, Operator};
 
-/// An input of a node under test.
+/// An input of the node under test.
 enum Input {
-    /// Fed: its type.
+    /// An input with this type that is fed.
     Fed(DataType, Vec<u64>),
     /// A constant.
     Constant(Tensor),
-    /// Left out.
+    /// An input that is left out.
     Absent,
 }
 
@@ -41,12 +41,12 @@ fn floats(values: &[f32]) -> Input {
     Input::Constant(Tensor::from_f32(&[values.len() as u64], values))
 }
 
-/// A constant of one integer.
+/// A constant with one integer.
 fn number(value: i64) -> Input {
     Input::Constant(Tensor::from_i64(&[], &[value]))
 }
 
-/// A constant of one real number.
+/// A constant with one real number.
 fn float(value: f32) -> Input {
     Input::Constant(Tensor::from_f32(&[], &[value]))
 }
@@ -63,7 +63,7 @@ fn text(name: &'static str, value: &str) -> (&'static str, Attribute) {
     (name, Attribute::String(value.to_string()))
 }
 
-/// A graph of one node; the name of its operator may begin with that of its domain.
+/// A graph of one node. The name of its operator can begin with the name of its domain.
 fn graph_of(
     op_type: &str,
     version: i64,
@@ -92,7 +92,7 @@ fn graph_of(
         (0..output_count).map(|i| Some(graph.add_value(&format!("y{i}"), None))).collect();
     let attributes: BTreeMap<String, Attribute> =
         attributes.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-    // Without a domain, a name is that of the default domain where it has such an operator.
+    // A name without a domain refers to the default domain if that has such an operator.
     let named = FAMILIES.iter().flat_map(|family| family.iter()).filter(|row| row.op_type == op_type);
     let row = named.min_by_key(|row| row.domain);
     let (domain, op_type) = op_type.rsplit_once('.').unwrap_or((row.map_or("", |row| row.domain), op_type));
@@ -111,7 +111,7 @@ fn shapes(graph: &Graph) -> Vec<Vec<u64>> {
     graph.outputs.iter().map(|&output| graph.ty(output).unwrap().shape.clone()).collect()
 }
 
-/// The shapes that a node's outputs get.
+/// The inferred shapes of a node's outputs.
 fn inferred(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> Vec<Vec<u64>> {
     let mut graph = graph_of(op_type, version, inputs, attributes, 1);
     infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
@@ -123,7 +123,7 @@ fn refused(op_type: &str, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) 
     infer_node(&mut graph, 0).expect_err(op_type).to_string()
 }
 
-/// The tensor that a node folds to.
+/// The tensor to which a node folds.
 fn folded(op_type: &str, version: i64, inputs: Vec<Input>, attributes: &[(&str, Attribute)]) -> Tensor {
     let mut graph = graph_of(op_type, version, inputs, attributes, 1);
     infer_node(&mut graph, 0).unwrap_or_else(|error| panic!("{error}"));
@@ -301,7 +301,7 @@ fn samples(domain: &str, op_type: &str) -> Vec<Sample> {
         "Constant" => newest(vec![], vec![list("value_ints", &[1, 2])]),
         "ConstantOfShape" => newest(vec![ints(&[2, 3])], vec![]),
         "Range" => newest(vec![ints(&[1]), ints(&[7]), ints(&[2])], vec![]),
-        // The mask of the second is too large to be a constant.
+        // The mask of the second one is too large to be a constant.
         "Trilu" => [vec![2, 3, 4], vec![5000, 5000]]
             .map(|shape| (NEWEST_OPSET, vec![fed(&shape)], vec![int("upper", 0)], 1))
             .into(),
@@ -549,7 +549,7 @@ fn quantised(data_type: DataType, shape: &[u64]) -> Vec<Input> {
     vec![Input::Fed(data_type, shape.to_vec()), fed(&[]), Input::Fed(data_type, vec![])]
 }
 
-/// Recurrent nodes with few and with all inputs, in every direction and both layouts.
+/// Recurrent nodes with few and with all inputs, in every direction and in both layouts.
 fn recurrent_samples(op_type: &str) -> Vec<Sample> {
     let (gates, outputs) = match op_type {
         "LSTM" => (4, 3),
@@ -596,7 +596,7 @@ fn every_row_infers_and_lowers() {
 
 #[test]
 fn every_gradient_has_the_type_of_its_input_and_lowers() {
-    // Samples that have no gradient, and operators whose gradient is zero.
+    // Samples without a gradient, and operators whose gradient is zero.
     let is_refused = |op_type: &str| op_type == "DynamicQuantizeLSTM";
     let is_zero = |op_type: &str, i: usize, attributes: &[(&str, Attribute)]| match op_type {
         "GridSample" => i == 1 && attributes.contains(&text("mode", "nearest")),
@@ -647,7 +647,7 @@ fn append_sum(graph: &mut Graph) -> ValueId {
     output
 }
 
-/// The types that gradients state are those that inference finds.
+/// The types stated for gradients are those that inference determines.
 fn check_types(graph: &Graph) {
     for node in graph.nodes.iter().filter(|node| matches!(node.operation, Operation::Onnx { .. })) {
         let view = NodeView { graph, node };

@@ -1,4 +1,4 @@
-//! Constant windows of signals, and weights of the mel scale: all computed in float64.
+//! Constant window functions and mel-scale weights, all computed in float64.
 
 use std::f64::consts::TAU;
 
@@ -21,10 +21,10 @@ pub const ROWS: &[Operator] = &[
     Operator { gradient: Gradient::Zero, ..composed!("MelWeightMatrix", mel_weights) },
 ];
 
-/// Largest number of elements of a window or a matrix made here.
+/// Largest number of elements of a window or matrix created here.
 const COUNT_MAX: u64 = 1 << 24;
 
-/// A sum of cosines of whole multiples of the angle, from 0 on.
+/// A sum of cosines of the whole multiples of an angle, starting at 0.
 fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelError> {
     let length = size(&view, "the size", number(&view, 0)? as i64)?;
     let period = if view.int("periodic", 1)? != 0 { length } else { length.saturating_sub(1) };
@@ -36,7 +36,7 @@ fn window(view: NodeView, coefficients: &[f64]) -> Result<Decomposition, ModelEr
     constant(view, &[length], element)
 }
 
-/// Triangles over the spectrum's bins whose corners are equally far from each other on the mel scale.
+/// Triangles over the bins of the spectrum whose corners are equally spaced on the mel scale.
 fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
     let bands = size(&view, "the number of bands", number(&view, 0)? as i64)?;
     let length = size(&view, "the transform's length", number(&view, 1)? as i64)?;
@@ -67,7 +67,7 @@ fn mel_weights(view: NodeView) -> Result<Decomposition, ModelError> {
     })
 }
 
-/// A constant of the type that the node asks for.
+/// A constant of the type that the node requests.
 fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Result<Decomposition, ModelError> {
     let count = product(&view, shape)?;
     if count > COUNT_MAX {
@@ -87,7 +87,7 @@ fn constant(view: NodeView, shape: &[u64], element: impl Fn(u64) -> f64) -> Resu
     c.finish(y)
 }
 
-/// A constant input of one number.
+/// A constant input that is a single number.
 fn number(view: &NodeView, i: usize) -> Result<f64, ModelError> {
     let tensor = view.needed(i)?;
     let number = Some(tensor).filter(|tensor| tensor.count() == 1).and_then(|tensor| {

@@ -9,23 +9,23 @@ use super::{Uses, op_type};
 use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 
-/// How far a coefficient may be from the exact one, as a share of it: exporters round it, or its inverse.
+/// The largest relative error of a coefficient: exporters round it or its inverse.
 const COEFFICIENT_TOLERANCE: f64 = 1e-6;
-/// Factors of a product, at most.
+/// The most factors of a product.
 const FACTORS_MAX: usize = 3;
-/// Operators of a polynomial that lie behind each other, at most.
+/// The most nested operators of a polynomial.
 const POLYNOMIAL_DEPTH_MAX: usize = 6;
 /// The argument of the error function: x / sqrt 2.
 const OF_ERROR_FUNCTION: Polynomial = [0.0, FRAC_1_SQRT_2, 0.0, 0.0];
 /// The argument of the hyperbolic tangent: sqrt(2 / pi) (x + 0.044715 x^3).
 const OF_TANGENT: Polynomial = [0.0, FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.0, 0.044_715 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2];
 
-/// Coefficients, from the constant to the cube.
+/// Coefficients, from the constant to the cubic term.
 type Polynomial = [f64; 4];
 
-/// Replaces x / 2 (1 + erf(x / sqrt 2)) by the operator `Gelu`, its approximation with a tanh by `Gelu` with `approximate="tanh"`, x sigmoid(x)
-/// by `Swish` and x hardsigmoid(x) by `HardSwish`, for float32. One pass over the elements takes the place of up to nine, and the gradient
-/// needs x alone. Every value must have its type.
+/// Replaces x / 2 (1 + erf(x / sqrt 2)) by the operator `Gelu`, its approximation with tanh by `Gelu` with `approximate="tanh"`, x
+/// sigmoid(x) by `Swish` and x hardsigmoid(x) by `HardSwish`, for float32. One pass over the elements replaces up to nine, and the gradient
+/// needs only x. Every value must have a type.
 pub fn activations(graph: &mut Graph) {
     let found: Vec<(usize, ValueId, Operation)> = {
         let uses = Uses::of(graph);
@@ -44,7 +44,7 @@ pub fn activations(graph: &mut Graph) {
 }
 
 impl Uses<'_> {
-    /// What a node is the Gaussian error linear unit of, and which one.
+    /// If a node computes a Gaussian error linear unit, returns its argument and the variant.
     fn gelu(&self, node: &Node) -> Option<(ValueId, Operation)> {
         let mut factors = Vec::new();
         self.factors(node, &mut factors)?;
@@ -54,7 +54,7 @@ impl Uses<'_> {
         self.gelu_gate(b, a).or_else(|| self.gelu_gate(a, b))
     }
 
-    /// The unit of x whose gate, 1 + erf(..) or 1 + tanh(..), this is.
+    /// Returns the unit of x whose gate, 1 + erf(..) or 1 + tanh(..), this value is.
     fn gelu_gate(&self, gate: ValueId, x: ValueId) -> Option<(ValueId, Operation)> {
         let sum = self.own(gate).filter(|node| op_type(node) == "Add")?;
         let is_one = |&i: &usize| self.input(sum, i).and_then(|input| self.number(input)) == Some(1.0);
@@ -70,7 +70,7 @@ impl Uses<'_> {
         found.into_iter().zip(wanted).all(is_close).then(|| (x, Operation::onnx("Gelu", &attributes)))
     }
 
-    /// The polynomial of x that a value is, by operators that nothing else reads.
+    /// Returns a value as a polynomial of x, through operators that nothing else reads.
     fn polynomial(&self, value: ValueId, x: ValueId, depth: usize) -> Option<Polynomial> {
         if value == x {
             return Some([0.0, 1.0, 0.0, 0.0]);
@@ -90,7 +90,8 @@ impl Uses<'_> {
         }
     }
 
-    /// What a node is the product of, through products that nothing else reads; none where these are too many, or where it is none.
+    /// Collects the factors of a node, through products that nothing else reads; returns `None` if there are too many or the node is not a
+    /// product.
     fn factors(&self, node: &Node, factors: &mut Vec<ValueId>) -> Option<()> {
         if op_type(node) != "Mul" {
             return None;
@@ -106,7 +107,7 @@ impl Uses<'_> {
         Some(())
     }
 
-    /// What a node is the product of with its own sigmoid, or with the line that is close to it.
+    /// If a node is the product of a value and its sigmoid or hard sigmoid, returns the value and the operator.
     fn gated(&self, node: &Node) -> Option<(ValueId, Operation)> {
         if op_type(node) != "Mul" {
             return None;
@@ -130,7 +131,7 @@ impl Uses<'_> {
     }
 }
 
-/// The product of two polynomials; none where it has higher powers than the cube.
+/// Returns the product of two polynomials, or `None` if its degree is greater than 3.
 fn product(a: Polynomial, b: Polynomial) -> Option<Polynomial> {
     let mut product = [0.0; 4];
     for (i, &a) in a.iter().enumerate().filter(|&(_, &a)| a != 0.0) {

@@ -1,5 +1,5 @@
-//! Group normalization, which exporters write for older opsets as instance normalization of the image viewed as [n, groups, rest],
-//! and a scale and a bias of each channel.
+//! Group normalization, which exporters write for older opsets as instance normalization of the image viewed as [n, groups, rest], followed
+//! by a scale and a bias for each channel.
 
 use forebay_base::Tensor;
 
@@ -9,11 +9,11 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// Replaces each Reshape(InstanceNormalization(Reshape(x))) scale + bias by the operator `GroupNormalization`, which can be cut between
-/// the rows of an image. Every value must have its type.
+/// Replaces each Reshape(InstanceNormalization(Reshape(x))) scale + bias by the operator `GroupNormalization`, which can be cut between the
+/// rows of an image. Every value must have a type.
 ///
 /// # Errors
-/// Constants that cannot be read.
+/// Fails if constants cannot be read.
 pub fn group_normalizations(graph: &mut Graph) -> Result<(), ModelError> {
     let found: Vec<(usize, Groups)> = {
         let uses = Uses::of(graph);
@@ -26,10 +26,10 @@ pub fn group_normalizations(graph: &mut Graph) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// What was found in front of the addition of the bias.
+/// What was found before the addition of the bias.
 struct Groups {
     x: ValueId,
-    /// Of each channel, with axes of size 1 around.
+    /// One element for each channel, with axes of size 1 around it.
     scale: ValueId,
     bias: ValueId,
     count: u64,
@@ -60,7 +60,7 @@ impl Uses<'_> {
         fits.then_some(Groups { x, scale, bias, count, epsilon })
     }
 
-    /// The inputs of a node with two, the second of which has one element for each channel of `shape`.
+    /// Returns the two inputs of a node, ordered so that the second has one element for each channel of `shape`.
     fn one_of_channels(&self, node: &Node, shape: &[u64]) -> Option<(ValueId, ValueId)> {
         let (a, b) = (self.input(node, 0)?, self.input(node, 1)?);
         let is_of_channels = |value: ValueId| {
@@ -80,7 +80,7 @@ impl Uses<'_> {
 }
 
 impl Groups {
-    /// The operator takes the place of the addition.
+    /// Replaces the addition by the operator.
     fn replace(self, graph: &mut Graph, i: usize) -> Result<(), ModelError> {
         let name = graph.nodes[i].label(graph);
         let mut added = Vec::new();
@@ -104,7 +104,7 @@ impl Groups {
         node.inputs = [self.x, scale, bias].map(Some).to_vec();
         let end = i + added.len();
         graph.nodes.splice(i..i, added);
-        // Parameters that are constant fold.
+        // Constant parameters fold.
         (i..=end).try_for_each(|node| infer_node(graph, node))
     }
 }

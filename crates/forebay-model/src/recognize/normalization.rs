@@ -1,5 +1,5 @@
-//! Batch normalization with known statistics scales and shifts each channel. Behind a convolution or a product with constant
-//! weights, it becomes part of the weights and the bias.
+//! Batch normalization with known statistics scales and shifts each channel. After a convolution or a product with constant weights, it
+//! becomes part of the weights and the bias.
 
 use forebay_base::{DataType, Tensor};
 
@@ -9,11 +9,12 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Node, TensorType, ValueId};
 use crate::tensor::{Compute, Contents};
 
-/// Larger weights stay as they are: those that are computed are in memory as a whole while they are loaded.
+/// Larger weights are not changed, because computed weights are entirely in memory while they are loaded.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Merges each `BatchNormalization` of a graph for inference into the node in front of it, where that node is a `Conv`, a
-/// `ConvTranspose` or a `Gemm` whose result nothing else reads, and all weights are constants of float32. The new weights are computed in float64 when they are loaded, and rounded once.
+/// Merges each `BatchNormalization` of an inference graph into the preceding node if that node is a `Conv`, `ConvTranspose` or `Gemm` whose
+/// result nothing else reads, and all weights are float32 constants. The new weights are computed in float64 when they are loaded, and
+/// rounded once.
 pub fn normalizations(graph: &mut Graph) {
     let found: Vec<Pair> = {
         let uses = Uses::of(graph);
@@ -25,11 +26,11 @@ pub fn normalizations(graph: &mut Graph) {
     graph.drop_dead_nodes();
 }
 
-/// Which output channel an element of the weights belongs to: elements lie as [outer, own, inner], and the channel is that of `own`
-/// in the group of `outer`.
+/// Maps elements of the weights to output channels: the elements are laid out as [outer, own, inner], and the channel is that of `own` in
+/// the group of `outer`.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
-    /// Rows of `outer` in a group.
+    /// The number of rows of `outer` in a group.
     rows: u64,
     own: u64,
     inner: u64,
@@ -42,7 +43,7 @@ impl Layout {
     }
 }
 
-/// A node and the normalization behind it.
+/// A node and the normalization after it.
 struct Pair {
     node: usize,
     normalization: usize,
@@ -137,7 +138,7 @@ impl Pair {
     }
 }
 
-/// What each channel is multiplied by: scale / sqrt(variance + epsilon).
+/// The factor of each channel: scale / sqrt(variance + epsilon).
 #[derive(Clone, Debug)]
 struct Factors {
     scale: Contents,
@@ -153,7 +154,7 @@ impl Factors {
     }
 }
 
-/// Weights times the factors of their channels.
+/// Weights multiplied by the factors of their channels.
 #[derive(Debug)]
 struct Scaled {
     weights: Contents,
@@ -170,7 +171,7 @@ struct Shifted {
     factors: Factors,
 }
 
-/// Elements of float32, in float64.
+/// Reads float32 elements as float64.
 fn numbers(contents: &Contents) -> Result<Vec<f64>, ModelError> {
     let numbers = contents.to_tensor()?.to_f32().unwrap_or_default();
     Ok(numbers.into_iter().map(f64::from).collect())

@@ -1,4 +1,4 @@
-//! Attention is found in the forms that exporters write, and only there.
+//! Attention is recognised in the forms that exporters write, and only in those.
 
 use forebay_base::{DataType, Tensor};
 
@@ -7,7 +7,7 @@ use crate::context::NodeView;
 use crate::graph::{Attribute, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// A graph that is written node by node.
+/// A graph built node by node.
 struct Writer(Graph);
 
 impl Writer {
@@ -40,7 +40,7 @@ impl Writer {
         output
     }
 
-    /// Queries, keys and values [2, 3, length, 4]; the keys with their dimensions exchanged.
+    /// Queries, keys and values [2, 3, length, 4]; the last two dimensions of the keys are swapped.
     fn operands(&mut self) -> [ValueId; 3] {
         let q = self.input("q", DataType::Float32, &[2, 3, 5, 4]);
         let k = self.input("k", DataType::Float32, &[2, 7, 3, 4]);
@@ -49,7 +49,7 @@ impl Writer {
         [q, k, v]
     }
 
-    /// The names of the operators once attention is found.
+    /// Returns the names of the operators after attention has been recognised.
     fn found(mut self, y: ValueId, is_inference: bool) -> Vec<String> {
         self.0.outputs.push(y);
         attention(&mut self.0, is_inference).unwrap();
@@ -163,8 +163,8 @@ fn keys_that_heads_share_are_not_repeated() {
     assert_eq!(writer.found(y, false), ["Unsqueeze", "Unsqueeze", "Reshape", "Reshape", "Attention"]);
 }
 
-/// A node with constant weights of this shape and a bias, a normalization of its three or six channels behind it, and what the merged
-/// weights and bias must be: by the channel of each weight.
+/// Builds a node with constant weights of this shape and a bias, followed by a normalization of its three or six channels, and checks the
+/// merged weights and bias against the channel of each weight.
 fn normalized(
     op_type: &str,
     x: &[u64],
@@ -365,8 +365,8 @@ fn a_product_with_a_hard_sigmoid_is_found_where_its_line_is_the_right_one() {
     }
 }
 
-/// The operators of group normalization of [1, 6, 4, 5] that is written as instance normalization of `rows`, with scales of this
-/// shape and with this first factor of each group.
+/// Returns the operators of group normalization of [1, 6, 4, 5], written as instance normalization of `rows`, with scales of this shape and
+/// this first factor of each group.
 fn groups(rows: &[i64], scale: &[u64], factor: f32) -> Vec<String> {
     let mut writer = Writer::new();
     let x = writer.input("x", DataType::Float32, &[1, 6, 4, 5]);

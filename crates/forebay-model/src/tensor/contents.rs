@@ -1,7 +1,7 @@
-//! What an initializer holds: its type, and where the elements are.
+//! The contents of an initializer: its type and the location of its elements.
 //!
-//! A model's weights may be larger than memory. So a graph describes them, and their bytes are read in pieces when they are needed,
-//! straight to where they belong. Only small tensors are in memory from the start.
+//! The weights of a model can be larger than memory. A graph therefore only describes them, and their bytes are read in pieces when they
+//! are needed, directly to their destination. Only small tensors are in memory from the start.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,29 +15,29 @@ use super::source::FileRange;
 use crate::error::ModelError;
 use crate::graph::TensorType;
 
-/// Contents are given in pieces of at most this many bytes.
+/// Contents are passed in pieces of at most this many bytes.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Most elements of a floating tensor that are read because a plan depends on them: the scales of a resize.
+/// The most elements of a floating-point tensor that are read because a plan depends on them, such as the scales of a resize.
 const FLOAT_COUNT_MAX: u64 = 16;
-/// The same for integers and booleans, such as shapes and indices.
+/// The same limit for integers and booleans, such as shapes and indices.
 const INTEGER_COUNT_MAX: u64 = 1 << 20;
 
 /// A tensor that is computed when it is needed.
 pub trait Compute: fmt::Debug + Send + Sync {
-    /// Computes it.
+    /// Computes the tensor.
     ///
     /// # Errors
-    /// What it is computed from cannot be read.
+    /// Fails if an operand cannot be read.
     fn compute(&self) -> Result<Tensor, ModelError>;
 }
 
-/// Memory that is given back when it is dropped, with the elements of a tensor.
+/// Memory that holds the elements of a tensor and is released when dropped.
 pub trait Hold: fmt::Debug + Send + Sync {
-    /// The elements.
+    /// Returns the bytes of the elements.
     fn bytes(&self) -> &[u8];
 }
 
-/// The type of a tensor, and where its elements are. Cheap to clone.
+/// The type of a tensor and the location of its elements. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Contents {
     ty: TensorType,
@@ -48,15 +48,15 @@ pub struct Contents {
 enum Source {
     /// In memory.
     Memory(Tensor),
-    /// In memory that someone else took.
+    /// In memory allocated elsewhere.
     Held(Arc<dyn Hold>),
     /// Zeros, which take no memory.
     Zeros,
     /// In a file.
     File(Arc<Stored>),
-    /// Made from other tensors.
+    /// Computed from other tensors.
     Computed(Arc<Computed>),
-    /// Elements of others, from one of them on.
+    /// Elements of other contents, starting at an index.
     Slice(Arc<Contents>, u64),
 }
 
@@ -69,53 +69,54 @@ struct Stored {
     read: OnceLock<Tensor>,
 }
 
-/// Where in a file a tensor is.
+/// The location of a tensor in a file.
 #[derive(Debug, PartialEq)]
 enum Place {
-    /// Its bytes, as they are.
+    /// The bytes of the tensor, unchanged.
     Bytes(FileRange),
-    /// Elements of fewer than 8 bits, of which several share a byte.
+    /// Elements of fewer than 8 bits, several to a byte.
     Packed(FileRange),
-    /// Numbers, which are decoded; of elements of fewer than 8 bits, these are bytes that several share.
+    /// Numbers to be decoded; for elements of fewer than 8 bits, these are bytes that several elements share.
     Numbers(Numbers),
 }
 
-/// A tensor that is computed.
+/// A computed tensor.
 #[derive(Debug)]
 struct Computed {
     compute: Box<dyn Compute>,
     /// The tensor, once a plan depended on it.
     read: OnceLock<Tensor>,
-    /// How many computations it takes, one on another.
+    /// The length of the longest chain of computations it takes.
     depth: u32,
-    /// How many it takes in all.
+    /// The number of computations it takes in all.
     work: u32,
 }
 
 impl Contents {
-    /// Zeros.
+    /// Creates contents that are all zeros.
     pub fn zeros(ty: TensorType) -> Contents {
         Contents { ty, source: Source::Zeros }
     }
 
-    /// Elements in memory that someone took for them; none where their number does not fit the type.
+    /// Creates contents in memory allocated elsewhere, or returns `None` if their number does not match the type.
     pub fn held(ty: TensorType, hold: Arc<dyn Hold>) -> Option<Contents> {
         let fits = ty.checked_size_bytes()? == hold.bytes().len() as u64;
         fits.then_some(Contents { ty, source: Source::Held(hold) })
     }
 
-    /// Whether the elements are in memory that is given back with the last of these contents.
+    /// Returns whether the elements are in memory that is released with the last clone of these contents.
     pub fn is_held(&self) -> bool {
         matches!(self.source, Source::Held(_))
     }
 
-    /// Bytes of a file, as the tensor `name`; none where their number does not fit the type.
+    /// Creates contents from bytes of a file, as the tensor `name`, or returns `None` if their number does not match the type.
     pub fn stored(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
         let fits = ty.checked_size_bytes()? == range.size_bytes();
         fits.then(|| Contents::in_file(name, ty, Place::Bytes(range)))
     }
 
-    /// Bytes of an ONNX file, where elements of fewer than 8 bits share them; none where their number does not fit the type.
+    /// Creates contents from bytes of an ONNX file, in which elements of fewer than 8 bits share bytes, or returns `None` if their number
+    /// does not match the type.
     pub fn packed(name: &str, ty: TensorType, range: FileRange) -> Option<Contents> {
         if ty.data_type.file_bits() >= 8 {
             return Contents::stored(name, ty, range);
@@ -124,7 +125,7 @@ impl Contents {
         fits.then(|| Contents::in_file(name, ty, Place::Packed(range)))
     }
 
-    /// Numbers of an ONNX file, as the tensor `name`; none where there are more or fewer than the type asks for.
+    /// Creates contents from numbers of an ONNX file, as the tensor `name`, or returns `None` if their count does not match the type.
     pub fn numbers(name: &str, ty: TensorType, numbers: Numbers) -> Option<Contents> {
         ty.checked_size_bytes()?;
         let wanted = match ty.data_type.file_bits() {
@@ -140,44 +141,44 @@ impl Contents {
         Contents { ty, source: Source::File(Arc::new(stored)) }
     }
 
-    /// A tensor that is computed `from` others.
+    /// Creates contents that are computed `from` others.
     pub fn computed(ty: TensorType, compute: Box<dyn Compute>, from: &[&Contents]) -> Contents {
         let depth = from.iter().map(|contents| contents.depth()).max().unwrap_or(0).saturating_add(1);
         let work = from.iter().fold(1u32, |sum, contents| sum.saturating_add(contents.work()));
         Contents { ty, source: Source::Computed(Arc::new(Computed { compute, read: OnceLock::new(), depth, work })) }
     }
 
-    /// Some of the elements, in row-major order, as a tensor with one axis.
+    /// Returns some of the elements, in row-major order, as a tensor with one axis.
     ///
     /// # Panics
-    /// Where there are not that many elements.
+    /// If there are not that many elements.
     pub fn slice(&self, elements: Range<u64>) -> Contents {
         assert!(elements.start <= elements.end && elements.end <= self.ty.count(), "{elements:?} of {}", self.ty);
         let ty = TensorType::new(self.ty.data_type, &[elements.end - elements.start]);
         Contents { ty, source: Source::Slice(Arc::new(self.clone()), elements.start) }
     }
 
-    /// Element type.
+    /// Returns the element type.
     pub fn data_type(&self) -> DataType {
         self.ty.data_type
     }
 
-    /// Sizes; empty for a scalar, may hold 0.
+    /// Returns the sizes: empty for a scalar; a size can be 0.
     pub fn shape(&self) -> &[u64] {
         &self.ty.shape
     }
 
-    /// Type and sizes.
+    /// Returns the element type and the sizes.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
 
-    /// Bytes of its elements.
+    /// Returns the number of bytes of the elements.
     pub fn size_bytes(&self) -> u64 {
         self.ty.count().saturating_mul(self.ty.data_type.size_bytes())
     }
 
-    /// Whether these are the same elements, as far as that is seen without reading them.
+    /// Returns whether these are the same elements, as far as can be told without reading them.
     pub fn are_those_of(&self, other: &Contents) -> bool {
         let same = match (&self.source, &other.source) {
             (Source::Memory(one), Source::Memory(other)) => {
@@ -193,7 +194,7 @@ impl Contents {
         same && self.ty == other.ty
     }
 
-    /// Whether the elements are read from a file, wherever they are needed: then they need no memory of their own.
+    /// Returns whether the elements are read from a file when they are needed, so that they take no memory themselves.
     pub fn is_in_file(&self) -> bool {
         match &self.source {
             Source::File(_) => true,
@@ -202,7 +203,7 @@ impl Contents {
         }
     }
 
-    /// The tensor, where it is in memory.
+    /// Returns the tensor if it is in memory.
     pub fn in_memory(&self) -> Option<&Tensor> {
         match &self.source {
             Source::Memory(tensor) => Some(tensor),
@@ -212,7 +213,7 @@ impl Contents {
         }
     }
 
-    /// How many computations it takes, one on another; 0 for what is only read.
+    /// Returns the length of the longest chain of computations it takes; 0 for contents that are only read.
     pub fn depth(&self) -> u32 {
         match &self.source {
             Source::Computed(computed) if computed.read.get().is_none() => computed.depth,
@@ -221,7 +222,7 @@ impl Contents {
         }
     }
 
-    /// How many computations it takes in all.
+    /// Returns the number of computations it takes in all.
     pub fn work(&self) -> u32 {
         match &self.source {
             Source::Computed(computed) if computed.read.get().is_none() => computed.work,
@@ -230,10 +231,10 @@ impl Contents {
         }
     }
 
-    /// The elements of a small tensor, on which a plan may depend; none for a large one. They stay in memory.
+    /// Returns the elements of a small tensor, on which a plan can depend, or `None` for a large one. They stay in memory.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Fails if a file cannot be read.
     pub fn small(&self) -> Result<Option<&Tensor>, ModelError> {
         let count_max = if self.ty.data_type.is_float() { FLOAT_COUNT_MAX } else { INTEGER_COUNT_MAX };
         if self.ty.count() > count_max {
@@ -252,10 +253,10 @@ impl Contents {
         Ok(read.get())
     }
 
-    /// All elements.
+    /// Returns all elements.
     ///
     /// # Errors
-    /// A file that cannot be read, or memory that cannot be had.
+    /// Fails if a file cannot be read or memory cannot be allocated.
     pub fn to_tensor(&self) -> Result<Tensor, ModelError> {
         if let Some(tensor) = self.in_memory() {
             return Ok(tensor.clone());
@@ -265,7 +266,7 @@ impl Contents {
         }
         let size_bytes = self.size_bytes();
         let refused = |error: std::io::Error| ModelError::Request { reason: format!("{}: {error}", self.name()) };
-        // The tensor is a copy of what was read.
+        // The tensor is a copy of the bytes read.
         forebay_limits::check(size_bytes.saturating_mul(2), forebay_limits::Use::Private)
             .map_err(|shortage| refused(std::io::Error::other(shortage)))?;
         let mut bytes = forebay_limits::buffer(size_bytes).map_err(refused)?;
@@ -276,7 +277,7 @@ impl Contents {
         })
     }
 
-    /// What messages call it.
+    /// Returns the name used in error messages.
     fn name(&self) -> String {
         match &self.source {
             Source::File(stored) => format!("tensor '{}'", stored.name),
@@ -284,10 +285,10 @@ impl Contents {
         }
     }
 
-    /// Gives the elements' bytes in pieces of at most 1 MiB, one after the other.
+    /// Passes the bytes of the elements to `take`, in successive pieces of at most 1 MiB.
     ///
     /// # Errors
-    /// What they come from cannot be read, or what `take` gives.
+    /// Fails if the source cannot be read, and returns the errors of `take`.
     pub fn give_in_pieces<E: From<ModelError>>(&self, take: &mut dyn FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let (size_bytes, reader) = (self.size_bytes(), self.reader()?);
         let mut piece = vec![0; size_bytes.min(PIECE_BYTES) as usize];
@@ -299,10 +300,10 @@ impl Contents {
         Ok(())
     }
 
-    /// For reading the elements in pieces. What is computed is computed now.
+    /// Returns a reader of the elements in pieces. Computed contents are computed now.
     ///
     /// # Errors
-    /// What it is computed from cannot be read.
+    /// Fails if an operand cannot be read.
     pub fn reader(&self) -> Result<Reader, ModelError> {
         let pieces = match &self.source {
             _ if self.in_memory().is_some() => Pieces::Memory(self.to_tensor()?),
@@ -322,7 +323,7 @@ impl Contents {
 #[derive(Debug)]
 pub struct Reader {
     pieces: Pieces,
-    /// Whether files are read past the system's page cache.
+    /// Whether reads of files bypass the system's page cache.
     directly: bool,
 }
 
@@ -332,12 +333,12 @@ enum Pieces {
     Held(Arc<dyn Hold>),
     Zeros,
     File(Arc<Stored>, TensorType),
-    /// Of another reader: where the elements begin, and their bytes.
+    /// A part of another reader: the offset of its elements and their size, in bytes.
     Slice(Box<Reader>, u64, u64),
 }
 
 impl Reader {
-    /// Reads files past the system's page cache, where file systems can do that ([`SourceFile::read_directly`]).
+    /// Makes the reader bypass the system's page cache on file systems that support it ([`SourceFile::read_directly`]).
     ///
     /// [`SourceFile::read_directly`]: super::SourceFile::read_directly
     pub fn directly(mut self) -> Reader {
@@ -348,10 +349,10 @@ impl Reader {
         self
     }
 
-    /// Reads bytes of the elements, from `offset_bytes` on. Behind the last element are zeros.
+    /// Reads bytes of the elements, starting at `offset_bytes`. Bytes past the last element are zeros.
     ///
     /// # Errors
-    /// A file that cannot be read, or that was changed since the model was read.
+    /// Fails if a file cannot be read or has changed since the model was read.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let size_bytes = match &self.pieces {
             Pieces::Memory(tensor) => tensor.bytes().len() as u64,
@@ -395,7 +396,7 @@ impl Reader {
     }
 }
 
-/// Elements of fewer than 8 bits, from the `first`th on. `read` gives the bytes of the file that several share, from one of them on.
+/// Unpacks elements of fewer than 8 bits, starting at index `first`. `read` reads the packed bytes of the file, starting at an offset.
 fn unpacked(
     data_type: DataType,
     first: u64,
@@ -416,7 +417,7 @@ impl From<Tensor> for Contents {
     }
 }
 
-/// Whether it is certain, without reading anything, that both hold the same.
+/// Two contents are equal if they are certain, without reading anything, to hold the same elements.
 impl PartialEq for Contents {
     fn eq(&self, other: &Contents) -> bool {
         self.ty == other.ty

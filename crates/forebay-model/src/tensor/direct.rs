@@ -1,4 +1,4 @@
-//! Direct reads: they bypass the system's page cache, in whole blocks, through memory that is aligned to them.
+//! Direct reads, which bypass the system's page cache: they transfer whole blocks through memory aligned to blocks.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -7,18 +7,18 @@ use std::os::unix::fs::FileExt;
 
 use forebay_limits::DIRECT_BLOCK_BYTES;
 
-/// Bytes that are read at once.
+/// The number of bytes read at once.
 const BUFFER_BYTES: u64 = 1 << 20;
 
 thread_local! {
-    /// A buffer, and what it takes to begin at a block.
+    /// A buffer, with extra space to start at a block boundary.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reads bytes of a file that was opened by [`forebay_limits::open_direct`], from `offset_bytes` on.
+/// Reads bytes of a file opened with [`forebay_limits::open_direct`], starting at `offset_bytes`.
 ///
 /// # Errors
-/// Those of the file; one that ends before the last of the bytes.
+/// Returns errors of the file, and an error if it ends before the last of the bytes.
 pub(super) fn read(file: &File, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
     BUFFER.with_borrow_mut(|buffer| {
         buffer.resize((BUFFER_BYTES + DIRECT_BLOCK_BYTES) as usize, 0);
@@ -56,7 +56,7 @@ mod tests {
         let mut named = tempfile::NamedTempFile::new().unwrap();
         let bytes: Vec<u8> = (0..2_500_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         named.write_all(&bytes).unwrap();
-        // A file system that cannot do it has nothing to show here.
+        // A file system without direct reads has nothing to test.
         let Ok(file) = forebay_limits::open_direct(named.path()) else { return };
         for (start, length) in
             [(0, 1), (0, 4096), (1, 4095), (4095, 2), (5, 2_400_000), (1 << 20, 1 << 20), (2_499_999, 1)]

@@ -1,8 +1,8 @@
-//! Numbers in a file as Protocol Buffers write repeated fields: described when a model is read, and decoded when they are needed.
+//! Numbers in a file, encoded as Protocol Buffers encode repeated fields: described when a model is read, and decoded when they are needed.
 //!
-//! A field's numbers lie in runs. In a packed run they follow each other; in an unpacked one each has the field's key, of one
-//! byte, in front of it. Those of a fixed width are found by their index. The others (varints) are counted once; marks say
-//! where some of them are, so that reading can begin anywhere.
+//! The numbers of a field are stored in runs. In a packed run they follow each other directly; in an unpacked one, each is preceded by the
+//! field's one-byte key. Numbers of a fixed width are located by their index. The others (varints) are counted once, and marks record the
+//! positions of some of them, so that reading can start anywhere.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use forebay_base::DataType;
 use super::source::SourceFile;
 use crate::error::ModelError;
 
-/// Numbers between two marks.
+/// The number of numbers between two marks.
 const MARK_NUMBERS: u64 = 1 << 14;
-/// The file is read in pieces of this many bytes.
+/// The size of the pieces in which the file is read, in bytes.
 const BUFFER_BYTES: u64 = 64 << 10;
-/// Most runs of one tensor: there is one, unless a file is unusual.
+/// The most runs of one tensor. Only unusual files have more than one.
 const RUNS_MAX: usize = 1 << 10;
-/// The longest varint.
+/// The length of the longest varint.
 pub const VARINT_BYTES_MAX: usize = 10;
 
-/// How a number is written.
+/// The encoding of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// In this many bytes, little-endian.
+    /// This many bytes, little-endian.
     Fixed(u64),
-    /// In as many bytes as it needs, seven bits in each.
+    /// As many bytes as needed, with seven bits in each.
     Varint,
 }
 
-/// Numbers one after the other.
+/// Consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     bytes: Range<u64>,
     is_packed: bool,
-    /// Index of its first number.
+    /// The index of its first number.
     first: u64,
 }
 
-/// A place from which numbers can be read.
+/// A position from which numbers can be read.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// Index of the number.
+    /// The index of the number.
     number: u64,
     position: u64,
 }
@@ -58,17 +58,17 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// No numbers yet, in this encoding.
+    /// Creates an empty list of numbers in this encoding.
     pub fn new(file: Arc<SourceFile>, encoding: Encoding) -> Numbers {
         Numbers { file, encoding, runs: Vec::new(), count: 0, marks: Vec::new() }
     }
 
-    /// How many there are.
+    /// Returns how many numbers there are.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a packed run of fixed width; none where it holds a part of a number, or there are too many runs.
+    /// Adds a packed run of fixed-width numbers. Returns `None` if it ends within a number or there are too many runs.
     pub fn add_fixed(&mut self, bytes: Range<u64>) -> Option<()> {
         let Encoding::Fixed(width) = self.encoding else { return None };
         let length = bytes.end - bytes.start;
@@ -80,7 +80,7 @@ impl Numbers {
         Some(())
     }
 
-    /// Adds a number that has its key in front of it: `bytes` begin there. None where there are too many runs.
+    /// Adds a number preceded by its key, at which `bytes` begin. Returns `None` if there are too many runs.
     pub fn add_unpacked(&mut self, bytes: Range<u64>) -> Option<()> {
         let position = bytes.start;
         self.run(bytes, false)?;
@@ -88,12 +88,12 @@ impl Numbers {
         Some(())
     }
 
-    /// Begins a packed run of varints; [`Numbers::add_number`] follows for each. None where there are too many runs.
+    /// Begins a packed run of varints, each of which is then added with [`Numbers::add_number`]. Returns `None` if there are too many runs.
     pub fn begin_varints(&mut self, bytes: Range<u64>) -> Option<()> {
         self.run(bytes, true)
     }
 
-    /// Adds a number of the last run, which begins at this position.
+    /// Adds a number, at this position, to the last run.
     pub fn add_number(&mut self, position: u64) {
         if self.count.is_multiple_of(MARK_NUMBERS) || self.runs.last().is_some_and(|run| run.first == self.count) {
             self.marks.push(Mark { number: self.count, position });
@@ -101,7 +101,7 @@ impl Numbers {
         self.count += 1;
     }
 
-    /// Adds a run, or lengthens the last one.
+    /// Adds a run or extends the last one.
     fn run(&mut self, bytes: Range<u64>, is_packed: bool) -> Option<()> {
         let follows = |run: &&mut Run| !is_packed && !run.is_packed && run.bytes.end == bytes.start;
         if let Some(run) = self.runs.last_mut().filter(follows) {
@@ -114,10 +114,11 @@ impl Numbers {
         Some(())
     }
 
-    /// Reads bytes of the elements that the numbers are, from `offset_bytes` on. Elements narrower than their numbers are the low bytes.
+    /// Reads bytes of the elements that the numbers represent, starting at `offset_bytes`. Elements narrower than their numbers are the low
+    /// bytes.
     ///
     /// # Errors
-    /// A file that cannot be read, or that was changed since the model was read.
+    /// Fails if the file cannot be read or has changed since the model was read.
     pub fn read(&self, what: &str, data_type: DataType, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let width = data_type.size_bytes();
         let (mut number, mut skipped, mut into) = (offset_bytes / width, offset_bytes % width, into);
@@ -135,7 +136,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// The same of one run, which holds all of them.
+    /// Does the same for a range within one run.
     fn read_run(
         &self,
         run: &Run,
@@ -185,22 +186,22 @@ impl Numbers {
     }
 }
 
-/// Whether it is certain, without reading anything, that both are the same numbers.
+/// Two lists are equal if they are certain, without reading anything, to be the same numbers.
 impl PartialEq for Numbers {
     fn eq(&self, other: &Numbers) -> bool {
         self.file.is(&other.file) && self.encoding == other.encoding && self.runs == other.runs
     }
 }
 
-/// Decodes the numbers of a run, from a position on.
+/// Decodes the numbers of a run, starting at a position.
 struct Cursor<'a> {
     numbers: &'a Numbers,
     what: &'a str,
-    /// What is read next.
+    /// The position of the next read.
     position: u64,
     end: u64,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that were decoded.
+    /// The number of bytes of the buffer already decoded.
     taken: usize,
 }
 

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::direct;
 use crate::error::ModelError;
 
-/// Most files that one model keeps open. A model may have a file for each tensor, and a process may open few files.
+/// The most files that one model keeps open. A model can have a file for each tensor, and a process can open only a limited number of
+/// files.
 const OPEN_FILES_MAX: usize = 32;
 
-/// By what a file is known again.
+/// What identifies a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -35,80 +36,80 @@ impl Stamp {
     }
 }
 
-/// A file as it was when the model was read. A change of it since then is an error, not other contents.
+/// A file as it was when the model was read. If it changes afterwards, reading it is an error.
 pub struct SourceFile {
     path: PathBuf,
     size_bytes: u64,
-    /// None for a file that no other process can reach.
+    /// `None` for a file that no other process can access.
     stamp: Option<Stamp>,
     open: Mutex<Option<Arc<File>>>,
-    /// For direct reads; none before the first, or where the file system has none.
+    /// The file for direct reads; `None` before the first one, or if the file system does not support them.
     direct: Mutex<Option<Arc<File>>>,
-    /// How many files the model keeps open.
+    /// The number of files that the model keeps open.
     open_count: Arc<AtomicUsize>,
 }
 
 impl SourceFile {
-    /// A file that is opened when it is first read. `open_count` is shared by the files of a model.
+    /// Creates a file that is opened when it is first read. `open_count` is shared by the files of a model.
     pub fn closed(path: &Path, metadata: &Metadata, open_count: Arc<AtomicUsize>) -> SourceFile {
         let (size_bytes, stamp) = (metadata.len(), Some(Stamp::of(metadata)));
         let (open, direct) = (Mutex::default(), Mutex::default());
         SourceFile { path: path.to_owned(), size_bytes, stamp, open, direct, open_count }
     }
 
-    /// A file that is open already, and stays so.
+    /// Creates a file that is already open and stays open.
     pub fn opened(path: &Path, file: Arc<File>, metadata: &Metadata) -> SourceFile {
         let open_count = Arc::new(AtomicUsize::new(1));
         SourceFile { open: Mutex::new(Some(file)), ..SourceFile::closed(path, metadata, open_count) }
     }
 
-    /// A file without a name in a folder: this process alone has it.
+    /// Creates an unnamed file in a folder, which only this process can access.
     pub fn nameless(folder: &Path, file: File, size_bytes: u64) -> SourceFile {
         let (open, direct, open_count) = (Mutex::new(Some(Arc::new(file))), Mutex::default(), Arc::default());
         SourceFile { path: folder.to_owned(), size_bytes, stamp: None, open, direct, open_count }
     }
 
-    /// Its size when it was described.
+    /// Returns the size of the file when it was described.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Whether both are certainly the same file.
+    /// Returns whether both are certain to be the same file.
     pub fn is(&self, other: &SourceFile) -> bool {
         std::ptr::eq(self, other) || self.stamp.is_some() && self.stamp == other.stamp
     }
 
-    /// Reads bytes from `offset_bytes` on; `what` names the tensor that they are of.
+    /// Reads bytes starting at `offset_bytes`; `what` names the tensor that they belong to.
     ///
     /// # Errors
-    /// A file that cannot be opened or read, or that was changed since the model was read.
+    /// Fails if the file cannot be opened or read, or has changed since the model was read.
     pub fn read(&self, what: &str, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
         let file = self.file().map_err(|error| self.error(what, &error.to_string()))?;
         self.check(&file, what)?;
         file.read_exact_at(into, offset_bytes).map_err(|error| self.unreadable(what, offset_bytes, into.len(), &error))
     }
 
-    /// The same by direct reads, which bypass the system's page cache, where the file system has them: for files that are larger than the
-    /// memory that is free for the cache, so that nothing would still be there when it is wanted again.
+    /// Like [`SourceFile::read`], but uses direct reads, which bypass the system's page cache, if the file system supports them. This is
+    /// for files larger than the memory available to the cache, where nothing would still be cached when it is needed again.
     ///
     /// # Errors
-    /// As [`SourceFile::read`].
+    /// Fails if [`SourceFile::read`] would.
     pub fn read_directly(&self, what: &str, offset_bytes: u64, into: &mut [u8]) -> Result<(), ModelError> {
-        // A file without a name cannot be opened again.
+        // An unnamed file cannot be opened again.
         let named = self.stamp.is_some();
         let file = named.then(|| self.kept_open(&self.direct, forebay_limits::open_direct)).and_then(Result::ok);
-        // Another file may have the name by now, while this one is still open.
+        // Another file may have this name by now, while this one is still open.
         let Some(file) = file.filter(|file| self.check(file, what).is_ok()) else {
             return self.read(what, offset_bytes, into);
         };
         match direct::read(&file, offset_bytes, into) {
-            // The file system takes the flag, and not the reads.
+            // The file system accepts the flag but not the reads.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.read(what, offset_bytes, into),
             read => read.map_err(|error| self.unreadable(what, offset_bytes, into.len(), &error)),
         }
     }
 
-    /// Refuses a file that is not as it was.
+    /// Rejects a file that has changed.
     fn check(&self, file: &File, what: &str) -> Result<(), ModelError> {
         let Some(stamp) = self.stamp else { return Ok(()) };
         let found = file.metadata().map_err(|error| self.error(what, &error.to_string()))?;
@@ -131,12 +132,12 @@ impl SourceFile {
         ModelError::File { path: self.path.display().to_string(), reason: format!("{what}: {reason}") }
     }
 
-    /// The open file.
+    /// Returns the open file.
     fn file(&self) -> io::Result<Arc<File>> {
         self.kept_open(&self.open, forebay_limits::open_regular)
     }
 
-    /// A file that is opened when it is first wanted, and stays open where the model has not opened too many.
+    /// Returns a file that is opened on first use and stays open unless the model has too many open files.
     fn kept_open(
         &self,
         place: &Mutex<Option<Arc<File>>>,
@@ -163,17 +164,17 @@ impl fmt::Debug for SourceFile {
     }
 }
 
-/// Bytes of a file.
+/// A range of bytes in a file.
 #[derive(Clone, Debug)]
 pub struct FileRange {
     /// The file.
     pub file: Arc<SourceFile>,
-    /// Where in the file they are.
+    /// The range of bytes.
     pub bytes: Range<u64>,
 }
 
 impl FileRange {
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn size_bytes(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }

@@ -1,6 +1,7 @@
-//! A step in several parts of its batch, each a batch of its own, with its own statistics: forward and backward pass of one part after the other,
-//! whose gradients add up to those of the update. What a part keeps for its backward pass is given up before the next one begins, so a step needs the memory of one part, and that
-//! of the gradients, which live until the last part.
+//! Gradient accumulation: a step processes its batch in several parts, each a separate batch with its own statistics. The forward and
+//! backward passes run for one part after the other, and their gradients add up to those of the update. The activations that a part keeps
+//! for its backward pass are freed before the next part begins, so a step needs the memory of one part plus that of the gradients, which
+//! live until the last part.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::error::ModelError;
 use crate::graph::{Dimension, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
 
-/// A part's share of the loss: its loss over the number of parts. Gradients of that add up to those of the mean.
+/// Returns a part's share of the loss: its loss divided by the number of parts. The gradients of the shares add up to those of the mean.
 pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
     if parts <= 1 {
         return loss;
@@ -22,11 +23,11 @@ pub(super) fn share(graph: &mut Graph, loss: ValueId, parts: u64) -> ValueId {
     builder.unary(UnaryOp::Affine { scale: 1.0 / parts as f32, shift: 0.0 }, loss)
 }
 
-/// Repeats a graph, which computes the loss and the gradients of a part of a batch, for all parts: its inputs become those of the whole
-/// batch. Gradients become sums, and so does the loss, which is given. Running statistics follow the parts in their order.
+/// Repeats a graph that computes the loss and the gradients of one part of a batch for all parts; its inputs become those of the whole
+/// batch. Gradients become sums, as does the loss, which is returned. Running statistics are updated by the parts in order.
 ///
 /// # Errors
-/// A model whose inputs have no batch axis.
+/// Fails if no input of the model has a batch axis.
 pub(super) fn repeat(
     graph: &mut Graph,
     mode: &mut TrainingMode,
@@ -39,7 +40,7 @@ pub(super) fn repeat(
     }
     let (nodes, update_nodes) = (std::mem::take(&mut graph.nodes), std::mem::take(&mut mode.update_nodes));
     let slices = split_inputs(graph, [mode.step, mode.factor], parts)?;
-    // What adds up: the gradients, and the loss behind them.
+    // The values to sum: the gradients, followed by the loss.
     let mut sums: Vec<ValueId> = trained.iter().map(|&(_, d)| d).chain([loss]).collect();
     let mut added: BTreeMap<ValueId, Vec<usize>> = BTreeMap::new();
     sums.iter().enumerate().for_each(|(place, &value)| added.entry(value).or_default().push(place));
@@ -60,7 +61,7 @@ pub(super) fn repeat(
             }
         }
         if part > 0 {
-            // What no node computes is the same in every part.
+            // A value that no node computes is the same in every part.
             missing.iter().for_each(|(value, places)| add(graph, &mut sums, places, value));
         }
         copy_sequences(graph, &values);
@@ -81,7 +82,7 @@ pub(super) fn repeat(
     Ok(sums[trained.len()])
 }
 
-/// Gives inputs the size of the whole batch, but for some that are no samples; by input its parts.
+/// Gives inputs the size of the whole batch, except those that do not hold samples. Returns the parts of each input.
 fn split_inputs(
     graph: &mut Graph,
     whole: [Option<ValueId>; 2],
@@ -112,7 +113,7 @@ fn split_inputs(
     Ok(slices)
 }
 
-/// A node for a part: of the first part, the node itself on the part's inputs; of others, a copy with values of its own.
+/// Returns a node for a part: for the first part, the node itself on the part's inputs; for the others, a copy with new values.
 fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId>, part: u64) -> Node {
     let mut copy = node.clone();
     for input in copy.inputs.iter_mut().flatten() {
@@ -128,7 +129,7 @@ fn copied(graph: &mut Graph, node: &Node, values: &mut BTreeMap<ValueId, ValueId
         graph.note_copy(*output, own);
         values.insert(*output, own);
         *output = own;
-        // The numbers of a batch as a whole.
+        // Random numbers are indexed by position in the whole batch.
         if let Operation::Kernel(Kernel::Dropout { first, .. }) = &mut copy.operation {
             *first = part * count;
         }
@@ -144,7 +145,7 @@ fn add(graph: &mut Graph, sums: &mut [ValueId], places: &[usize], value: &ValueI
     }
 }
 
-/// Sequences of a part have its elements.
+/// Gives the sequences of a part the part's own elements.
 fn copy_sequences(graph: &mut Graph, values: &BTreeMap<ValueId, ValueId>) {
     let copies = graph.sequences.iter().filter_map(|(id, elements)| {
         let elements = elements.iter().map(|element| values.get(element).copied().unwrap_or(*element)).collect();

@@ -1,20 +1,20 @@
-//! Exponential moving averages of parameters: state next to each, which every step moves towards the parameter that it has just updated.
+//! Exponential moving averages of parameters: state that every step moves towards the parameter it has just updated.
 
 use forebay_base::Kernel;
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, Update, ValueId};
 
-/// What follows a parameter's name in that of its average.
+/// The suffix that turns a parameter's name into the name of its average.
 pub const AVERAGE: &str = "average";
 
-/// The name of a parameter's average.
+/// Returns the name of a parameter's average.
 pub fn average_of(parameter: &str) -> String {
     format!("{parameter}.{AVERAGE}")
 }
 
-/// Adds the averages of parameters whose updates are in the graph: average = decay average + (1 - decay) updated parameter. Each begins as
-/// the parameter does. The averages with their parameters.
+/// Adds the averages of parameters whose updates are in the graph: average = decay average + (1 - decay) updated parameter. Each starts
+/// with the parameter's initial value. Returns the averages with their parameters.
 pub(super) fn append_averages(
     graph: &mut Graph,
     trained: &[(ValueId, ValueId)],

@@ -1,7 +1,7 @@
-//! Gradients are limited, and their norm is measured, between the backward pass and the optimizer: nodes of kernels that there are.
+//! Clips gradients and measures their norm between the backward pass and the optimizer, with nodes of existing kernels.
 //!
-//! Squares of a gradient are summed along its first axis in reduction blocks, then along the others; sums of gradients are added in
-//! pairs, in the order of the parameters. So neither budgets nor threads change a bit of a norm.
+//! The squares of a gradient are summed along its first axis in reduction blocks, then along the others; the sums of the gradients are
+//! added in pairs, in the order of the parameters. Neither budgets nor threads therefore change a single bit of a norm.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel};
@@ -10,7 +10,7 @@ use crate::context::GradientBuilder;
 use crate::graph::{Dimension, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// How gradients are limited before the optimizer takes them. The limit is fed to each step.
+/// How gradients are clipped before they reach the optimizer. The limit is fed to each step.
 ///
 /// ```
 /// use forebay_model::training::{Clipping, TrainingOptions};
@@ -21,11 +21,11 @@ use crate::infer::infer_node;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Clipping {
-    /// Each element lies between this number and its negative: `torch.nn.utils.clip_grad_value_`.
+    /// Clamps each element between the negative of this number and this number, as `torch.nn.utils.clip_grad_value_` does.
     Value(f32),
-    /// A gradient whose norm is larger is scaled down to it, each for itself.
+    /// Scales each gradient with a larger norm down to this norm, separately.
     Norm(f32),
-    /// The same of all gradients together: `torch.nn.utils.clip_grad_norm_`.
+    /// Scales all gradients down together if their total norm is larger, as `torch.nn.utils.clip_grad_norm_` does.
     GlobalNorm(f32),
 }
 
@@ -36,7 +36,7 @@ impl Clipping {
         limit
     }
 
-    /// The same with another limit.
+    /// Returns the same clipping with another limit.
     #[must_use]
     pub fn with_limit(self, limit: f32) -> Clipping {
         match self {
@@ -47,22 +47,22 @@ impl Clipping {
     }
 }
 
-/// Name of the graph input that holds the limit.
+/// The name of the graph input that holds the limit.
 const LIMIT_NAME: &str = "forebay.clipping";
-/// Name of the graph output that holds the norm of all gradients.
+/// The name of the graph output that holds the norm of all gradients.
 const NORM_NAME: &str = "forebay.gradient_norm";
-/// Added to a norm before it divides, as PyTorch does.
+/// Added to a norm before dividing by it, as in PyTorch.
 const NORM_EPSILON: f32 = 1e-6;
 
-/// What became of the gradients.
+/// The result of clipping the gradients.
 pub(super) struct Clipped {
-    /// The input of the limit, where there is one.
+    /// The input that holds the limit, if there is one.
     pub(super) limit: Option<ValueId>,
-    /// The norm of all gradients before they were limited, where it is asked for or needed.
+    /// The norm of all gradients before clipping, if it is requested or needed.
     pub(super) norm: Option<ValueId>,
 }
 
-/// Limits the gradients of parameters in their place, and appends their norm.
+/// Clips the gradients of parameters in place and appends their norm.
 pub(super) fn append_clipping(
     graph: &mut Graph,
     trained: &mut [(ValueId, ValueId)],
@@ -120,7 +120,7 @@ pub(super) fn append_clipping(
     Clipped { limit, norm }
 }
 
-/// What a gradient of this norm is multiplied with: limit / (norm + epsilon), at most 1.
+/// Returns the factor for a gradient of this norm: limit / (norm + epsilon), at most 1.
 fn factor(builder: &mut GradientBuilder, norm: ValueId, limit: ValueId) -> ValueId {
     let limit = builder.reshape(limit, &[]);
     let norm = builder.unary(UnaryOp::Affine { scale: 1.0, shift: NORM_EPSILON }, norm);
@@ -128,7 +128,7 @@ fn factor(builder: &mut GradientBuilder, norm: ValueId, limit: ValueId) -> Value
     builder.unary(UnaryOp::Clip { low: 0.0, high: 1.0 }, ratio)
 }
 
-/// A scalar: the sum of the squares of a gradient's elements.
+/// Returns the sum of the squares of a gradient's elements, as a scalar.
 fn sum_of_squares(builder: &mut GradientBuilder, d: ValueId) -> ValueId {
     let squares = builder.binary(BinaryOp::Multiply, d, d);
     let rank = builder.ty(d).shape.len();
@@ -143,7 +143,7 @@ fn sum_of_squares(builder: &mut GradientBuilder, d: ValueId) -> ValueId {
     builder.reshape(columns, &[])
 }
 
-/// The sum of scalars, in pairs.
+/// Returns the sum of scalars, added in pairs.
 fn pairwise(builder: &mut GradientBuilder, mut sums: Vec<ValueId>) -> ValueId {
     while sums.len() > 1 {
         sums = sums

@@ -1,8 +1,8 @@
-//! Connectionist temporal classification: the loss of a sequence of labels whose places in a longer sequence of predictions are not known.
+//! Connectionist temporal classification: the loss of a sequence of labels whose positions in a longer sequence of predictions are unknown.
 //!
-//! "Connectionist Temporal Classification", Graves and others, 2006. The labels, with a blank before, between and behind them, are states; a
-//! path through them stays, goes on to the next one, or leaves out a blank between two labels that differ. The loss is minus the logarithm
-//! of the probability of all paths, summed position by position, in logarithms.
+//! "Connectionist Temporal Classification", Graves and others, 2006. The states are the labels, with a blank before, between and after
+//! them. At each position, a path stays in its state, moves on to the next one, or skips a blank between two different labels. The loss is
+//! minus the logarithm of the total probability of all paths, summed position by position in the log domain.
 
 use forebay_base::kernel::{BinaryOp, ReduceOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -13,16 +13,16 @@ use super::term::{Term, refuse};
 use crate::error::ModelError;
 use crate::graph::{Attribute, TensorType, ValueId};
 
-/// The logarithm of what is impossible: finite, so that nothing becomes a number that is none.
+/// The log probability of the impossible: finite, so that nothing becomes NaN.
 const IMPOSSIBLE: f32 = -1e30;
-/// From here on, a loss is that of impossible labels.
+/// A loss of at least this value is that of impossible labels.
 const INFINITE: f32 = 1e29;
-/// Positions go one after the other, each a few kernels.
+/// The most positions: they are processed one after the other, with a few kernels each.
 const POSITIONS_MAX: u64 = 4096;
-/// States from which one comes to a state: itself, the one before, and that before a blank.
+/// The number of states that lead to a state: itself, the one before it, and the one before that, across a blank.
 const WAYS: u64 = 3;
 
-/// The sizes of a prediction: samples, positions, classes, and the labels that a sample may have.
+/// The sizes of a prediction: samples, positions, classes, and the most labels of a sample.
 struct Sizes {
     samples: u64,
     positions: u64,
@@ -48,24 +48,24 @@ impl Sizes {
         Ok(Sizes { samples, positions, classes, labels: options.label_length })
     }
 
-    /// Labels with a blank before, between and behind them.
+    /// Returns the number of labels with a blank before, between and after them.
     fn states(&self) -> u64 {
         2 * self.labels + 1
     }
 }
 
-/// The labels of a prediction: classes, and -1 behind the last one of a sample.
+/// Returns the type of the labels of a prediction: classes, with -1 after the last one of a sample.
 pub(super) fn labels_type(ty: &TensorType, options: &Ctc, name: &str) -> Result<TensorType, ModelError> {
     let sizes = Sizes::of(ty, options, name)?;
     Ok(TensorType::new(DataType::Int64, &[sizes.samples, sizes.labels]))
 }
 
-/// Numbers of positions that count, one for each sample.
+/// Returns the type of the numbers of positions that count, one for each sample.
 pub(super) fn lengths_type(ty: &TensorType, options: &Ctc, name: &str) -> Result<TensorType, ModelError> {
     Ok(TensorType::new(DataType::Int64, &[Sizes::of(ty, options, name)?.samples]))
 }
 
-/// The mean over samples of the loss divided by the number of labels, as PyTorch has it.
+/// Returns the mean over samples of the loss divided by the number of labels, as in PyTorch.
 pub(super) fn ctc(
     term: &mut Term,
     labels: ValueId,
@@ -96,28 +96,28 @@ pub(super) fn ctc(
     Ok(f.mean(losses))
 }
 
-/// The states of all samples, and a formula of them.
+/// Builds a formula of the states of all samples.
 struct States<'f, 'g> {
     f: &'f mut Formula<'g>,
     sizes: Sizes,
 }
 
 impl States<'_, '_> {
-    /// A constant \[1, states, ways] or \[1, states].
+    /// Returns a constant \[1, states, ways] or \[1, states].
     fn constant(&mut self, shape: &[u64], value: impl Fn(u64, u64) -> f32) -> ValueId {
         let (states, ways) = (shape[1], shape.get(2).copied().unwrap_or(1));
         let values: Vec<f32> = (0..states * ways).map(|i| value(i / ways, i % ways)).collect();
         self.f.constant(Tensor::from_f32(shape, &values))
     }
 
-    /// Elements of \[samples, n] along the second axis, at places that are the same for all samples.
+    /// Gathers elements of \[samples, n] along the second axis, at places that are the same for all samples.
     fn gather(&mut self, x: ValueId, shape: &[u64], place: impl Fn(u64) -> u64) -> Result<ValueId, ModelError> {
         let places: Vec<i64> = (0..shape.iter().product()).map(|i| place(i) as i64).collect();
         let places = self.f.constant(Tensor::from_i64(shape, &places));
         self.f.onnx("Gather", &[x, places], &[("axis", Attribute::Int(1))])
     }
 
-    /// The class of each state: blanks and labels in turn.
+    /// Returns the class of each state: blanks and labels alternate.
     fn classes(&mut self, labels: ValueId, blank: u64) -> Result<ValueId, ModelError> {
         let states = self.sizes.states();
         let blank = self.f.constant(Tensor::from_i64(&[], &[blank as i64]));
@@ -132,7 +132,7 @@ impl States<'_, '_> {
         Ok(self.f.select(is_blank, blank, own))
     }
 
-    /// The logarithms of the probabilities of the states, position by position: \[samples, states] each.
+    /// Returns the log probabilities of the states for each position: \[samples, states] each.
     fn steps(&mut self, logarithms: ValueId, of_states: ValueId) -> Result<Vec<ValueId>, ModelError> {
         let Sizes { samples, positions, classes, .. } = self.sizes;
         let states = self.sizes.states();
@@ -146,7 +146,7 @@ impl States<'_, '_> {
         Ok(parts.into_iter().flatten().map(|part| self.f.reshape(part, &[samples, states])).collect())
     }
 
-    /// By state: 0 for each state from which one may come, else what makes it impossible: \[samples, states, ways].
+    /// Returns, for each state, 0 for each state that can lead to it and [`IMPOSSIBLE`] for the others: \[samples, states, ways].
     fn ways(&mut self, of_states: ValueId, blank: u64) -> Result<ValueId, ModelError> {
         let (samples, states) = (self.sizes.samples, self.sizes.states());
         let two_before = self.gather(of_states, &[states], |state| state.saturating_sub(2))?;
@@ -163,7 +163,7 @@ impl States<'_, '_> {
         Ok(self.f.select(cannot_skip, without, with))
     }
 
-    /// The logarithms of the probabilities of all paths to each state at the last position that counts: \[samples, states].
+    /// Returns the log probabilities of all paths to each state at the last position that counts: \[samples, states].
     fn last(&mut self, steps: Vec<ValueId>, ways: ValueId, lengths: Option<ValueId>) -> Result<ValueId, ModelError> {
         let (samples, states) = (self.sizes.samples, self.sizes.states());
         let beginnings = self.constant(&[1, states], |state, _| if state < 2 { 0.0 } else { IMPOSSIBLE });
@@ -191,7 +191,8 @@ impl States<'_, '_> {
         }
     }
 
-    /// 0 for the states in which a path may end, else what makes it impossible: \[samples, states]; and the number of labels of each sample.
+    /// Returns 0 for the states in which a path can end and [`IMPOSSIBLE`] for the others, \[samples, states], and the number of labels of
+    /// each sample.
     fn ends(&mut self, labels: ValueId) -> (ValueId, ValueId) {
         let (samples, states) = (self.sizes.samples, self.sizes.states());
         let zero = self.f.constant(Tensor::from_i64(&[], &[0]));
@@ -201,7 +202,7 @@ impl States<'_, '_> {
         let last = self.f.affine(counts, 2.0, 0.0);
         let numbers = self.constant(&[1, states], |state, _| state as f32);
         let distance = self.f.subtract(last, numbers);
-        // The last blank, or the label before it.
+        // A path ends in the last blank or in the label before it.
         let (zero, one, impossible) = (self.f.number(0.0), self.f.number(1.0), self.f.number(IMPOSSIBLE));
         let is_last = self.f.binary(BinaryOp::Equal, distance, zero);
         let is_before = self.f.binary(BinaryOp::Equal, distance, one);
@@ -210,7 +211,8 @@ impl States<'_, '_> {
         (ends, self.f.reshape(counts, &[samples]))
     }
 
-    /// The logarithm of a sum of exponentials along the last axis, which goes. The largest one is rounded, so that it has no gradient.
+    /// Returns the logarithm of a sum of exponentials along the last axis, which is removed. The maximum is rounded so that it has no
+    /// gradient.
     fn log_sum(&mut self, x: ValueId, axis: usize) -> Result<ValueId, ModelError> {
         let mut ty = self.f.ty(x);
         ty.shape[axis] = 1;

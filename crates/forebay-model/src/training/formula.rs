@@ -1,4 +1,4 @@
-//! Formulas as nodes: what losses and updates are built with, on top of the vocabulary of gradients.
+//! Formulas as nodes: the building blocks of losses and updates, on top of those of gradients.
 
 use std::ops::{Deref, DerefMut};
 
@@ -9,7 +9,7 @@ use crate::context::GradientBuilder;
 use crate::graph::{Graph, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// Appends nodes to a graph, in float32. The builder's own words work on it, too.
+/// Appends float32 nodes to a graph. The builder's methods are available as well.
 pub(super) struct Formula<'a>(GradientBuilder<'a>);
 
 impl<'a> Deref for Formula<'a> {
@@ -27,12 +27,12 @@ impl<'a> DerefMut for Formula<'a> {
 }
 
 impl<'a> Formula<'a> {
-    /// At the end of a graph; names of new values begin with `prefix`.
+    /// Creates a formula at the end of a graph; the names of new values begin with `prefix`.
     pub(super) fn new(graph: &'a mut Graph, prefix: &'a str) -> Formula<'a> {
         Formula(GradientBuilder::without_gradients(graph, infer_node, prefix))
     }
 
-    /// scale x + shift.
+    /// Returns scale x + shift.
     pub(super) fn affine(&mut self, x: ValueId, scale: f32, shift: f32) -> ValueId {
         self.unary(UnaryOp::Affine { scale, shift }, x)
     }
@@ -53,7 +53,7 @@ impl<'a> Formula<'a> {
         self.binary(BinaryOp::Divide, a, b)
     }
 
-    /// x to a power that is the same for all.
+    /// Returns x raised to a power that is the same for all elements.
     pub(super) fn power(&mut self, x: ValueId, exponent: f32) -> ValueId {
         match exponent {
             1.0 => x,
@@ -65,12 +65,12 @@ impl<'a> Formula<'a> {
         }
     }
 
-    /// A number, to broadcast.
+    /// Returns a constant to broadcast.
     pub(super) fn number(&mut self, value: f32) -> ValueId {
         self.constant(Tensor::from_f32(&[], &[value]))
     }
 
-    /// As float32.
+    /// Converts x to float32.
     pub(super) fn floats(&mut self, x: ValueId) -> ValueId {
         let ty = self.ty(x);
         if ty.data_type == DataType::Float32 {
@@ -79,7 +79,7 @@ impl<'a> Formula<'a> {
         self.one(Kernel::cast(), &[x], TensorType { data_type: DataType::Float32, ..ty })
     }
 
-    /// The sum of all elements, of shape []. It is one over positions, in reduction blocks, so that it may be made in parts.
+    /// Returns the sum of all elements, of shape []. It is a sum over positions in reduction blocks, so it can be computed in parts.
     pub(super) fn total(&mut self, x: ValueId) -> ValueId {
         let shape = self.ty(x).shape;
         let (&images, places) = shape.split_first().unwrap_or((&1, &[]));
@@ -89,7 +89,7 @@ impl<'a> Formula<'a> {
         self.reshape(sum, &[])
     }
 
-    /// The mean of all elements, of shape [].
+    /// Returns the mean of all elements, of shape [].
     pub(super) fn mean(&mut self, x: ValueId) -> ValueId {
         let count = self.ty(x).count();
         let sum = self.total(x);

@@ -1,9 +1,9 @@
-//! Parameters that train with numbers of their own, by their names.
+//! Parameter groups: parameters, selected by name, that train with their own hyperparameters.
 
 use super::pattern;
 use crate::error::ModelError;
 
-/// Parameters whose names match a pattern, and what is different for them. A parameter belongs to the first group that matches.
+/// The parameters whose names match a pattern, and how their training differs. A parameter belongs to the first group that matches.
 ///
 /// ```
 /// use forebay_model::training::{ParameterGroup, TrainingOptions};
@@ -18,18 +18,18 @@ use crate::error::ModelError;
 pub struct ParameterGroup {
     /// A pattern (`*`, `?`) over the names of initializers.
     pub pattern: String,
-    /// More of them.
+    /// Further patterns.
     pub more_patterns: Vec<String>,
-    /// The learning rate over that of the optimizer.
+    /// The factor by which the optimizer's learning rate is multiplied.
     pub rate_factor: f32,
-    /// Weight decay instead of the optimizer's, for those parameters that decay.
+    /// The weight decay that replaces the optimizer's, for the parameters that decay.
     pub weight_decay: Option<f32>,
-    /// Whether they stay as they are.
+    /// Whether the parameters are frozen.
     pub is_frozen: bool,
 }
 
 impl ParameterGroup {
-    /// A group that trains as all others do.
+    /// Creates a group that trains like all other parameters.
     pub fn new(pattern: impl Into<String>) -> ParameterGroup {
         ParameterGroup {
             pattern: pattern.into(),
@@ -40,21 +40,21 @@ impl ParameterGroup {
         }
     }
 
-    /// Whether it is for parameters of this name.
+    /// Returns whether a parameter of this name belongs to the group.
     pub(super) fn matches(&self, name: &str) -> bool {
         [&self.pattern].into_iter().chain(&self.more_patterns).any(|pattern| pattern::matches(pattern, name))
     }
 }
 
-/// The group that a parameter belongs to.
+/// Returns the group that a parameter belongs to.
 pub(super) fn group_of(groups: &[ParameterGroup], name: &str) -> Option<usize> {
     groups.iter().position(|group| group.matches(name))
 }
 
-/// Whether the numbers of groups have a meaning.
+/// Checks that the hyperparameters of the groups are valid.
 ///
 /// # Errors
-/// A factor or decay that is not a finite number of at least 0.
+/// Fails if a factor or decay is not a finite number of at least 0.
 pub(super) fn check(groups: &[ParameterGroup]) -> Result<(), ModelError> {
     for ParameterGroup { pattern, rate_factor, weight_decay, .. } in groups {
         for (what, number) in [("factor of the learning rate", Some(*rate_factor)), ("weight decay", *weight_decay)] {

@@ -1,4 +1,4 @@
-//! Learning rates that fall from layer to layer: what is nearer to the inputs of a pretrained model changes less.
+//! Layer-wise learning rate decay: layers nearer to the inputs of a pretrained model change less.
 //!
 //! "BEiT: BERT Pre-Training of Image Transformers", Bao and others, 2022; as `timm` counts layers.
 
@@ -10,13 +10,15 @@ use super::groups::ParameterGroup;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueId};
 
-/// A group for each layer, whose rate is `decay` times that of the next one; what is behind the last layer trains at the full rate.
+/// Returns a group for each layer, whose rate is `decay` times that of the next layer; parameters after the last layer train at the full
+/// rate.
 ///
-/// Layers are numbered by names: the prefix counts whose numbers most parameters have (`encoder.layer.7.output.weight`, `layer2.0.conv1`,
-/// `conv3.bias`). Other parameters belong to the layer before their first use, or to what is before or behind all layers.
+/// Layers are identified by the numbers in parameter names, after the prefix for which the most parameters have a number
+/// (`encoder.layer.7.output.weight`, `layer2.0.conv1`, `conv3.bias`). Other parameters belong to the layer before their first use, or come
+/// before or after all layers.
 ///
 /// # Errors
-/// A decay that is not above 0 and at most 1; names that number no layers.
+/// Fails if the decay is not above 0 and at most 1, or if the names do not number layers.
 pub fn layer_groups(graph: &Graph, decay: f32) -> Result<Vec<ParameterGroup>, ModelError> {
     let refuse = |reason: String| Err(ModelError::Request { reason });
     if !(decay > 0.0 && decay <= 1.0) {
@@ -74,7 +76,7 @@ pub fn layer_groups(graph: &Graph, decay: f32) -> Result<Vec<ParameterGroup>, Mo
     Ok(layers.into_iter().filter_map(group).collect())
 }
 
-/// The prefix whose numbers most parameters have, of those with several numbers; the shortest of these.
+/// Returns the prefix for which the most parameters have a number, among those with several numbers; the shortest if there are several.
 fn prefix<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let mut found: BTreeMap<&str, (usize, BTreeSet<u64>)> = BTreeMap::new();
     for name in names {
@@ -88,7 +90,7 @@ fn prefix<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     several.max_by_key(|(prefix, (count, _))| (*count, std::cmp::Reverse(prefix.len()))).map(|(prefix, _)| prefix)
 }
 
-/// Numbers at the ends of the parts of a name, each with what stands before it: those of `layer2.0.conv1.weight` are 2, 0 and 1.
+/// Returns the numbers at the ends of the parts of a name, each with the text before it: those of `layer2.0.conv1.weight` are 2, 0 and 1.
 fn numbers(name: &str) -> impl Iterator<Item = (&str, u64)> {
     let ends = name.char_indices().filter(|&(_, letter)| letter == '.' || letter == '/').map(|(place, _)| place);
     ends.filter_map(|end| {
@@ -125,8 +127,8 @@ mod tests {
         names.iter().map(|name| ((*name).to_string(), of(name))).collect()
     }
 
-    /// The factors of `timm.optim.param_groups_layer_decay` with 0.5 for a vision transformer of two blocks: 0.125 for what is before the
-    /// blocks, then 0.25, 0.5 and 1.
+    /// The factors of `timm.optim.param_groups_layer_decay` with 0.5 for a vision transformer with two blocks: 0.125 before the blocks,
+    /// then 0.25, 0.5 and 1.
     #[test]
     fn layers_are_counted_as_timm_counts_them() {
         let names = [

@@ -1,7 +1,7 @@
-//! What training minimises: the choice of a loss. What each computes is in `losses.rs` and `regions.rs`.
+//! The choice of the loss that training minimises. The formulas are in `losses.rs` and `regions.rs`.
 
-/// What is minimised. Labels that are *classes* are int64 numbers of classes, of the prediction's shape without the class axis;
-/// *targets* are float32 numbers of the prediction's shape. A class axis counts from the end where negative; `None` is axis 1.
+/// The loss that training minimises. Labels that are *classes* are int64 class indices, of the prediction's shape without the class axis;
+/// *targets* are float32 numbers of the prediction's shape. A negative class axis counts from the end; `None` is axis 1.
 ///
 /// ```
 /// use forebay_model::training::{Loss, Region};
@@ -16,75 +16,76 @@
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Mean over all label positions of -log softmax(logits)\[label]. Labels are classes.
+    /// The mean over all label positions of -log softmax(logits)\[label]. Labels are classes.
     SoftmaxCrossEntropy {
         /// The class axis of the logits.
         class_axis: Option<i64>,
-        /// Label that does not count.
+        /// The label that does not count.
         ignore_index: Option<i64>,
     },
-    /// The same with weights and smoothed labels, as PyTorch's `CrossEntropyLoss`: a mean that weighs each position by the weight of
-    /// its class. Labels are classes.
+    /// Softmax cross-entropy with class weights and label smoothing, like PyTorch's `CrossEntropyLoss`: a mean that weights each position
+    /// by the weight of its class. Labels are classes.
     WeightedCrossEntropy {
         /// The class axis of the logits.
         class_axis: Option<i64>,
-        /// Label that does not count.
+        /// The label that does not count.
         ignore_index: Option<i64>,
         /// A weight for each class; empty: 1 for each.
         class_weights: Vec<f32>,
-        /// What all classes share of each label's probability, from 0 to 1.
+        /// The part of each label's probability that all classes share, from 0 to 1.
         label_smoothing: f32,
     },
-    /// The same of soft labels: the mean over positions of -sum of target log softmax(logits). Labels are targets: the probabilities of the classes at a
-    /// position, as PyTorch's `CrossEntropyLoss` takes them; a trainer also takes classes, each as the only one that is possible.
+    /// Softmax cross-entropy with soft labels: the mean over positions of -sum of target log softmax(logits). Labels are targets: the
+    /// probabilities of the classes at a position, as for PyTorch's `CrossEntropyLoss`; a trainer also accepts classes, each with a
+    /// probability of 1.
     SoftCrossEntropy {
         /// The class axis of the logits.
         class_axis: Option<i64>,
-        /// A factor for each class; empty: 1 for each. They do not weigh the mean.
+        /// A factor for each class; empty: 1 for each. They do not weight the mean.
         class_weights: Vec<f32>,
-        /// What all classes share of each label's probability, from 0 to 1.
+        /// The part of each label's probability that all classes share, from 0 to 1.
         label_smoothing: f32,
     },
-    /// Mean of (prediction - target)^2. Targets are of the prediction's type.
+    /// The mean of (prediction - target)^2. Targets are of the prediction's type.
     MeanSquaredError,
-    /// Mean of |prediction - target|.
+    /// The mean of |prediction - target|.
     MeanAbsoluteError,
-    /// Mean of (prediction - target)^2 / 2 where the difference is at most delta, else of delta (|difference| - delta / 2).
+    /// The mean of (prediction - target)^2 / 2 where the difference is at most delta, and of delta (|difference| - delta / 2) elsewhere.
     Huber {
-        /// Where squares end, above 0.
+        /// The difference up to which the loss is quadratic, above 0.
         delta: f32,
     },
-    /// Mean of (prediction - target)^2 / (2 beta) where the difference is below beta, else of |difference| - beta / 2.
+    /// The mean of (prediction - target)^2 / (2 beta) where the difference is below beta, and of |difference| - beta / 2 elsewhere.
     SmoothL1 {
-        /// Where squares end; 0: nowhere squares.
+        /// The difference below which the loss is quadratic; 0: nowhere.
         beta: f32,
     },
-    /// Binary cross-entropy of logits: mean of -(w target log p + (1 - target) log(1 - p)) with p = sigmoid(logit). Each number is a
-    /// decision of its own.
+    /// Binary cross-entropy of logits: the mean of -(w target log p + (1 - target) log(1 - p)) with p = sigmoid(logit). Each number is a
+    /// separate decision.
     BinaryCrossEntropy {
-        /// The axis along which `positive_weights` lie.
+        /// The axis of `positive_weights`.
         class_axis: Option<i64>,
         /// Weights of positive targets, w: one for all, or one for each class; empty: 1.
         positive_weights: Vec<f32>,
     },
-    /// Kullback-Leibler divergence: sum of target (log target - prediction), by the number of samples or elements. The prediction is the
-    /// logarithm of a probability.
+    /// Kullback-Leibler divergence: the sum of target (log target - prediction), divided by the number of samples or elements. The
+    /// prediction is the logarithm of a probability.
     KlDivergence {
-        /// The class axis of a prediction that is logits: their log-softmax is taken. `None`: it is logarithms already.
+        /// The class axis if the prediction is logits, whose log-softmax is taken. `None`: the prediction is already logarithms.
         class_axis: Option<i64>,
-        /// Whether targets are logarithms of probabilities, too.
+        /// Whether targets are logarithms of probabilities as well.
         log_targets: bool,
-        /// Whether the sum is divided by the number of elements, as PyTorch's `mean`, instead of that of samples (`batchmean`).
+        /// Whether the sum is divided by the number of elements, like PyTorch's `mean`, instead of the number of samples (`batchmean`).
         elementwise_mean: bool,
     },
-    /// Mean of 1 - cos(prediction, target), the cosine of vectors along an axis. Or, of pairs of outputs: 1 - cos where the label is 1,
-    /// and max(0, cos - margin) where it is -1; labels are int64 then, of the output's shape without the axis.
+    /// The mean of 1 - cos(prediction, target), the cosine of vectors along an axis. For pairs of outputs: the mean of 1 - cos where the
+    /// label is 1, and of max(0, cos - margin) where it is -1; labels are then int64, of the output's shape without the axis.
     CosineEmbedding {
-        /// The axis along which a vector lies.
+        /// The axis of the vectors.
         axis: Option<i64>,
-        /// Cosine from which on vectors of a pair that do not belong together cost something, from -1 to 1.
+        /// The cosine above which a dissimilar pair of vectors is penalised, from -1 to 1.
         margin: f32,
-        /// The name of the output with the pair's other vectors. `None`: these are the targets.
+        /// The name of the output with the other vectors of the pairs. `None`: these are the targets.
         other_output: Option<String>,
     },
     /// Focal loss over classes: the mean of -(1 - p)^gamma log p, where p is the softmax's probability of the label. With gamma 0 it is
@@ -92,47 +93,48 @@ pub enum Loss {
     Focal {
         /// The class axis of the logits.
         class_axis: Option<i64>,
-        /// Label that does not count.
+        /// The label that does not count.
         ignore_index: Option<i64>,
-        /// A weight for each class, which weigh the mean, too; empty: 1 for each.
+        /// A weight for each class, which also weights the mean; empty: 1 for each.
         class_weights: Vec<f32>,
-        /// How much less sure predictions count, from 0.
+        /// How strongly confident predictions are down-weighted, at least 0.
         gamma: f32,
     },
-    /// Focal loss of binary decisions, as torchvision's `sigmoid_focal_loss` with its mean: that of binary cross-entropy times
-    /// (1 - p)^gamma, where p is the probability of what the target says.
+    /// Focal loss of binary decisions, like torchvision's `sigmoid_focal_loss` with reduction `mean`: the mean of binary cross-entropy
+    /// times (1 - p)^gamma, where p is the probability of the target.
     BinaryFocal {
-        /// Weight of positive targets, from 0 to 1; negative ones have the rest. `None`: both count alike.
+        /// The weight of positive targets, from 0 to 1; negative targets have the rest. `None`: both have the same weight.
         alpha: Option<f32>,
-        /// How much less sure predictions count, from 0.
+        /// How strongly confident predictions are down-weighted, at least 0.
         gamma: f32,
     },
-    /// Dice: the mean over samples and classes of 1 - (2 overlap + smooth) / (predicted + labelled + smooth), as MONAI's `DiceLoss`.
+    /// Dice: the mean over samples and classes of 1 - (2 overlap + smooth) / (predicted + labelled + smooth), like MONAI's `DiceLoss`.
     Dice(Region),
-    /// Dice plus cross-entropy, as MONAI's `DiceCELoss`; for targets, plus binary cross-entropy.
+    /// Dice plus cross-entropy, like MONAI's `DiceCELoss`; for targets, Dice plus binary cross-entropy.
     DiceCrossEntropy {
-        /// What Dice is of. Its class weights are those of the cross-entropy, too.
+        /// The region that Dice compares. Its class weights also apply to the cross-entropy.
         region: Region,
-        /// Factor of Dice.
+        /// The factor of Dice.
         dice_weight: f32,
-        /// Factor of cross-entropy.
+        /// The factor of cross-entropy.
         cross_entropy_weight: f32,
     },
     /// Tversky: the mean over samples and classes of 1 - (overlap + smooth) / (overlap + alpha wrongly predicted + beta missed + smooth),
-    /// as MONAI's `TverskyLoss`.
+    /// like MONAI's `TverskyLoss`.
     Tversky {
-        /// What it is of.
+        /// The region that is compared.
         region: Region,
-        /// Weight of what is wrongly predicted.
+        /// The weight of false positives.
         alpha: f32,
-        /// Weight of what is missed.
+        /// The weight of false negatives.
         beta: f32,
     },
-    /// Connectionist temporal classification, as PyTorch's `CTCLoss` with its mean: labels are sequences of classes whose places are not known.
+    /// Connectionist temporal classification, like PyTorch's `CTCLoss` with reduction `mean`: labels are sequences of classes whose
+    /// positions are unknown.
     Ctc(Ctc),
-    /// The output itself, of one element: the model computes its loss, from one of its inputs as labels.
+    /// The output itself, of one element: the model computes the loss, with one of its inputs as labels.
     Output {
-        /// The name of that input. `None`: `labels`, `label`, `targets`, `target` or `y`, the first that there is.
+        /// The name of that input. `None`: the first that exists of `labels`, `label`, `targets`, `target` and `y`.
         labels: Option<String>,
     },
 }
@@ -145,8 +147,7 @@ impl Default for Loss {
 }
 
 impl Loss {
-    /// The axis of the prediction along which the classes lie that labels are of, from the end where negative; none where labels are not of
-    /// classes.
+    /// Returns the class axis of the prediction, counted from the end if negative, or `None` if labels do not refer to classes.
     pub fn class_axis(&self) -> Option<i64> {
         match self {
             Loss::SoftmaxCrossEntropy { class_axis, .. }
@@ -160,7 +161,7 @@ impl Loss {
         }
     }
 
-    /// The label that does not count, where there is one.
+    /// Returns the label that does not count, if there is one.
     pub fn ignore_index(&self) -> Option<i64> {
         match self {
             Loss::SoftmaxCrossEntropy { ignore_index, .. }
@@ -174,12 +175,12 @@ impl Loss {
         }
     }
 
-    /// Whether labels of classes are their probabilities instead of one class.
+    /// Returns whether labels are probabilities of the classes instead of single classes.
     pub fn takes_soft_labels(&self) -> bool {
         matches!(self, Loss::SoftCrossEntropy { .. })
     }
 
-    /// The same loss of soft labels, for samples that are mixed; none where it has none.
+    /// Returns the same loss with soft labels, for mixed samples, or `None` if there is no such loss.
     pub fn soft(&self) -> Option<Loss> {
         match self.clone() {
             Loss::SoftmaxCrossEntropy { class_axis, ignore_index: None } => {
@@ -193,7 +194,7 @@ impl Loss {
         }
     }
 
-    /// The output that the loss takes next to its prediction, where there is one.
+    /// Returns the output that the loss takes in addition to its prediction, if there is one.
     pub fn other_output(&self) -> Option<&str> {
         match self {
             Loss::CosineEmbedding { other_output, .. } => other_output.as_deref(),
@@ -202,8 +203,8 @@ impl Loss {
     }
 }
 
-/// How sequences of labels belong to a prediction \[samples, positions, classes] of logits or of log probabilities. Labels are int64
-/// \[samples, label_length]: classes, and -1 behind the last one of a sample.
+/// How sequences of labels relate to a prediction \[samples, positions, classes] of logits or log probabilities. Labels are int64
+/// \[samples, label_length]: classes, with -1 after the last one of a sample.
 ///
 /// ```
 /// use forebay_model::training::{Ctc, Loss};
@@ -215,20 +216,20 @@ impl Loss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ctc {
-    /// How many labels a sample may have.
+    /// The most labels that a sample can have.
     pub label_length: u64,
-    /// The class of places without a label.
+    /// The class of positions without a label.
     pub blank: u64,
-    /// Whether positions are the first axis of the prediction and samples the second, as PyTorch has it.
+    /// Whether positions are the first axis of the prediction and samples the second, as in PyTorch.
     pub time_first: bool,
-    /// The name of an input of a batch, int64 \[samples], with the numbers of positions that count. `None`: all.
+    /// The name of a batch input, int64 \[samples], with the number of positions that count in each sample. `None`: all.
     pub lengths: Option<String>,
     /// Whether the loss of labels that do not fit into their positions is 0 instead of infinite.
     pub zero_infinity: bool,
 }
 
 impl Ctc {
-    /// Blanks are class 0, and all positions count.
+    /// Creates options in which blanks are class 0 and all positions count.
     pub fn new(label_length: u64) -> Ctc {
         Ctc { label_length, blank: 0, time_first: false, lengths: None, zero_infinity: false }
     }
@@ -247,14 +248,14 @@ pub enum Shares {
     /// Softmax along axis 1: classes exclude each other.
     #[default]
     Softmax,
-    /// Sigmoid: each class by itself.
+    /// Sigmoid: each class is independent.
     Sigmoid,
-    /// The prediction is shares already.
+    /// The prediction is already shares.
     Given,
 }
 
-/// What Dice and Tversky compare: shares of classes, along axis 1 of a prediction \[n, classes, ..], with labels. Axes behind it are
-/// places, any number of them.
+/// What Dice and Tversky compare: the shares of classes along axis 1 of a prediction \[n, classes, ..], and labels. Any number of axes can
+/// follow; they are places.
 ///
 /// ```
 /// use forebay_model::training::{Loss, Region, Shares};
@@ -273,22 +274,22 @@ pub struct Region {
     pub has_targets: bool,
     /// Whether class 0 counts.
     pub include_background: bool,
-    /// Whether all samples of a batch are one region, instead of one each.
+    /// Whether all samples of a batch form one region, instead of one region each.
     pub batch: bool,
-    /// Whether what is predicted and what is labelled are sums of squares, for Dice.
+    /// Whether Dice sums squares for `predicted` and `labelled`.
     pub squared: bool,
-    /// Label that does not count, where labels are classes.
+    /// The label that does not count, if labels are classes.
     pub ignore_index: Option<i64>,
-    /// A weight for each class, class 0 included; empty: 1 for each.
+    /// A weight for each class, including class 0; empty: 1 for each.
     pub class_weights: Vec<f32>,
-    /// Added to what is divided.
+    /// Added to the numerator.
     pub smooth_numerator: f32,
-    /// Added to what it is divided by.
+    /// Added to the denominator.
     pub smooth_denominator: f32,
 }
 
 impl Default for Region {
-    /// Softmax, classes, each sample by itself, class 0 included; 1e-5 is added above and below.
+    /// Softmax, classes, each sample a separate region, class 0 included; 1e-5 is added to numerator and denominator.
     fn default() -> Region {
         Region {
             shares: Shares::Softmax,

@@ -1,4 +1,4 @@
-//! Losses as formulas of kernels: their gradients, their parts and their shaders are those of the kernels.
+//! Losses as formulas of kernels, which provide the gradients, partitions and shaders.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -11,7 +11,7 @@ use super::{ctc, regions};
 use crate::error::ModelError;
 use crate::graph::{Graph, TensorType, ValueId};
 
-/// Adds a loss of a prediction; the loss and the input of its labels.
+/// Adds a loss of a prediction. Returns the loss and the input of its labels.
 pub(super) fn append(
     graph: &mut Graph,
     prediction: ValueId,
@@ -138,7 +138,8 @@ impl Term<'_, '_> {
         self.f.mean(distance)
     }
 
-    /// With c the difference d within -delta and delta, the loss c (d - c / 2) is d^2 / 2 there and delta (|d| - delta / 2) outside.
+    /// With c the difference d clamped between -delta and delta, the loss c (d - c / 2) is d^2 / 2 inside and delta (|d| - delta / 2)
+    /// outside.
     fn huber(&mut self, targets: ValueId, delta: f32, scale: f32) -> ValueId {
         let difference = self.f.subtract(self.prediction, targets);
         let clipped = self.f.unary(UnaryOp::Clip { low: -delta, high: delta }, difference);
@@ -203,7 +204,7 @@ impl Term<'_, '_> {
         Ok(self.f.scaled(sum, (1.0 / count as f64) as f32))
     }
 
-    /// Squares are never 0: PyTorch adds this to them.
+    /// The cosine loss. Like PyTorch, it adds `EPSILON` to the sums of squares, so that they are never 0.
     fn cosine(
         &mut self,
         labels: ValueId,

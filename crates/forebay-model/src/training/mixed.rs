@@ -1,8 +1,8 @@
-//! Mixed precision: products and convolutions compute in 16 bits, and what follows them, as PyTorch's autocast has it. Parameters, their
-//! updates, normalisations, sums and the loss stay float32.
+//! Mixed precision, like PyTorch's autocast: products and convolutions, and the operators that follow them, compute in 16 bits. Parameters,
+//! their updates, normalisations, sums and the loss stay float32.
 //!
-//! Each value may exist in both types; the conversion to the other one is made where it is first needed. So what is kept for the backward
-//! pass has 16 bits wherever the forward pass computed with them.
+//! Each value can exist in both types; the conversion to the other type is made where that type is first needed. Values kept for the
+//! backward pass therefore have 16 bits wherever the forward pass computed in 16 bits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// Products, convolutions and attention: they compute in 16 bits, and sum in float32.
+/// Products, convolutions and attention, which compute in 16 bits and sum in float32.
 const NARROW: [&str; 5] = ["MatMul", "Gemm", "Conv", "ConvTranspose", "Attention"];
 
-/// What computes in the type of its operands: in 16 bits where all of them have these, but for constants.
+/// Operators that compute in the type of their operands: in 16 bits if all operands except constants have 16 bits.
 const FOLLOWING: [&str; 45] = [
     "Abs",
     "Add",
@@ -66,10 +66,10 @@ const FOLLOWING: [&str; 45] = [
     "Where",
 ];
 
-/// What computes in float32 between two conversions, and gives 16 bits where it gets these.
+/// Operators that compute in float32 between two conversions, and return 16 bits if they receive 16 bits.
 const BETWEEN: [&str; 2] = ["BatchNormalization", "InstanceNormalization"];
 
-/// In which type a step computes its products.
+/// The type in which a step computes its products.
 ///
 /// ```
 /// use forebay_model::training::{Precision, TrainingOptions};
@@ -84,31 +84,31 @@ const BETWEEN: [&str; 2] = ["BatchNormalization", "InstanceNormalization"];
 pub struct Precision {
     /// float16 or bfloat16.
     pub kind: DataType,
-    /// Patterns (`*`, `?`) over names of nodes, their outputs and their weights that stay float32.
+    /// Patterns (`*`, `?`) for the names of nodes that stay float32, or of their outputs or weights.
     pub float32: Vec<String>,
 }
 
 impl Precision {
-    /// Products in bfloat16: the range of float32, with 8 bits of a number.
+    /// Products in bfloat16: the range of float32, with 8 bits of precision.
     pub fn bfloat16() -> Precision {
         Precision { kind: DataType::BFloat16, float32: Vec::new() }
     }
 
-    /// Products in float16: 11 bits of a number, in a range from 6e-8 to 65504. Gradients are scaled for it.
+    /// Products in float16: 11 bits of precision, in a range from 6e-8 to 65504. Gradients are scaled to fit it.
     pub fn float16() -> Precision {
         Precision { kind: DataType::Float16, float32: Vec::new() }
     }
 
-    /// Whether gradients are scaled, so that small ones are no zeros in float16.
+    /// Returns whether gradients are scaled, so that small ones do not become zero in float16.
     pub fn scales_loss(&self) -> bool {
         self.kind == DataType::Float16
     }
 }
 
-/// Lets a typed graph compute in mixed precision. Its inputs, outputs and initializers stay as they are.
+/// Converts a typed graph to mixed precision. Its inputs, outputs and initializers keep their types.
 ///
 /// # Errors
-/// A type that is not of 16 bits, or a pattern that matches nothing.
+/// Fails if the type does not have 16 bits or a pattern matches nothing.
 pub(super) fn narrow(graph: &mut Graph, precision: Option<&Precision>) -> Result<(), ModelError> {
     let Some(precision) = precision else { return Ok(()) };
     let refuse = |reason: String| Err(ModelError::Request { reason });
@@ -148,20 +148,20 @@ fn is_named(graph: &Graph, node: &Node, name: &str) -> bool {
     pattern::matches(name, &node.name) || values.into_iter().any(|&id| pattern::matches(name, &graph.value(id).name))
 }
 
-/// Nodes one after the other.
+/// The pass over the nodes, in order.
 struct Pass<'g> {
     graph: &'g mut Graph,
     kind: DataType,
-    /// By value of float32: the same in 16 bits.
+    /// For each float32 value, the same value in 16 bits.
     narrow: BTreeMap<ValueId, ValueId>,
-    /// Those of them that no node computes in float32 yet.
+    /// The subset that no node computes in float32 yet.
     only_narrow: BTreeMap<ValueId, ValueId>,
-    /// Values of float32 that were computed in 16 bits.
+    /// Float32 values that were computed in 16 bits.
     made: BTreeSet<ValueId>,
 }
 
 impl Pass<'_> {
-    /// Appends a node, in 16 bits where it computes so.
+    /// Appends a node, in 16 bits if it computes in 16 bits.
     fn take(&mut self, node: Node, stays: bool) -> Result<(), ModelError> {
         if self.graph.is_folded(&node) {
             self.graph.nodes.push(node);
@@ -185,7 +185,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether a node computes in 16 bits.
+    /// Returns whether a node computes in 16 bits.
     fn is_narrow(&self, node: &Node) -> bool {
         let Operation::Onnx { domain, op_type, attributes, .. } = &node.operation else { return false };
         let has_graphs = attributes.values().any(|attribute| matches!(attribute, Attribute::Graph(_)));
@@ -200,14 +200,14 @@ impl Pass<'_> {
                 && floats.all(|id| self.made.contains(id))
     }
 
-    /// Whether a value takes the type of those next to it: constants, and parameters along one axis, as biases are.
+    /// Returns whether a value adopts the type of the other operands: constants, and parameters along one axis, such as biases.
     fn follows(&self, id: ValueId) -> bool {
         let is_vector =
             |id: ValueId| self.graph.ty(id).is_some_and(|ty| ty.shape.iter().filter(|&&size| size > 1).count() <= 1);
         self.graph.constants.contains(&id) || self.graph.initializers.contains_key(&id) && is_vector(id)
     }
 
-    /// Appends a node in 16 bits; not where the operator refuses that.
+    /// Appends a node in 16 bits, unless the operator rejects that.
     fn take_narrow(&mut self, node: &Node) -> Result<bool, ModelError> {
         let is_float = |graph: &Graph, id: ValueId| graph.ty(id).is_some_and(|ty| ty.data_type == DataType::Float32);
         let outputs: Vec<ValueId> = node.outputs.iter().flatten().copied().collect();
@@ -250,7 +250,7 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// A value in 16 bits.
+    /// Returns a value in 16 bits.
     fn converted(&mut self, value: ValueId) -> Result<ValueId, ModelError> {
         if let Some(&narrow) = self.narrow.get(&value) {
             return Ok(narrow);
@@ -262,7 +262,7 @@ impl Pass<'_> {
         Ok(narrow)
     }
 
-    /// Sees to it that a value exists in float32.
+    /// Ensures that a value exists in float32.
     fn wide(&mut self, value: ValueId) -> Result<(), ModelError> {
         match self.only_narrow.remove(&value) {
             Some(narrow) => self.cast(narrow, value, DataType::Float32),
@@ -281,8 +281,8 @@ impl Pass<'_> {
     }
 }
 
-/// Has the backward pass, which begins at a node, convert values of 16 bits to float32 again where the forward pass did: so it is the former
-/// that are kept.
+/// Makes the backward pass, which begins at node `backward`, convert values from 16 bits to float32 again where the forward pass did, so
+/// that the 16-bit values are the ones that are kept.
 pub(super) fn widen_again(graph: &mut Graph, backward: usize) {
     let nodes = std::mem::take(&mut graph.nodes);
     let is_narrow = |id: &ValueId| graph.ty(*id).is_some_and(|ty| ty.data_type.is_sixteen_bit());
@@ -316,10 +316,10 @@ pub(super) fn widen_again(graph: &mut Graph, backward: usize) {
     }
 }
 
-/// Name of the graph input that holds the factor of the loss.
+/// The name of the graph input that holds the factor of the loss.
 const SCALE_NAME: &str = "forebay.loss_scale";
 
-/// The loss times a factor that comes with each step, where gradients are scaled; and the input of that factor.
+/// Returns the loss, multiplied by a factor that is fed to each step if gradients are scaled, and the input of that factor.
 pub(super) fn scale(graph: &mut Graph, loss: ValueId, precision: Option<&Precision>) -> (ValueId, Option<ValueId>) {
     if !precision.is_some_and(Precision::scales_loss) {
         return (loss, None);
@@ -332,7 +332,7 @@ pub(super) fn scale(graph: &mut Graph, loss: ValueId, precision: Option<&Precisi
     (formula.multiply(loss, factor), Some(input))
 }
 
-/// Gradients as they are without that factor: it is a power of two, so nothing is rounded.
+/// Removes that factor from the gradients. It is a power of two, so nothing is rounded.
 pub(super) fn unscale(graph: &mut Graph, trained: &mut [(ValueId, ValueId)], factor: Option<ValueId>) {
     let Some(factor) = factor else { return };
     for (_, d) in trained {

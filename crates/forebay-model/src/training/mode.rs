@@ -1,4 +1,4 @@
-//! Evaluation mode becomes training mode: batch statistics, running statistics, dropout, random numbers of each step.
+//! Converts evaluation mode to training mode: batch statistics, running statistics, dropout, and random numbers for each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,28 +11,28 @@ use crate::operator::NodeView;
 use crate::operators::random::INPUT_COUNTS;
 use crate::operators::row;
 
-/// Name of the graph input that holds the number of the step, from 1, and the seed.
+/// The name of the graph input that holds the number of the step, from 1, and the seed.
 pub(super) const STEP_NAME: &str = "forebay.step";
 
 /// What training mode adds to a graph.
 #[derive(Debug, Default)]
 pub(super) struct TrainingMode {
-    /// Nodes that compute the next running statistics, for after the backward pass.
+    /// Nodes that compute the next running statistics, to be placed after the backward pass.
     pub update_nodes: Vec<Node>,
-    /// The running statistics' updates.
+    /// The updates of the running statistics.
     pub updates: Vec<Update>,
-    /// Initializers that are running statistics: they do not train.
+    /// The initializers that are running statistics and do not train.
     pub statistics: BTreeSet<ValueId>,
-    /// Whether batch normalisations take the statistics of the batch.
+    /// Whether batch normalisations use the statistics of the batch.
     pub has_batch_statistics: bool,
-    /// The input of the step's number and the seed, where something needs it.
+    /// The input of the step number and the seed, if needed.
     pub step: Option<ValueId>,
-    /// The input of the factor of the loss, where gradients are scaled.
+    /// The input of the factor of the loss, if gradients are scaled.
     pub factor: Option<ValueId>,
 }
 
 impl TrainingMode {
-    /// The input of the step's number and the seed; made at the first call.
+    /// Returns the input of the step number and the seed, which the first call creates.
     pub fn step(&mut self, graph: &mut Graph) -> ValueId {
         if let Some(step) = self.step {
             return step;
@@ -45,10 +45,10 @@ impl TrainingMode {
     }
 }
 
-/// Replaces batch normalisation and dropout by their forms for training; what draws random numbers gets the step's number.
+/// Replaces batch normalisation and dropout by their training forms; operators that draw random numbers get the step number.
 pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     let mut mode = TrainingMode::default();
-    // The latest value of running statistics that several nodes share: each node's update goes on from the last one's.
+    // The latest value of running statistics that several nodes share: each node's update continues from the previous one.
     let mut running = BTreeMap::new();
     for i in 0..graph.nodes.len() {
         let Operation::Onnx { domain, op_type, .. } = &graph.nodes[i].operation else { continue };
@@ -74,7 +74,8 @@ pub(super) fn enter(graph: &mut Graph) -> Result<TrainingMode, ModelError> {
     Ok(mode)
 }
 
-/// The batch's statistics normalise; the running ones move towards them, the variance as PyTorch takes it: unbiased.
+/// Normalises with the statistics of the batch, and moves the running statistics towards them. As in PyTorch, the running variance is
+/// unbiased.
 fn batch_normalization(
     graph: &mut Graph,
     i: usize,
@@ -92,7 +93,7 @@ fn batch_normalization(
         return Err(view.error("its statistics are used by the graph; only its first output may be, to train"));
     }
     let count = x.count() / scale.count().max(1);
-    // With one element per channel the unbiased variance does not exist; the biased one, 0, stays.
+    // With one element per channel the unbiased variance does not exist; the biased one, 0, is used.
     let unbiased = if count > 1 { (count as f64 / (count - 1) as f64) as f32 } else { 1.0 };
     let name = view.node.label(graph);
     let batch = [
@@ -126,7 +127,7 @@ fn is_used(graph: &Graph, value: ValueId) -> bool {
     graph.outputs.contains(&value) || graph.nodes.iter().any(|node| node.inputs.contains(&Some(value)))
 }
 
-/// All outputs, so that the backward pass finds what it needs of them instead of computing it again.
+/// Adds all outputs, so that the backward pass finds those that it needs instead of computing them again.
 fn recurrent(graph: &mut Graph, i: usize) -> Result<(), ModelError> {
     let view = NodeView { graph, node: &graph.nodes[i] };
     let (types, name) = ((row(&view)?.infer)(&view)?, view.node.label(graph));

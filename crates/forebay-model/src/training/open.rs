@@ -1,4 +1,4 @@
-//! A model as a part of a larger program that trains: its weights come with each run, and so do the gradients of its outputs.
+//! A model as part of a larger program that trains: its weights are passed to each run, as are the gradients of its outputs.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use crate::graph::{Attribute, Dimension, Graph, Node, Operation, ValueId};
 use crate::infer::infer_node;
 use crate::operator::NodeView;
 
-/// What the gradient of a value is called, before the value's name.
+/// The prefix that turns a value's name into the name of its gradient.
 pub const GRADIENT_PREFIX: &str = "gradient:";
-/// What the next value of a running statistic is called, before its name.
+/// The prefix that turns a running statistic's name into the name of its next value.
 pub const NEXT_PREFIX: &str = "next:";
 
-/// A graph in evaluation form, whose values all have types, with its weights as inputs. In training mode, batch normalisation and dropout
-/// are as in training: the next running statistics are outputs, called `next:` and their name, and what is random is a function of the
-/// input `forebay.step` (a number from 1, and a seed).
+/// Returns a graph in evaluation form, whose values all have types, with its weights as inputs. With `training`, batch normalisation and
+/// dropout behave as in training: the next running statistics are outputs named `next:NAME`, and random values are a function of the input
+/// `forebay.step` (a number from 1, and a seed).
 ///
 /// # Errors
-/// An operator that has no form for training.
+/// Fails if an operator has no training form.
 pub fn open_graph(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
     let mut graph = graph.clone();
     graph.drop_dead_nodes();
@@ -38,12 +38,12 @@ pub fn open_graph(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
     Ok(graph)
 }
 
-/// The graph of the gradients of the same model: it takes what [`open_graph`] takes, and by `gradient:` and its name the gradient of each
-/// float32 output that anything depends on; it gives, named in the same way, the gradient of each float32 input and weight. What the
-/// gradients need of the forward pass is computed again.
+/// Returns the graph of the gradients of the same model. Its inputs are those of [`open_graph`] and, named `gradient:NAME`, the gradient of
+/// each float32 output that anything depends on. Its outputs, named in the same way, are the gradients of each float32 input and weight.
+/// Values of the forward pass that the gradients need are computed again.
 ///
 /// # Errors
-/// An operator without a gradient on the way, or outputs that depend on no input and no weight.
+/// Fails if an operator on the path has no gradient, or if the outputs depend on no input and no weight.
 pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError> {
     let mut graph = graph.clone();
     graph.drop_dead_nodes();
@@ -80,13 +80,13 @@ pub fn open_gradients(graph: &Graph, training: bool) -> Result<Graph, ModelError
     if graph.outputs.is_empty() {
         return Err(request("no output depends differentiably on an input or a weight"));
     }
-    // What gradients are made with.
+    // The operands of the gradients.
     graph.constants.extend(graph.initializers.keys().copied());
     graph.drop_dead_nodes();
     Ok(graph)
 }
 
-/// Appends a node with one output; scalars of sums, not tensors of one element.
+/// Appends a node with one output; sums are scalars, not tensors of one element.
 fn append(graph: &mut Graph, op_type: &str, inputs: &[ValueId]) -> Result<ValueId, ModelError> {
     let output = graph.add_value("value", None);
     let attributes: &[(&str, Attribute)] = match op_type {
@@ -103,7 +103,7 @@ fn append(graph: &mut Graph, op_type: &str, inputs: &[ValueId]) -> Result<ValueI
     Ok(output)
 }
 
-/// Writes batch normalisation in evaluation form out, which has a gradient only in training. The statistics that it takes.
+/// Decomposes batch normalisation in evaluation form, which has a gradient only in training. Returns the statistics that it uses.
 fn write_out_normalization(graph: &mut Graph) -> Result<BTreeSet<ValueId>, ModelError> {
     let mut statistics = BTreeSet::new();
     for node in std::mem::take(&mut graph.nodes) {
@@ -141,7 +141,7 @@ fn constant(graph: &mut Graph, contents: Tensor) -> ValueId {
     id
 }
 
-/// Gives a value a name by which it can be asked for.
+/// Makes a value an output with a name by which it can be requested.
 fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
     let ty = graph.ty(value).cloned();
     let output = graph.add_value(name, ty);
@@ -155,7 +155,7 @@ fn append_output(graph: &mut Graph, name: &str, value: ValueId) {
     graph.outputs.push(output);
 }
 
-/// Makes inputs of initializers that are no constants.
+/// Turns initializers that are not constants into inputs.
 fn open_weights(graph: &mut Graph) {
     let weights: Vec<ValueId> = graph.initializers.keys().copied().filter(|id| !graph.constants.contains(id)).collect();
     for id in weights {
@@ -165,7 +165,7 @@ fn open_weights(graph: &mut Graph) {
     }
 }
 
-/// Declares a value as its type says.
+/// Declares a value with its type.
 fn declare(graph: &mut Graph, id: ValueId) {
     if let Some(ty) = graph.ty(id).cloned() {
         let dimensions = ty.shape.iter().map(|&size| Dimension::Known(size)).collect();

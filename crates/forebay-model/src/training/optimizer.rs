@@ -1,11 +1,11 @@
-//! How parameters follow their gradients: rules, and the numbers that a step is fed for them.
+//! Optimizers: their update rules, and the hyperparameters that a step is fed for them.
 
 #[cfg(doc)]
 use forebay_base::Kernel;
 use forebay_base::kernel::quantization::QUANTIZATION_BLOCK;
 use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 
-/// How parameters follow their gradients.
+/// The rule that updates parameters with their gradients.
 ///
 /// ```
 /// use forebay_model::training::Optimizer;
@@ -16,7 +16,7 @@ use forebay_base::kernel::{AdamHyperparameters, SgdHyperparameters};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Optimizer {
-    /// Stochastic gradient descent. The first step's velocity is the gradient itself.
+    /// Stochastic gradient descent. The velocity of the first step is the gradient itself.
     Sgd {
         /// Step size.
         learning_rate: f32,
@@ -42,8 +42,8 @@ pub enum Optimizer {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
     },
-    /// Adam with moments of 8 bits (Dettmers et al. 2021): both are codes with a scale for each block of 256 elements, a quarter of
-    /// the bytes that `Adam` keeps. Parameters of fewer than 4096 elements keep moments of float32, as `Adam` does.
+    /// Adam with 8-bit moments (Dettmers et al. 2021): both are codes with a scale for each block of 256 elements, a quarter of the bytes
+    /// that `Adam` keeps. Parameters of fewer than 4096 elements keep float32 moments, as in `Adam`.
     Adam8Bit {
         /// Step size.
         learning_rate: f32,
@@ -58,26 +58,26 @@ pub enum Optimizer {
         /// Whether decay acts on the parameter (AdamW) instead of the gradient.
         decoupled: bool,
     },
-    /// RMSprop, as PyTorch has it: the gradient by the root of the mean of its squares, epsilon outside the root.
+    /// RMSprop, as in PyTorch: the gradient divided by the root of the mean of its squares, epsilon outside the root.
     RmsProp {
         /// Step size.
         learning_rate: f32,
-        /// Decay of the mean of squares (PyTorch's alpha), and of that of gradients.
+        /// Decay of the mean of squares (PyTorch's alpha) and of the mean of gradients.
         decay_rate: f32,
         /// Added to the root.
         epsilon: f32,
         /// Momentum; 0 for none.
         momentum: f32,
-        /// Whether the mean of squares is that of the distances to the mean gradient.
+        /// Whether the mean of squares is that of the differences from the mean gradient.
         centered: bool,
         /// L2 penalty, added to the gradient.
         weight_decay: f32,
     },
-    /// Adagrad, as PyTorch has it: the gradient by the root of the sum of its squares, epsilon outside the root.
+    /// Adagrad, as in PyTorch: the gradient divided by the root of the sum of its squares, epsilon outside the root.
     Adagrad {
         /// Step size.
         learning_rate: f32,
-        /// Step number t has the step size divided by 1 + (t - 1) of this.
+        /// Step t divides the step size by 1 + (t - 1) times this.
         rate_decay: f32,
         /// Added to the root.
         epsilon: f32,
@@ -88,15 +88,15 @@ pub enum Optimizer {
     Lion {
         /// Step size.
         learning_rate: f32,
-        /// Weight of the moment where it is averaged with the gradient for the step.
+        /// Weight of the moment when it is averaged with the gradient for the step.
         beta1: f32,
         /// Decay of the moment.
         beta2: f32,
         /// Weight decay.
         weight_decay: f32,
     },
-    /// LAMB (You et al. 2020): AdamW whose step is scaled to the size of each parameter, by the ratio of their norms, and by 1 where
-    /// one of them is 0.
+    /// LAMB (You et al. 2020): AdamW with the step scaled to the size of each parameter, by the ratio of their norms, or by 1 if either is
+    /// 0.
     Lamb {
         /// Step size.
         learning_rate: f32,
@@ -106,11 +106,11 @@ pub enum Optimizer {
         beta2: f32,
         /// Added to the root of the second moment.
         epsilon: f32,
-        /// Weight decay, part of the step that is scaled.
+        /// Weight decay, as part of the step that is scaled.
         weight_decay: f32,
     },
-    /// Adafactor (Shazeer and Stern 2018), as PyTorch has it: mean squares of rows and columns instead of single elements, and a
-    /// step relative to the size of the parameter. Decay acts on the parameter.
+    /// Adafactor (Shazeer and Stern 2018), as in PyTorch: mean squares of rows and columns instead of single elements, and a step relative
+    /// to the size of the parameter. Decay acts on the parameter.
     Adafactor {
         /// Largest relative step size; that of step t is at most 1 / sqrt(t).
         learning_rate: f32,
@@ -126,13 +126,13 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// What training is fed as its hyperparameters in its first step: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read, or
-    /// numbers of a formula.
+    /// Returns the hyperparameters that the first step is fed: the elements that [`Kernel::Sgd`] or [`Kernel::Adam`] read, or the numbers
+    /// of a formula.
     pub fn hyperparameters(&self) -> Vec<f32> {
         self.hyperparameters_of_step(1)
     }
 
-    /// The same in step number `step`, from 1.
+    /// Returns the hyperparameters that step number `step`, from 1, is fed.
     pub fn hyperparameters_of_step(&self, step: u64) -> Vec<f32> {
         match *self {
             Optimizer::Sgd { learning_rate, momentum, weight_decay, .. } => {
@@ -146,7 +146,7 @@ impl Optimizer {
         }
     }
 
-    /// The step size.
+    /// Returns the step size.
     pub fn learning_rate(&self) -> f32 {
         match *self {
             Optimizer::Sgd { learning_rate, .. }
@@ -160,7 +160,7 @@ impl Optimizer {
         }
     }
 
-    /// The same with another step size.
+    /// Returns the same optimizer with another step size.
     #[must_use]
     pub fn with_learning_rate(mut self, rate: f32) -> Optimizer {
         match &mut self {
@@ -176,7 +176,7 @@ impl Optimizer {
         self
     }
 
-    /// The same with another weight decay.
+    /// Returns the same optimizer with another weight decay.
     #[must_use]
     pub fn with_weight_decay(mut self, decay: f32) -> Optimizer {
         match &mut self {
@@ -192,8 +192,8 @@ impl Optimizer {
         self
     }
 
-    /// Whether a step that was planned for one of the two optimizers does what the other asks for, once it is fed the other's
-    /// hyperparameters: the same rule with the same state per parameter.
+    /// Returns whether a step planned for one of the two optimizers also works for the other when fed the other's hyperparameters: both
+    /// have the same rule and the same state per parameter.
     pub fn has_the_plan_of(&self, other: &Optimizer) -> bool {
         match (self, other) {
             (
@@ -214,7 +214,7 @@ impl Optimizer {
         }
     }
 
-    /// Gradient descent without momentum and decay.
+    /// Gradient descent without momentum or decay.
     pub fn sgd(learning_rate: f32) -> Optimizer {
         Optimizer::Sgd { learning_rate, momentum: 0.0, nesterov: false, weight_decay: 0.0 }
     }
@@ -225,7 +225,7 @@ impl Optimizer {
         Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
     }
 
-    /// RMSprop with its usual constants (0.99, 1e-8), without momentum and decay.
+    /// RMSprop with its usual constants (0.99, 1e-8), without momentum or decay.
     pub fn rms_prop(learning_rate: f32) -> Optimizer {
         let (decay_rate, epsilon, momentum, centered, weight_decay) = (0.99, 1e-8, 0.0, false, 0.0);
         Optimizer::RmsProp { learning_rate, decay_rate, epsilon, momentum, centered, weight_decay }
@@ -241,7 +241,7 @@ impl Optimizer {
         Optimizer::Lion { learning_rate, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 }
     }
 
-    /// LAMB with its usual constants (0.9, 0.999, 1e-6), and decay of 0.01.
+    /// LAMB with its usual constants (0.9, 0.999, 1e-6) and a decay of 0.01.
     pub fn lamb(learning_rate: f32) -> Optimizer {
         Optimizer::Lamb { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-6, weight_decay: 0.01 }
     }
@@ -252,12 +252,12 @@ impl Optimizer {
         Optimizer::Adafactor { learning_rate, beta2_decay, epsilon, threshold, weight_decay: 0.0 }
     }
 
-    /// Whether it is a formula of kernels (`updates.rs`) instead of a kernel of its own.
+    /// Returns whether it is a formula of kernels (`updates.rs`) instead of a single kernel.
     pub(super) fn is_formula(&self) -> bool {
         !matches!(self, Optimizer::Sgd { .. } | Optimizer::Adam { .. } | Optimizer::Adam8Bit { .. })
     }
 
-    /// Elements of a parameter that one element of state belongs to, at most: more than 1 where moments have scales.
+    /// Returns the most elements of a parameter that share one element of state: more than 1 if moments have scales.
     pub fn block_elements(&self) -> u64 {
         match self {
             Optimizer::Adam8Bit { .. } => QUANTIZATION_BLOCK,
@@ -265,7 +265,7 @@ impl Optimizer {
         }
     }
 
-    /// Whether decay acts on parameters instead of gradients.
+    /// Returns whether decay acts on parameters instead of gradients.
     pub(super) fn is_decoupled(&self) -> bool {
         match self {
             Optimizer::Adam { decoupled, .. } | Optimizer::Adam8Bit { decoupled, .. } => *decoupled,
@@ -274,19 +274,19 @@ impl Optimizer {
         }
     }
 
-    /// AdamW: Adam with its usual constants, and decoupled decay of 0.01.
+    /// AdamW: Adam with its usual constants and a decoupled decay of 0.01.
     pub fn adamw(learning_rate: f32) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Optimizer::Adam { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
     }
 
-    /// [`Optimizer::adam`] with moments of 8 bits.
+    /// [`Optimizer::adam`] with 8-bit moments.
     pub fn adam_8_bit(learning_rate: f32) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay: 0.0, decoupled: false }
     }
 
-    /// [`Optimizer::adamw`] with moments of 8 bits.
+    /// [`Optimizer::adamw`] with 8-bit moments.
     pub fn adamw_8_bit(learning_rate: f32) -> Optimizer {
         let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
         Optimizer::Adam8Bit { learning_rate, beta1, beta2, epsilon, weight_decay: 0.01, decoupled: true }
@@ -300,8 +300,8 @@ impl Default for Optimizer {
     }
 }
 
-/// The hyperparameters that a formula reads in a step, in the order in which it takes them apart. What needs float64 or the number of
-/// the step is computed here, so that no device has to.
+/// Returns the hyperparameters that a formula reads in a step, in the order in which it unpacks them. Values that need float64 or the step
+/// number are computed here, so that no device has to compute them.
 fn numbers(optimizer: &Optimizer, step: u64) -> Vec<f32> {
     let t = step.max(1) as f64;
     let numbers: Vec<f64> = match *optimizer {

@@ -1,4 +1,4 @@
-//! Which value a loss takes: an output of the model, or a value inside it.
+//! Selects the value that a loss takes: an output of the model, or a value inside it.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::TrainingOptions;
 use crate::error::ModelError;
 use crate::graph::{Graph, Node, Operation, ValueId};
 
-/// Leaves a graph what its losses take, and what that depends on; gives what the first one takes.
+/// Reduces a graph to the values that its losses take and their dependences. Returns the value that the first loss takes.
 pub(super) fn choose(graph: &mut Graph, options: &TrainingOptions) -> Result<ValueId, ModelError> {
     let first = prediction(graph, options.loss_output.as_deref())?;
     let losses = [&options.loss].into_iter().chain(options.terms.iter().map(|term| &term.loss));
@@ -18,7 +18,7 @@ pub(super) fn choose(graph: &mut Graph, options: &TrainingOptions) -> Result<Val
     Ok(first)
 }
 
-/// The output with this name, or the value inside the graph; without a name, the only output.
+/// Returns the output or inner value with this name; without a name, the only output.
 pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, ModelError> {
     let names = || graph.outputs.iter().map(|&id| format!("'{}'", graph.value(id).name)).collect::<Vec<_>>().join(", ");
     let request = |reason| Err(ModelError::Request { reason });
@@ -38,7 +38,7 @@ pub(super) fn prediction(graph: &Graph, name: Option<&str>) -> Result<ValueId, M
     }
 }
 
-/// Where an output is a sigmoid or a softmax, also one that is written as exponentials over their sum: what goes into it.
+/// Returns the input of the sigmoid or softmax that produces an output, including a softmax written as exponentials over their sum.
 pub fn logits_behind(graph: &Graph, output: ValueId) -> Option<ValueId> {
     let input = |node: &Node, index: usize| node.inputs.get(index).copied().flatten();
     let made_by = |id: ValueId, wanted: &str| graph.producer(id).filter(|node| kind(node) == wanted);
@@ -47,7 +47,7 @@ pub fn logits_behind(graph: &Graph, output: ValueId) -> Option<ValueId> {
     }
     let exponential = made_by(input(made_by(output, "Div")?, 0)?, "Exp")?;
     let power = input(exponential, 0)?;
-    // What is taken away first, the largest logit, changes nothing but the range.
+    // Subtracting the largest logit first changes only the range.
     match made_by(power, "Sub") {
         Some(difference) => input(difference, 0),
         None => Some(power),

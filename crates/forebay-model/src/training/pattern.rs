@@ -1,11 +1,12 @@
-//! Glob patterns over names: `*` is any run of characters, `?` any one character.
+//! Glob patterns for names: `*` matches any run of characters, `?` any single character.
 
-/// Whether `name` as a whole fits `pattern`.
+/// Returns whether the whole of `name` matches `pattern`.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut p, mut n) = (0, 0);
-    // Where the latest star stands, and up to where it has swallowed the name; only the latest ever needs to swallow more.
+    // The position of the latest star, and the end of the part of the name that it has consumed; only the latest star ever needs to consume
+    // more.
     let mut star: Option<(usize, usize)> = None;
     while n < name.len() {
         match pattern.get(p) {

@@ -1,4 +1,4 @@
-//! Losses of regions: Dice and Tversky compare the shares of classes with labels, summed over all places.
+//! Region losses: Dice and Tversky compare the shares of classes with labels, summed over all places.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
@@ -12,7 +12,7 @@ use crate::graph::{TensorType, ValueId};
 /// Shares of classes and their labels, \[n, classes, ..].
 struct Compared {
     shares: ValueId,
-    /// Where the label is the class, or targets.
+    /// Whether each class is the label, or targets.
     labels: Labels,
 }
 
@@ -23,7 +23,7 @@ enum Labels {
 }
 
 impl Compared {
-    /// x where a label says so, or as much of x as it says.
+    /// Returns x where the label is the class, or x times the target.
     fn labelled(&self, f: &mut Formula, x: ValueId) -> ValueId {
         match self.labels {
             Labels::Targets(targets) => f.multiply(x, targets),
@@ -34,7 +34,7 @@ impl Compared {
         }
     }
 
-    /// The rest of x.
+    /// Returns the rest of x.
     fn unlabelled(&self, f: &mut Formula, x: ValueId) -> ValueId {
         match self.labels {
             Labels::Targets(targets) => {
@@ -49,7 +49,7 @@ impl Compared {
     }
 }
 
-/// Shares and labels, 0 where labels do not count.
+/// Returns shares and labels, 0 where labels do not count.
 fn compared(term: &mut Term, labels: ValueId, region: &Region) -> Result<Compared, ModelError> {
     let ty = term.f.ty(term.prediction);
     let [_, classes, ..] = *ty.shape.as_slice() else {
@@ -88,19 +88,19 @@ fn compared(term: &mut Term, labels: ValueId, region: &Region) -> Result<Compare
     Ok(Compared { shares, labels: Labels::Classes(hot) })
 }
 
-/// Sums over the places of each sample and class, \[n, classes], or of each class alone.
+/// Sums over the places of each sample and class, \[n, classes], or of each class only.
 fn over_places(f: &mut Formula, x: ValueId, region: &Region) -> ValueId {
     let shape = f.ty(x).shape;
     let (n, classes) = (shape[0], shape[1]);
     let (samples, channels) = if region.batch { (n, classes) } else { (1, n * classes) };
-    // Rows are those of the first spatial axis.
+    // The rows are those of the first spatial axis.
     let rows = shape.get(2).copied().unwrap_or(1);
     let x = f.reshape(x, &[samples, channels, rows, shape.iter().skip(3).product()]);
     let sums = f.sum(x, &[0, 2, 3]);
     f.reshape(sums, &[channels / classes, classes])
 }
 
-/// The mean of 1 - score over samples and classes, those without the background where it does not count.
+/// Returns the mean of 1 - score over samples and classes, without the background if it does not count.
 fn mean_of_losses(f: &mut Formula, scores: ValueId, region: &Region) -> ValueId {
     let mut losses = f.affine(scores, -1.0, 1.0);
     let [samples, classes] = *f.ty(losses).shape.as_slice() else { unreachable!("sums are of samples and classes") };
@@ -115,7 +115,7 @@ fn mean_of_losses(f: &mut Formula, scores: ValueId, region: &Region) -> ValueId 
     f.mean(losses)
 }
 
-/// (numerator + smooth) / (denominator + smooth).
+/// Returns (numerator + smooth) / (denominator + smooth).
 fn ratio(f: &mut Formula, numerator: ValueId, denominator: ValueId, region: &Region) -> ValueId {
     let numerator = f.affine(numerator, 1.0, region.smooth_numerator);
     let denominator = f.affine(denominator, 1.0, region.smooth_denominator);

@@ -1,4 +1,4 @@
-//! What losses have in common: a prediction with labels that are classes or targets, and cross-entropies of them.
+//! The common parts of losses: a prediction with labels that are classes or targets, and their cross-entropies.
 
 use forebay_base::kernel::{BinaryOp, UnaryOp};
 use forebay_base::{DataType, Kernel, Tensor};
@@ -7,12 +7,12 @@ use super::formula::Formula;
 use crate::error::ModelError;
 use crate::graph::{TensorType, ValueId};
 
-/// An error about what was asked for.
+/// Returns an error about the request.
 pub(super) fn refuse<T>(reason: String) -> Result<T, ModelError> {
     Err(ModelError::Request { reason })
 }
 
-/// An axis of the prediction, from the front. Messages call it by its flag.
+/// Returns an axis of the prediction, counted from the front. Error messages call it by its flag.
 pub(super) fn axis_of(given: Option<i64>, ty: &TensorType, name: &str) -> Result<usize, ModelError> {
     let (given, rank) = (given.unwrap_or(1), ty.shape.len() as i64);
     let axis = if given < 0 { given.saturating_add(rank) } else { given };
@@ -22,14 +22,14 @@ pub(super) fn axis_of(given: Option<i64>, ty: &TensorType, name: &str) -> Result
     Ok(axis as usize)
 }
 
-/// Labels that are classes along an axis of the prediction.
+/// Returns the type of labels that are classes along an axis of the prediction.
 pub(super) fn classes_type(ty: &TensorType, axis: usize) -> TensorType {
     let mut shape = ty.shape.clone();
     shape.remove(axis);
     TensorType { data_type: DataType::Int64, shape }
 }
 
-/// An error where a number is out of range.
+/// Returns an error if a number is out of range.
 pub(super) fn require(holds: bool, what: &str, value: f32, range: &str) -> Result<(), ModelError> {
     if holds {
         return Ok(());
@@ -37,12 +37,12 @@ pub(super) fn require(holds: bool, what: &str, value: f32, range: &str) -> Resul
     refuse(format!("{what} must be {range}, not {value}"))
 }
 
-/// A finite number from 0.
+/// Checks that a number is finite and at least 0.
 pub(super) fn require_from_zero(what: &str, value: f32) -> Result<(), ModelError> {
     require(value >= 0.0 && value.is_finite(), what, value, "a number from 0")
 }
 
-/// Weights of classes: none, or one for each of them.
+/// Checks the class weights: none, or one for each class.
 pub(super) fn require_weights(weights: &[f32], classes: u64, flag: &str) -> Result<(), ModelError> {
     if !weights.is_empty() && weights.len() as u64 != classes {
         return refuse(format!("{} weights were given for {classes} classes ({flag})", weights.len()));
@@ -50,7 +50,7 @@ pub(super) fn require_weights(weights: &[f32], classes: u64, flag: &str) -> Resu
     weights.iter().try_for_each(|&weight| require_from_zero(&format!("a weight ({flag})"), weight))
 }
 
-/// A prediction, its name for messages, and the formula that is built of it.
+/// A prediction, its name for messages, and the formula built from it.
 pub(super) struct Term<'f, 'g> {
     /// The formula.
     pub f: &'f mut Formula<'g>,
@@ -61,26 +61,26 @@ pub(super) struct Term<'f, 'g> {
 }
 
 impl Term<'_, '_> {
-    /// The type of the prediction.
+    /// Returns the type of the prediction.
     pub(super) fn ty(&self) -> TensorType {
         self.f.ty(self.prediction)
     }
 
-    /// Numbers for the classes along an axis, to broadcast to the prediction.
+    /// Returns numbers for the classes along an axis, to broadcast to the prediction.
     pub(super) fn along(&mut self, axis: usize, values: &[f32]) -> ValueId {
         let mut shape = vec![1; self.ty().shape.len()];
         shape[axis] = values.len() as u64;
         self.f.constant(Tensor::from_f32(&shape, values))
     }
 
-    /// Labels that are classes, with the class axis in its place, of size 1.
+    /// Returns labels that are classes, with the class axis inserted with size 1.
     pub(super) fn places(&mut self, labels: ValueId, axis: usize) -> ValueId {
         let mut shape = self.ty().shape;
         shape[axis] = 1;
         self.f.reshape(labels, &shape)
     }
 
-    /// Where the prediction's class is the label.
+    /// Returns which class of the prediction is the label, as a mask.
     pub(super) fn hot(&mut self, places: ValueId, axis: usize) -> ValueId {
         let shape = self.ty().shape;
         let numbers: Vec<i64> = (0..shape[axis] as i64).collect();
@@ -90,26 +90,26 @@ impl Term<'_, '_> {
         self.f.binary(BinaryOp::Equal, places, numbers)
     }
 
-    /// Where labels do not count.
+    /// Returns which labels do not count, as a mask.
     pub(super) fn ignored(&mut self, places: ValueId, ignore_index: Option<i64>) -> Option<ValueId> {
         let ignored = self.f.constant(Tensor::from_i64(&[], &[ignore_index?]));
         Some(self.f.binary(BinaryOp::Equal, places, ignored))
     }
 
-    /// 0 where labels do not count.
+    /// Returns x, with 0 where labels do not count.
     pub(super) fn counting(&mut self, ignored: Option<ValueId>, x: ValueId) -> ValueId {
         let Some(ignored) = ignored else { return x };
         let zero = self.f.number(0.0);
         self.f.select(ignored, zero, x)
     }
 
-    /// The logarithms of the softmax along an axis.
+    /// Returns the logarithms of the softmax along an axis.
     pub(super) fn log_softmax(&mut self, axis: usize) -> ValueId {
         let ty = self.ty();
         self.f.one(Kernel::LogSoftmax { axis }, &[self.prediction], ty)
     }
 
-    /// A sum of losses by the weights of the labels that count.
+    /// Returns a sum of losses divided by the total weight of the labels that count.
     pub(super) fn by_weights(
         &mut self,
         sum: ValueId,
@@ -135,7 +135,7 @@ impl Term<'_, '_> {
         self.f.divide(sum, weight)
     }
 
-    /// The number of classes and the logarithms of their probabilities, if the weights and the smoothing are right for them.
+    /// Returns the number of classes and the logarithms of their probabilities, if the weights and the smoothing are valid.
     fn log_probabilities(
         &mut self,
         axis: usize,
@@ -148,7 +148,7 @@ impl Term<'_, '_> {
         Ok((classes, self.log_softmax(axis)))
     }
 
-    /// With smoothing s and C classes, labels have the probability 1 - s + s / C of their class and s / C of each other.
+    /// The cross-entropy. With smoothing s and C classes, a label's class has the probability 1 - s + s / C and each other class s / C.
     pub(super) fn cross_entropy(
         &mut self,
         labels: ValueId,
@@ -171,7 +171,7 @@ impl Term<'_, '_> {
         let own = scaled(1.0 - f64::from(smoothing) + share);
         let others = (smoothing > 0.0).then(|| scaled(share));
         let losses = match others {
-            // A class that is impossible counts only where it is the label.
+            // An impossible class counts only where it is the label.
             None => {
                 let all = self.f.multiply(logarithms, own);
                 let zero = self.f.number(0.0);
@@ -188,8 +188,8 @@ impl Term<'_, '_> {
         Ok(self.by_weights(sum, places, hot, ignored, weights))
     }
 
-    /// The mean cross-entropy of positions whose labels are probabilities of classes. A class that is impossible counts only where it may be
-    /// the label.
+    /// Returns the mean cross-entropy over positions whose labels are probabilities of classes. An impossible class counts only where its
+    /// target is above 0.
     pub(super) fn soft_cross_entropy(
         &mut self,
         probabilities: ValueId,
@@ -215,7 +215,7 @@ impl Term<'_, '_> {
         Ok(self.f.scaled(sum, (-1.0 / positions as f64) as f32))
     }
 
-    /// The binary cross-entropy of each element: (1 - t) x + (1 + (w - 1) t) softplus(-x), which is right for large logits, too.
+    /// Returns the binary cross-entropy of each element: (1 - t) x + (1 + (w - 1) t) softplus(-x), which is accurate for large logits, too.
     pub(super) fn binary_cross_entropy(
         &mut self,
         targets: ValueId,

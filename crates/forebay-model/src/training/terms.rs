@@ -1,4 +1,4 @@
-//! Losses of more outputs, which are added to the first: deep supervision, several tasks, a penalty that the model computes.
+//! Losses of further outputs, which are added to the first: deep supervision, several tasks, or a penalty that the model computes.
 
 use forebay_base::Tensor;
 use forebay_base::kernel::UnaryOp;
@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Dimension, Graph, Node, Operation, TensorType, ValueId};
 use crate::infer::infer_node;
 
-/// The loss of one more output, times a weight.
+/// The loss of a further output, multiplied by a weight.
 ///
 /// ```
 /// use forebay_model::training::{Loss, LossTerm, TrainingOptions};
@@ -25,35 +25,35 @@ use crate::infer::infer_node;
 pub struct LossTerm {
     /// The name of the output.
     pub output: String,
-    /// What is minimised there. [`Loss::Output`] is the output itself, of one element.
+    /// The loss to minimise. [`Loss::Output`] is the output itself, of one element.
     pub loss: Loss,
-    /// Its factor, from 0.
+    /// The factor of the loss, at least 0.
     pub weight: f32,
-    /// The input of a batch with its labels, which may be one of the model's. `None`: the labels of the first loss; where the output has fewer
-    /// places than these, the nearest ones.
+    /// The batch input with its labels, which may be an input of the model. `None`: the labels of the first loss, or the nearest of them if
+    /// the output has fewer places.
     pub labels: Option<String>,
 }
 
 impl LossTerm {
-    /// The loss with a factor of 1 and the labels of the first loss.
+    /// Creates a loss with a factor of 1 and the labels of the first loss.
     pub fn new(output: impl Into<String>, loss: Loss) -> LossTerm {
         LossTerm { output: output.into(), loss, weight: 1.0, labels: None }
     }
 }
 
-/// Where the labels of a loss come from.
+/// The source of the labels of a loss.
 #[derive(Clone, Copy)]
 pub(super) enum LabelSource<'a> {
-    /// An input of their own.
+    /// A new input.
     New,
-    /// The input of a batch that has this name.
+    /// The batch input with this name.
     Named(&'a str),
-    /// Those of another loss.
+    /// The labels of another loss.
     Of(ValueId),
 }
 
 impl LabelSource<'_> {
-    /// The labels, of a type that the loss says; inputs that there are not yet are added.
+    /// Returns the labels, of the type that the loss requires; missing inputs are added.
     pub(super) fn labels(self, graph: &mut Graph, ty: &TensorType) -> Result<ValueId, ModelError> {
         let name = match self {
             LabelSource::New => ["labels", "y"].into_iter().find(|name| graph.find(name).is_none()).unwrap_or("labels"),
@@ -78,7 +78,7 @@ impl LabelSource<'_> {
     }
 }
 
-/// Labels for places of other sizes: at each place the label of the nearest place, as PyTorch's `nearest-exact`.
+/// Resizes labels to other sizes: each place gets the label of the nearest place, as in PyTorch's `nearest-exact`.
 fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType) -> Result<ValueId, ModelError> {
     let name = graph.value(labels).name.clone();
     let given = graph.ty(labels).cloned();
@@ -110,7 +110,7 @@ fn nearest(graph: &mut Graph, labels: ValueId, ty: &TensorType) -> Result<ValueI
     Ok(labels)
 }
 
-/// The sum of losses, each times its weight: a scalar.
+/// Returns the weighted sum of losses, a scalar.
 pub(super) fn sum(graph: &mut Graph, losses: &[(ValueId, f32)]) -> Result<ValueId, ModelError> {
     let mut formula = Formula::new(graph, "loss");
     let mut sum = None;

@@ -1,4 +1,4 @@
-//! What trains, what is updated, and what is refused.
+//! Which parameters train, what is updated, and what is rejected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -175,7 +175,7 @@ fn frozen_parameters_and_what_lies_before_them_cost_nothing() {
     options.freeze.push("fc*".to_string());
     let error = training_graph(&digits(), &options).unwrap_err().to_string();
     assert!(error.contains("nothing trains"), "{error}");
-    // Running statistics do not train: to name them is no error.
+    // Running statistics do not train, but naming them is not an error.
     options.freeze = vec!["bn1.running_mean".to_string()];
     assert!(training_graph(&digits(), &options).is_ok());
     options.freeze = vec!["nothing*".to_string()];
@@ -285,7 +285,7 @@ fn parts_of_a_batch_have_nodes_of_their_own_and_share_weights() {
     let shape = |value: ValueId| graph.ty(value).unwrap().shape.clone();
     assert_eq!((shape(graph.inputs[0]), shape(training.labels)), (vec![6, 3], vec![6, 3]));
     assert_eq!(names(graph, &training.parameters), ["w"]);
-    // The gradient by w needs what dropout left, not dropout again. Masks are those of the batch as a whole.
+    // The gradient with respect to w needs the output of dropout, not dropout again. The masks are those of the whole batch.
     let firsts: Vec<u64> = kernels(graph)
         .iter()
         .filter_map(|kernel| match kernel {
@@ -297,7 +297,7 @@ fn parts_of_a_batch_have_nodes_of_their_own_and_share_weights() {
     let count = |name: &str| kernels(graph).iter().filter(|kernel| kernel.name() == name).count();
     assert_eq!((count("MeanSquaredError"), count("MeanSquaredErrorGradient"), count("Sgd")), (3, 3, 1));
     lower(graph, &training.parameters.iter().copied().collect()).unwrap();
-    // Without it, nothing is different.
+    // Without accumulation, nothing is different.
     options.accumulate = 1;
     let once = training_graph(&small(0.25), &options).unwrap().graph.to_string();
     options.accumulate = 0;
@@ -331,7 +331,7 @@ fn formulas_update_in_place_and_in_the_update_phase() {
         (Optimizer::adagrad(0.01), 11),
         (Optimizer::lion(0.01), 11),
         (Optimizer::lamb(0.01), 22),
-        // Matrices and filters have two states, vectors one.
+        // Matrices and filters have two states; vectors have one.
         (Optimizer::adafactor(0.01), 15),
     ] {
         let training = training_graph(&digits(), &options(optimizer.clone())).unwrap();
@@ -369,7 +369,7 @@ fn numbers_of_steps_are_those_of_the_formulas() {
     assert_eq!(numbers(&SGD, 7), SGD.hyperparameters());
 }
 
-/// A second and a third loss on the same output: their labels are those of the first, others, or an input that there is.
+/// A second and a third loss on the same output: their labels are those of the first loss, new ones, or an existing input.
 #[test]
 fn losses_add_up() {
     let mut options = options(SGD);

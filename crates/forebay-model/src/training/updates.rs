@@ -1,7 +1,7 @@
-//! Optimizers as formulas of kernels: the nodes of one parameter's update, which lowering puts into the update phase.
+//! Optimizers as formulas of kernels: the nodes of a parameter's update, which lowering puts into the update phase.
 //!
-//! The last node of each new value takes the old one's place (`lower/update.rs`). So an average old weight + new (1 - weight) is
-//! written as old + (new - old) (1 - weight), and a step as the parameter minus all that leaves it.
+//! The last node of each new value updates the old value in place (`lower/update.rs`). An average, old weight + new (1 - weight), is
+//! therefore written as old + (new - old) (1 - weight), and a step as the parameter minus everything subtracted from it.
 
 use forebay_base::Kernel;
 use forebay_base::kernel::{BinaryOp, UnaryOp};
@@ -11,19 +11,19 @@ use super::optimizer::Optimizer;
 use crate::graph::{Graph, TensorType, Update, ValueId};
 use crate::tensor::Contents;
 
-/// One parameter's update.
+/// The update of one parameter.
 struct Rule<'f, 'g, 'h> {
     f: &'f mut Formula<'g>,
     parameter: ValueId,
     gradient: ValueId,
-    /// The optimizer's hyperparameters, scalars in their order.
+    /// The optimizer's hyperparameters, as scalars in order.
     numbers: &'h [ValueId],
     /// Whether the parameter decays.
     decays: bool,
     states: Vec<ValueId>,
 }
 
-/// The hyperparameters as scalars.
+/// Returns the hyperparameters as scalars.
 pub(super) fn scalars(graph: &mut Graph, hyperparameters: ValueId) -> Vec<ValueId> {
     let mut f = Formula::new(graph, "update");
     let ty = f.ty(hyperparameters);
@@ -35,7 +35,7 @@ pub(super) fn scalars(graph: &mut Graph, hyperparameters: ValueId) -> Vec<ValueI
     (0..ty.shape[0]).map(&mut scalar).collect()
 }
 
-/// Appends the update of a parameter; its states.
+/// Appends the update of a parameter. Returns its states.
 pub(super) fn append(
     graph: &mut Graph,
     (parameter, gradient): (ValueId, ValueId),
@@ -65,7 +65,7 @@ pub(super) fn append(
 }
 
 impl Rule<'_, '_, '_> {
-    /// A state that begins with zeros.
+    /// Adds a state that is initialised with zeros.
     fn state(&mut self, suffix: &str, shape: &[u64]) -> ValueId {
         let parameter = self.f.graph.value(self.parameter).name.clone();
         let contents = Contents::zeros(TensorType::new(self.f.ty(self.parameter).data_type, shape));
@@ -78,26 +78,26 @@ impl Rule<'_, '_, '_> {
         self.f.ty(self.parameter).shape
     }
 
-    /// A state takes a value.
+    /// Updates a state with a value.
     fn take(&mut self, state: ValueId, value: ValueId) {
         self.f.graph.updates.push(Update { state, value });
     }
 
-    /// old weight + new (1 - weight), given 1 - weight; the state takes it.
+    /// Updates a state with old weight + new (1 - weight), given 1 - weight.
     fn average(&mut self, old: ValueId, new: ValueId, rest: ValueId) -> ValueId {
         let value = self.moved(old, new, rest);
         self.take(old, value);
         value
     }
 
-    /// The same without a state.
+    /// Returns old weight + new (1 - weight), given 1 - weight, without updating a state.
     fn moved(&mut self, old: ValueId, new: ValueId, rest: ValueId) -> ValueId {
         let distance = self.f.subtract(new, old);
         let distance = self.f.multiply(distance, rest);
         self.f.add(old, distance)
     }
 
-    /// The gradient with that of the L2 penalty.
+    /// Returns the gradient plus that of the L2 penalty.
     fn penalized(&mut self, decay: ValueId) -> ValueId {
         match self.decays {
             true => {
@@ -108,7 +108,7 @@ impl Rule<'_, '_, '_> {
         }
     }
 
-    /// The parameter leaves along a direction.
+    /// Moves the parameter against a direction.
     fn step(&mut self, direction: ValueId, size: ValueId) {
         let step = self.f.multiply(direction, size);
         self.leave(step);
@@ -119,14 +119,14 @@ impl Rule<'_, '_, '_> {
         self.take(self.parameter, value);
     }
 
-    /// x / (sqrt(squares) + epsilon).
+    /// Returns x / (sqrt(squares) + epsilon).
     fn by_root(&mut self, x: ValueId, squares: ValueId, epsilon: ValueId) -> ValueId {
         let root = self.f.unary(UnaryOp::Sqrt, squares);
         let divisor = self.f.add(root, epsilon);
         self.f.divide(x, divisor)
     }
 
-    /// The square root of the sum of squares.
+    /// Returns the square root of the sum of squares.
     fn norm(&mut self, x: ValueId) -> ValueId {
         let squares = self.f.multiply(x, x);
         let sum = self.f.total(squares);
@@ -170,7 +170,7 @@ impl Rule<'_, '_, '_> {
         self.step(direction, rate);
     }
 
-    /// A direction with what the parameter loses by decay at the same rate.
+    /// Returns a direction plus the parameter's decay at the same rate.
     fn decayed(&mut self, direction: ValueId, decay: ValueId) -> ValueId {
         match self.decays {
             true => {
@@ -205,7 +205,7 @@ impl Rule<'_, '_, '_> {
         let direction = self.by_root(first, second, epsilon);
         let direction = self.decayed(direction, decay);
         let (size, length) = (self.norm(self.parameter), self.norm(direction));
-        // Where either is 0, the rate stays as it is.
+        // If either is 0, the rate is not scaled.
         let product = self.f.multiply(size, length);
         let (zero, one) = (self.f.number(0.0), self.f.number(1.0));
         let is_known = self.f.binary(BinaryOp::Greater, product, zero);
@@ -215,7 +215,7 @@ impl Rule<'_, '_, '_> {
         self.step(direction, size);
     }
 
-    /// The mean along an axis, which stays.
+    /// Returns the mean along an axis, which is kept.
     fn mean_along(&mut self, x: ValueId, axis: usize) -> ValueId {
         let size = self.f.ty(x).shape[axis];
         let sum = self.f.sum(x, &[axis]);

@@ -1,4 +1,4 @@
-//! Images: which buffers hold the images of a batch, one behind the other, and along which dimension a launch takes them.
+//! Images: which buffers hold the images of a batch, one after the other, and along which dimension a launch processes them.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use crate::partition::rows::Cut;
 
 /// How a launch is cut between images.
 pub(super) struct Sharing {
-    /// What the dimension of images is for the kernel.
+    /// The role of the image dimension in the kernel.
     pub role: AxisRole,
-    /// Where the launch may be cut along it.
+    /// Where the launch can be cut along it.
     pub cut: Cut,
-    /// The first image that it takes.
+    /// The first image that it processes.
     pub first: u64,
-    /// How many it takes.
+    /// The number of images that it processes.
     pub count: u64,
-    /// Rows of the cut for each of them.
+    /// The rows of the cut for each image.
     pub unit: u64,
-    /// The buffers of images that it writes, and the bytes of an image of each.
+    /// The buffers of images that it writes, each with the bytes of an image.
     pub written: Vec<(BufferId, u64)>,
 }
 
-/// Images that an operand has along a dimension.
+/// The images that an operand has along a dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Span {
     first: u64,
@@ -32,12 +32,12 @@ struct Span {
     unit: u64,
 }
 
-/// Which buffers hold images.
+/// The buffers that hold images.
 pub(super) struct Images<'a> {
     program: &'a Program,
-    /// Images of the batch.
+    /// The number of images in the batch.
     images: u64,
-    /// By buffer that holds them: bytes of an image.
+    /// By buffer that holds images: the bytes of an image.
     image_bytes: BTreeMap<BufferId, u64>,
 }
 
@@ -46,7 +46,7 @@ impl Images<'_> {
         Images { program, images, image_bytes: BTreeMap::new() }
     }
 
-    /// Notes an input of the batch.
+    /// Records an input of the batch.
     pub fn note_input(&mut self, operand: &Operand) {
         let desc = &operand.desc;
         if desc.sizes().first() == Some(&self.images) && desc.is_packed() && operand.offset_bytes == 0 {
@@ -55,12 +55,12 @@ impl Images<'_> {
         }
     }
 
-    /// Notes buffers of images.
+    /// Records buffers of images.
     pub fn note(&mut self, written: &[(BufferId, u64)]) {
         self.image_bytes.extend(written.iter().copied());
     }
 
-    /// Notes what a launch in one piece writes: images, where images that it reads lie along the same dimension.
+    /// Records what an uncut launch writes: images, if images that it reads are along the same dimension.
     pub fn note_whole(&mut self, launch: &ProgramLaunch) {
         for dimension in dimensions(launch) {
             let is_read = |(read, operand): (usize, &Operand)| {
@@ -76,7 +76,7 @@ impl Images<'_> {
         }
     }
 
-    /// How a launch is cut between images; none where it cannot be, or takes none.
+    /// Returns how a launch is cut between images; `None` if it cannot be cut, or processes no images.
     pub fn sharing(&self, launch: &ProgramLaunch) -> Option<Sharing> {
         let operands = launch.reads.iter().chain(&launch.writes);
         if operands.into_iter().all(|operand| !self.image_bytes.contains_key(&operand.buffer)) {
@@ -113,7 +113,7 @@ impl Images<'_> {
         Some(Sharing { role: dimension.role, cut, first, count, unit, written })
     }
 
-    /// The buffer of a write that has all images along a dimension, and the bytes of an image.
+    /// Returns the buffer of a write that has all images along a dimension, and the bytes of an image.
     fn written(&self, operand: &Operand, dimension: &Dimension, write: usize) -> Option<(BufferId, u64)> {
         let (along, _) = dimension.along(OperandRef::Write(write))?;
         let size = *operand.desc.sizes().get(along.axis)?;
@@ -127,7 +127,8 @@ impl Images<'_> {
     }
 }
 
-/// The images that an operand has along a dimension, in a buffer that holds them one behind the other. None where it lies otherwise.
+/// Returns the images that an operand has along a dimension, in a buffer that holds them one after the other. `None` if it has another
+/// layout.
 fn span(operand: &Operand, dimension: &Dimension, reference: OperandRef, image_bytes: u64) -> Option<Span> {
     let (along, _) = dimension.along(reference)?;
     let (desc, element_bytes) = (&operand.desc, operand.desc.data_type().size_bytes());

@@ -8,7 +8,7 @@ use super::{Placed, positions};
 use crate::dependences::{Dependences, ordered_by};
 use crate::liveness::liveness;
 
-/// The launches in the order of their parts, as far as what they need allows. The counts that gradients of losses need come first.
+/// Sorts launches by part, as far as their dependences allow. The counts that gradients of losses need come first.
 pub(super) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Placed> {
     let launches: Vec<ProgramLaunch> = placed.iter().map(|placed| placed.launch.clone()).collect();
     let program = Program { buffers: buffers.to_vec(), update_start: launches.len(), launches, ..Program::default() };
@@ -23,7 +23,7 @@ pub(super) fn by_parts(buffers: &[Buffer], mut placed: Vec<Placed>) -> Vec<Place
     order.into_iter().filter_map(|index| placed[index].take()).collect()
 }
 
-/// The launches that counts of positions are made by.
+/// Returns the launches that compute the counts of positions.
 fn counting(program: &Program, dependences: &Dependences) -> BTreeSet<usize> {
     let counts: BTreeSet<BufferId> =
         program.launches.iter().filter_map(positions::counts).map(|counts| counts.buffer).collect();

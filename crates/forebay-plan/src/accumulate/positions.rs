@@ -1,4 +1,4 @@
-//! Positions: how many of them the mean of a loss counts.
+//! Positions: the number of positions that the mean of a loss counts.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use forebay_model::program::{Buffer, BufferId, Operand, Program, ProgramLaunch, 
 
 use crate::partition::{LOSS_GRADIENT_READS, uncounted_loss};
 
-/// What says how many positions the mean of a loss counts, if its gradient reads it.
+/// Returns the operand with the number of positions that the mean of a loss counts, if its gradient reads it.
 pub(super) fn counts(launch: &ProgramLaunch) -> Option<&Operand> {
     launch.kernel.facts().gradient_of_loss.and_then(|_| launch.reads.get(LOSS_GRADIENT_READS))
 }
 
-/// Has launches of their own count the positions of losses, from labels alone: the gradients of these losses need not wait for the losses then.
-/// They stand where labels are known, in front of what else there is: exchanges between processes keep the order of their program.
+/// Adds launches that count the positions of losses from labels alone, so that the gradients of these losses need not wait for the losses.
+/// These launches are inserted where labels are known, before everything else: exchanges between processes keep the order of their program.
 pub fn count_positions(program: &mut Program) {
     let mut known: Vec<(Summing, Operand, Operand)> = Vec::new();
-    // What counts, by the launch that it stands in front of.
+    // The launches that count, by the launch that they precede.
     let mut counting: BTreeMap<usize, Vec<ProgramLaunch>> = BTreeMap::new();
     for index in 0..program.launches.len() {
         let launch = &program.launches[index];
@@ -43,7 +43,7 @@ pub fn count_positions(program: &mut Program) {
     program.update_start += added;
 }
 
-/// Appends the launches that count: the sums of a loss whose predictions do not matter. None where labels lie in another way.
+/// Appends the launches that count: the sums of a loss whose predictions do not matter. Returns `None` if labels have another layout.
 fn count(
     buffers: &mut Vec<Buffer>,
     launches: &mut Vec<ProgramLaunch>,
@@ -59,7 +59,7 @@ fn count(
     let labels = gradient.reads[LOSS_GRADIENT_READS - 1].clone();
     let table = TensorDesc::packed(DataType::Float64, &[of.rows(), 1]).ok()?;
     let predictions = match of {
-        // Logits of a single class, whatever they are: as many as there are positions.
+        // Arbitrary logits of a single class: as many as there are positions.
         Summing::CrossEntropy { axis, .. } => {
             let mut sizes = gradient.reads[LOSS_GRADIENT_READS - 2].desc.sizes().to_vec();
             *sizes.get_mut(axis)? = 1;

@@ -1,4 +1,4 @@
-//! No plan is predicted to be faster than its bound: neither the planner's, nor others.
+//! No plan is predicted to be faster than its bound: neither the planner's plans nor others.
 
 use crate::alias::alias;
 use crate::arena::arena;
@@ -19,7 +19,7 @@ use crate::testing::{Random, limits, random_training_program};
 use crate::widen::{Route, widen};
 use forebay_model::program::Program;
 
-/// A plan that is no slower than this many times its bound leaves a wrong bound little room.
+/// A plan that takes at most this many times its bound leaves little room for a wrong bound.
 const NEAR: f64 = 1.2;
 
 fn random_program(random: &mut Random, depths: u64) -> Program {
@@ -27,7 +27,7 @@ fn random_program(random: &mut Random, depths: u64) -> Program {
     crate::fuse::fuse(random_training_program(random, depth))
 }
 
-/// A machine that differs from the usual one in its links, in what copies cost its workers, or in both.
+/// Returns a machine that differs from the usual one in its links, in what copies cost its workers, or in both.
 fn random_machine(random: &mut Random, program: &Program) -> Costs {
     let mut costs = estimate(program, &limits());
     let slower = [1.0, 4.0, 30.0][random.below(3) as usize];
@@ -41,7 +41,7 @@ fn random_machine(random: &mut Random, program: &Program) -> Costs {
     for workers in &mut costs.launch_workers {
         *workers = if random.once_in(4) { 1.0 } else { costs.workers - random.below(100) as f64 / 100.0 };
     }
-    // Half of the machines have workers copy.
+    // On half of the machines, workers copy.
     costs.copy_worker_ns_per_byte = [0.0, 0.0, 0.05, 0.3][random.below(4) as usize];
     costs.step_ns = random.below(3) * 1_000;
     costs
@@ -49,7 +49,7 @@ fn random_machine(random: &mut Random, program: &Program) -> Costs {
 
 #[test]
 fn plans_for_all_kinds_of_machines_keep_the_bound_and_it_says_more_than_durations() {
-    // Of plans with parts, for workers that copy, for links that both ways share, and of all.
+    // Counts for plans with parts, for workers that copy, for links that both directions share, and for all.
     let mut tighter = [0; 4];
     for seed in 1..40 {
         let mut random = Random::new(seed);
@@ -76,7 +76,7 @@ fn plans_for_all_kinds_of_machines_keep_the_bound_and_it_says_more_than_duration
     assert!(tighter.iter().all(|&count| count > 0), "{tighter:?} plans have a bound above their durations");
 }
 
-/// A residency that keeps what chance wants.
+/// Returns a residency that keeps random gaps.
 fn random_residency(random: &mut Random, program: &Program, live: &Liveness) -> Residency {
     let once_in = 1 + random.below(10);
     let mut residency = Residency::default();
@@ -88,7 +88,7 @@ fn random_residency(random: &mut Random, program: &Program, live: &Liveness) -> 
     residency
 }
 
-/// The most bytes that stays take during a launch.
+/// Returns the most bytes that residency intervals take during a launch.
 fn taken_bytes(live: &Liveness, residency: &Residency) -> u64 {
     let mut taken = vec![0; live.launch_count];
     for segment in &residency.segments {
@@ -142,7 +142,7 @@ fn no_residency_that_takes_as_many_bytes_beats_the_bound() {
             if random.once_in(2) {
                 plan = split_barriers(plan, COMPUTE, &costs);
             }
-            // Nothing runs again here, so that the proof may leave it out.
+            // Nothing runs again here, so the proof may leave it out.
             let mut problem = problem(&plan, &ordered, &live, &costs, taken_bytes(&live, &residency));
             problem.again_ns.fill(None);
             let bound_ns = bound_of(&plan, problem, &costs);

@@ -1,16 +1,16 @@
-//! Extent: what of a launch a part is.
+//! Extent: which piece of a launch a part computes.
 
 use forebay_model::program::Operand;
 
 use super::lines::{Line, Lines, Side, Work, function, same_operand, writes};
 use super::windows::{self, Range};
 
-/// What a part is of its whole.
+/// The piece of the whole launch that a part computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Extent {
     /// All of it.
     All,
-    /// A range of a line: of its results, or, where they are sums over it, of what they are sums of.
+    /// A range of a line: of its results or, if they are sums over the line, of what they are sums of.
     Range {
         /// Which line.
         line: (bool, usize),
@@ -18,10 +18,10 @@ pub(super) enum Extent {
     },
 }
 
-/// What of a launch a part is, each with its lines, if it has some. Both have their operands in the same order.
+/// Returns which piece of a launch a part computes, given the lines of both, if any. Both have their operands in the same order.
 ///
 /// # Errors
-/// What is wrong with the part.
+/// Describes what is wrong with the part.
 pub(super) fn of_part(whole: &Work, lines: Option<&Lines>, part: &Work, own: Option<Lines>) -> Result<Extent, String> {
     if function(&part.kernel) != function(&whole.kernel) {
         return Err(format!("{} is another function than {}", part.kernel, whole.kernel));
@@ -43,10 +43,10 @@ pub(super) fn of_part(whole: &Work, lines: Option<&Lines>, part: &Work, own: Opt
 }
 
 impl Lines {
-    /// What of this launch a part is. Both have their operands in the same order.
+    /// Returns which piece of this launch a part computes. Both have their operands in the same order.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Describes what is wrong with the part.
     pub fn extent(&self, whole: &Work, part: &Work, lines: &Lines) -> Result<Extent, String> {
         for (index, (own, other)) in whole.operands().zip(part.operands()).enumerate() {
             if own.buffer != other.buffer || own.desc.data_type() != other.desc.data_type() {
@@ -101,7 +101,7 @@ impl Lines {
     }
 }
 
-/// The index at which a part begins by where its operands begin, and how far each of them is moved then.
+/// Returns the index at which a part begins, derived from where its operands begin, and how far that moves each operand.
 fn start_of(side: &Side, distances: &[i64]) -> Result<(u64, Vec<i64>), String> {
     let first = side.strides.iter().zip(distances).find(|&(&stride, _)| stride != 0);
     let (&stride, &distance) = first.ok_or("an axis is cut that no operand has")?;
@@ -112,7 +112,7 @@ fn start_of(side: &Side, distances: &[i64]) -> Result<(u64, Vec<i64>), String> {
     Ok((start as u64, side.strides.iter().map(|stride| stride * start).collect()))
 }
 
-/// The range of a line that a part is, and how far it moves each operand; none for all of it.
+/// Returns the range of a line that a part covers, and how far it moves each operand; `None` for the whole line.
 fn plain_range(own: &Line, other: Option<&Line>, distances: &[i64]) -> Result<Option<(Range, Vec<i64>)>, String> {
     let size = other.map_or(1, |other| other.target.size);
     if size == own.target.size {
@@ -129,7 +129,8 @@ fn plain_range(own: &Line, other: Option<&Line>, distances: &[i64]) -> Result<Op
     }
 }
 
-/// Whether operands of which a line takes some indices have those: what is read no others, or, if it is not cut, all of the whole's.
+/// Checks whether operands of which a line takes only some indices have these: reads have no others or, if they are not cut, all of the
+/// whole launch's.
 fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, is_cut: bool) -> Result<(), String> {
     let size_in = |work: &Work, index: usize, axis: usize| -> Option<u64> {
         work.operands().nth(index)?.desc.sizes().get(axis).copied()
@@ -151,7 +152,7 @@ fn takes_the_same(own: &Line, other: Option<&Line>, whole: &Work, part: &Work, i
     Ok(())
 }
 
-/// The range of a window's line that a part is, and how far it moves each operand; none for all of it.
+/// Returns the range of a window's line that a part covers, and how far it moves each operand; `None` for the whole line.
 fn sliding_range(
     own: &Line,
     other: &Line,

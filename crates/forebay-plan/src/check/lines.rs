@@ -1,9 +1,9 @@
-//! Lines: a launch as ranges of indices that run through its operands' bytes, and what of it a part is.
+//! Lines: a launch as ranges of indices that run through the bytes of its operands, and which piece of it a part computes.
 //!
-//! All that is known of a kernel here is what its axes are ([`KernelFacts::dimensions`]). Each dimension of a launch is a line: a
-//! number of indices, and for each operand the distance in elements from one to the next. Lines that continue each other are one, so that
-//! neither the number of axes nor their order in memory matters. A part is right if its lines are those of the whole, but for one
-//! of which it has a range; if every operand begins where that range begins in it; and if a window finds through each of its taps
+//! All that is known about a kernel here is the meaning of its axes ([`KernelFacts::dimensions`]). Each dimension of a launch is a line: a
+//! number of indices and, for each operand, the distance in elements from one index to the next. Lines that continue each other are joined,
+//! so that neither the number of axes nor their order in memory matters. A part is correct if it has the same lines as the whole, except
+//! for one of which it has a range; if every operand begins where that range begins in it; and if a window finds through each of its taps
 //! what it finds in the whole.
 //!
 //! [`KernelFacts::dimensions`]: forebay_base::kernel::KernelFacts::dimensions
@@ -18,7 +18,7 @@ use forebay_base::tensor::packed_strides;
 use forebay_base::{Kernel, TensorDesc, sum_tree};
 use forebay_model::program::Operand;
 
-/// A kernel with its operands: a launch, or one of those that it becomes where it sums.
+/// A kernel with its operands: a launch, or one of the launches that replace it if it sums.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     /// The kernel.
@@ -30,12 +30,12 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Reads, then writes.
+    /// Returns the reads, then the writes.
     pub fn operands(&self) -> impl Iterator<Item = &Operand> {
         self.reads.iter().chain(&self.writes)
     }
 
-    /// An operand.
+    /// Returns an operand.
     pub fn operand(&self, of: OperandRef) -> Option<&Operand> {
         match of {
             OperandRef::Read(index) => self.reads.get(index),
@@ -44,12 +44,12 @@ impl Work {
     }
 }
 
-/// One side of a window, or all of a line without one.
+/// One side of a window, or the whole of a line without a window.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Side {
-    /// Number of indices.
+    /// The number of indices.
     pub size: u64,
-    /// By operand, reads first: elements from one index to the next; 0 where the operand lacks the line.
+    /// By operand, reads first: elements from one index to the next; 0 if the operand lacks the line.
     pub strides: Vec<i64>,
 }
 
@@ -57,15 +57,15 @@ pub(super) struct Side {
 #[derive(Clone, Copy, Debug)]
 struct Tree {
     leaves: Leaves,
-    /// Indices that have a tree of their own: all of them, or those of an image.
+    /// The number of indices that have a separate tree: all of them, or those of an image.
     indices: u64,
 }
 
-/// Leaves of a tree, and how many the tree has.
+/// Some leaves of a tree, and how many leaves the tree has.
 type LeavesOf = (Range<u64>, u64);
 
 impl Tree {
-    /// The leaves of some of a line's indices; none where these are of several trees, or part a leaf.
+    /// Returns the leaves of some of a line's indices; `None` if these belong to several trees, or split a leaf.
     fn leaves(&self, range: &Range<u64>, size: u64) -> Option<LeavesOf> {
         let first = range.start / self.indices * self.indices;
         let own_size = self.indices.min(size - first);
@@ -78,37 +78,37 @@ impl Tree {
 /// One line of a launch.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// What it is; of a window, `source` says.
+    /// Its role; for a window, see `source`.
     pub role: AxisRole,
-    /// Whether no result has it.
+    /// Whether no result has this line.
     pub is_reduced: bool,
-    /// Where it may be cut: at multiples of any of these; nowhere if there are none.
+    /// Where it can be cut: at multiples of any of these; nowhere if there are none.
     pub steps: Vec<u64>,
-    /// The trees that sums over it are added in, that of the fewest indices first.
+    /// The trees by which sums over it are added; the one with the fewest indices comes first.
     trees: Vec<Tree>,
     /// The indices themselves, or those of a window's results.
     pub target: Side,
     /// What a window sees.
     pub source: Option<(SlidingAxis, Side)>,
-    /// Operands of which it takes some indices only, on an axis: more than the line has.
+    /// Operands of which it takes only some indices of an axis, which has more indices than the line.
     pub taken: Vec<(usize, Along)>,
 }
 
 /// A launch as lines.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
-    /// Those that have a window or take some indices only, in their order.
+    /// Lines that have a window or take only some indices, in their order.
     pub ordered: Vec<Line>,
-    /// All others; where they lie tells them apart.
+    /// All other lines, which are distinguished by their layout.
     pub others: Vec<Line>,
-    /// By operand: the element of its buffer that belongs to all lines' first indices. Last, the number of the first element for
-    /// kernels that count them, or the last key that the first row sees.
+    /// By operand: the element of its buffer that belongs to the first indices of all lines. The last entry is the number of the first
+    /// element for kernels that count elements, or the last key that the first row sees.
     pub bases: Vec<i64>,
-    /// By operand: how many elements the lines run through; none where no line does.
+    /// By operand: the number of elements that lines run through; `None` if no line does.
     pub counts: Vec<Option<u64>>,
 }
 
-/// A kernel without what depends on where its operands lie and how their axes are numbered, which lines say.
+/// Returns a kernel without what depends on the layout of its operands and the numbering of their axes, which is what lines describe.
 pub(super) fn function(kernel: &Kernel) -> Kernel {
     let mut kernel = kernel.clone();
     let reset = |window: &mut Window| {
@@ -134,7 +134,7 @@ pub(super) fn function(kernel: &Kernel) -> Kernel {
     kernel
 }
 
-/// Whether two operands are the same elements.
+/// Returns whether two operands are the same elements.
 pub(super) fn same_operand(a: &Operand, b: &Operand) -> bool {
     let lies = |desc: &TensorDesc| -> Vec<(u64, u64)> {
         let all = desc.sizes().iter().copied().zip(desc.effective_strides());
@@ -149,10 +149,10 @@ fn both_packed(a: &TensorDesc, b: &TensorDesc) -> bool {
 }
 
 impl Lines {
-    /// The lines of a launch; none where its axes are not known, and it cannot be in parts.
+    /// Returns the lines of a launch; `None` if its axes are not known, so that it cannot be in parts.
     ///
     /// # Errors
-    /// Operands whose sizes do not fit, and axes that no dimension says anything of.
+    /// Fails if the sizes of operands do not match, or if no dimension describes an axis.
     pub fn of(work: &Work) -> Result<Option<Lines>, String> {
         let descs = |operands: &[Operand]| operands.iter().map(|operand| operand.desc.clone()).collect::<Vec<_>>();
         let (reads, writes) = (descs(&work.reads), descs(&work.writes));
@@ -201,7 +201,7 @@ impl Lines {
         Ok(Some(lines))
     }
 
-    /// The same without an operand.
+    /// Returns the lines without an operand.
     pub fn without(mut self, index: usize) -> Lines {
         let remove = |side: &mut Side| {
             side.strides.remove(index);
@@ -217,7 +217,7 @@ impl Lines {
         self
     }
 
-    /// The line of a dimension; adds to bases what lies before it.
+    /// Returns the line of a dimension, and adds to `bases` what precedes it.
     fn line(&mut self, work: &Work, dimension: &Dimension, counts: bool, has_columns: bool) -> Result<Line, String> {
         let (mut taken, reads) = (Vec::new(), work.reads.len());
         let mut side = |all: &[(OperandRef, Along)]| -> Result<Side, String> {
@@ -245,7 +245,7 @@ impl Lines {
                 } else if side.size == 0 && along.covers == 1 {
                     side.size = along.indices.unwrap_or(size / along.elements);
                 }
-                // What is taken of an axis says nothing of its size.
+                // What is taken of an axis says nothing about its size.
                 let counted = if may_take { size } else { side.size };
                 let count = self.counts[index].get_or_insert(1);
                 *count = count.saturating_mul(counted);
@@ -270,7 +270,7 @@ impl Lines {
             return Err(format!("an axis of {} has no size", work.kernel.name()));
         }
         let role = match dimension.role {
-            // Which window it is, `source` says.
+            // `source` identifies the window.
             AxisRole::Spatial(_) => AxisRole::Whole,
             role => role,
         };
@@ -279,7 +279,7 @@ impl Lines {
         Ok(Line { role, is_reduced: dimension.is_reduced(), steps, trees, target, source, taken })
     }
 
-    /// Makes one line of two where the second continues the first in every operand, and leaves out those of one index.
+    /// Joins two lines if the second continues the first in every operand, and removes lines with one index.
     fn join(&mut self) {
         self.others.retain(|line| line.target.size > 1 || !line.taken.is_empty());
         let continues = |outer: &Line, inner: &Line| {
@@ -300,7 +300,7 @@ impl Lines {
             let removed = self.others[outer].clone();
             let line = &mut self.others[inner];
             let size = line.target.size;
-            // Where whole indices of the outer line begin, that line says.
+            // The outer line determines cuts where its whole indices begin.
             line.steps.retain(|step| step % size != 0);
             line.steps.extend(removed.steps.iter().map(|step| step * size));
             line.trees = joined(&line.trees, &removed.trees, size, removed.target.size);
@@ -313,12 +313,12 @@ impl Lines {
         if is_ordered { &self.ordered[index] } else { &self.others[index] }
     }
 
-    /// Whether a line's results are sums over it.
+    /// Returns whether a line's results are sums over it.
     pub fn is_reduced(&self, line: (bool, usize)) -> bool {
         self.line_of(line).is_reduced
     }
 
-    /// Whether every result has a line.
+    /// Returns whether every result has a line.
     pub fn all_write(&self, line: (bool, usize), writes_from: usize) -> bool {
         let line = self.line_of(line);
         let sources = line.source.as_ref().map(|(_, source)| &source.strides);
@@ -326,19 +326,19 @@ impl Lines {
         (writes_from..self.counts.len()).all(has)
     }
 
-    /// Whether a line may be cut at an index.
+    /// Returns whether a line can be cut at an index.
     pub fn may_be_cut(&self, line: (bool, usize), at: u64) -> bool {
         self.line_of(line).steps.iter().any(|step| at.is_multiple_of(*step))
     }
 
-    /// Whether some indices of a line are a node of its tree.
+    /// Returns whether some indices of a line are a node of its tree.
     pub fn is_node(&self, line: (bool, usize), range: &Range<u64>) -> bool {
         let line = self.line_of(line);
         let mut leaves = line.trees.iter().filter_map(|tree| tree.leaves(range, line.target.size));
         leaves.any(|(leaves, count)| sum_tree::is_node(&leaves, count))
     }
 
-    /// Whether some indices of a line and those behind them are the halves of a node of its tree.
+    /// Returns whether some indices of a line and those after them are the halves of a node of its tree.
     pub fn are_halves(&self, line: (bool, usize), left: &Range<u64>, right: &Range<u64>) -> bool {
         let line = self.line_of(line);
         let both = left.start..right.end;
@@ -348,7 +348,7 @@ impl Lines {
         left.end == right.start && sum_tree::is_node(&leaves, count) && of_left == sum_tree::middle(&leaves)
     }
 
-    /// How many indices a line has, on the side along which its parts follow each other.
+    /// Returns the number of indices of a line on the side along which its parts follow each other.
     pub fn size(&self, line: (bool, usize), writes_from: usize) -> u64 {
         let line = self.line_of(line);
         match &line.source {
@@ -358,15 +358,15 @@ impl Lines {
     }
 }
 
-/// By operand: how many indices of its dimension one element covers. Lines run through such an operand as if it repeated its elements, each
-/// this many times: that is where its bases are counted.
+/// Returns by operand how many indices of its dimension one element covers. Lines run through such an operand as if each of its elements
+/// were repeated this many times, and its bases are counted accordingly.
 fn covered(dimensions: &[Dimension], work: &Work) -> Vec<u64> {
     let reads = (0..work.reads.len()).map(OperandRef::Read);
     let covers = |of: OperandRef| dimensions.iter().find_map(|one| one.along(of)).map_or(1, |(along, _)| along.covers);
     reads.chain((0..work.writes.len()).map(OperandRef::Write)).map(covers).collect()
 }
 
-/// The trees of a line that is made of two: of the inner one of `size` indices, and the outer one.
+/// Returns the trees of a line that is joined from two: the inner one, with `size` indices, and the outer one.
 fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tree> {
     let goes_through =
         |inner: &Leaves, outer: &Leaves| inner.block == outer.block && outer.of_index == inner.of_index * size;
@@ -375,7 +375,7 @@ fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tre
     {
         return vec![Tree { leaves: first.leaves, indices: size * outer_size }];
     }
-    // A leaf that is all of the inner line is one of the outer.
+    // A leaf that is the whole inner line is a leaf of the outer line.
     let is_cut = |tree: &&Tree| tree.leaves.block < size * tree.leaves.of_index;
     let outer = outer.iter().map(|tree| {
         let Leaves { block, of_index } = tree.leaves;
@@ -384,7 +384,7 @@ fn joined(inner: &[Tree], outer: &[Tree], size: u64, outer_size: u64) -> Vec<Tre
     inner.iter().filter(is_cut).copied().chain(outer).collect()
 }
 
-/// Whether what is written has a side of a line.
+/// Returns whether what is written has a side of a line.
 pub(super) fn writes(side: &Side, writes_from: usize) -> bool {
     side.strides.iter().skip(writes_from).rev().skip(1).any(|&stride| stride != 0)
 }

@@ -1,9 +1,9 @@
-//! Parts: whether a program with launches in parts computes what the program does.
+//! Parts: checks whether a program with launches in parts computes what the original program does.
 //!
-//! Judged from what the kernels' axes are ([`super::lines`]), without the pass that cut: the parts of a launch are the same function,
-//! each on a range of one axis; the ranges follow each other without a gap and none twice; each reads what its results need, no
-//! less and no more; parts of sums are nodes of the tree that the whole sums by ([`super::sums`]); and what is not a sum is cut where
-//! that changes no bit. That equal functions compute the same on equal operands is for the kernels' tests to say.
+//! The check relies on the meaning of the kernels' axes ([`super::lines`]), not on the pass that cut. The parts of a launch are the same
+//! function, each on a range of one axis; the ranges follow each other without gaps or overlaps; each part reads what its results need, no
+//! less and no more; parts of sums are nodes of the tree by which the whole is summed ([`super::sums`]); and everything else is cut where
+//! that changes no bit. The kernels' tests ensure that equal functions compute the same results on equal operands.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::relaid::Relaid;
 use super::sums;
 use crate::divided::Partition;
 
-/// A part, with its place in the program of parts.
+/// A part, with its index in the program of parts.
 type Placed<'a> = (usize, &'a ProgramLaunch);
 
 /// A launch that was cut into its sums.
@@ -26,19 +26,19 @@ struct Summed {
     of: Summing,
     reads: Vec<Operand>,
     sums: Operand,
-    /// The last part that adds to them.
+    /// The last part that adds to the sums.
     last: usize,
 }
 
-/// Whether the parts are what their launches are.
+/// Checks whether the parts compute what their launches compute.
 ///
 /// # Errors
-/// What is wrong, with the name of the launch.
+/// Describes what is wrong, with the name of the launch.
 pub(super) fn judge(program: &Program, partition: &Partition) -> Result<(), String> {
     partition.steps(program).into_iter().try_for_each(|(program, parts)| step(program, parts))
 }
 
-/// Whether the parts are what the launches of the program are that was cut last.
+/// Checks whether the parts compute what the launches of the last cut program compute.
 fn step(program: &Program, partition: &Partition) -> Result<(), String> {
     let parts = &partition.program;
     frame(program, partition)?;
@@ -76,7 +76,7 @@ fn step(program: &Program, partition: &Partition) -> Result<(), String> {
     order(partition)
 }
 
-/// Whether everything but the launches is the same, and each launch has parts, on its side of the update phase.
+/// Checks whether everything except the launches is the same, and each launch has parts on its side of the update phase.
 fn frame(program: &Program, Partition { program: parts, sources, .. }: &Partition) -> Result<(), String> {
     let is_same = parts.buffers.get(..program.buffers.len()) == Some(&program.buffers[..])
         && parts.buffers[program.buffers.len()..].iter().all(|buffer| buffer.role.is_temporary())
@@ -93,7 +93,7 @@ fn frame(program: &Program, Partition { program: parts, sources, .. }: &Partitio
     Ok(())
 }
 
-/// Judges the parts of a launch, or of those that it becomes if it sums: its sums, what is made of them, and the rest.
+/// Judges the parts of a launch or, if it sums, of the launches that replace it: its sums, what is computed from them, and the rest.
 fn of_sums(
     whole: &Work,
     parts: &[Placed],
@@ -153,8 +153,8 @@ fn of_sums(
     Ok(Some(Summed { of, reads: whole.reads.clone(), sums, last: last.unwrap_or(0) }))
 }
 
-/// The launch with the sums of its loss, if it is the gradient of one and its parts read more than it does. Where the launch itself is told the
-/// number of positions, its parts are, too.
+/// Returns the launch with the sums of its loss, if it is the gradient of a loss and its parts read more than it does. If the launch itself
+/// reads the number of positions, so do its parts.
 fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Result<Work, String> {
     let is_told = whole.kernel.facts().gradient_of_loss.is_some() && whole.reads.len() == 4;
     if is_told {
@@ -182,7 +182,7 @@ fn with_loss(whole: &Work, parts: &[Placed], summed: &[(usize, Summed)]) -> Resu
     Ok(Work { reads, ..whole.clone() })
 }
 
-/// Judges the parts of a launch whose results of each kind are launches of their own.
+/// Judges the parts of a launch that is replaced by separate launches for each kind of result.
 fn separate(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
     let mut judged = 0;
     for Separate { kernel, writes } in whole.kernel.separate() {
@@ -198,12 +198,12 @@ fn separate(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), St
     }
 }
 
-/// Whether a kernel makes, adds or finishes sums of positions.
+/// Returns whether a kernel computes, adds or finishes sums of positions.
 fn is_sum(kernel: &Kernel) -> bool {
     matches!(kernel, Kernel::Sums { .. } | Kernel::AddSums { .. } | Kernel::FromSums { .. })
 }
 
-/// Whether parts together are one launch.
+/// Checks whether parts together are one launch.
 fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
     let lines = Lines::of(whole)?;
     if let Some(lines) = lines.as_ref().filter(|_| sums::are_added(whole, parts)) {
@@ -214,7 +214,7 @@ fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), Str
     for &(_, part) in parts {
         let wrong = |reason: String| format!("'{}': {reason}", part.name);
         let mut own = Work { kernel: part.kernel.clone(), reads: part.reads.clone(), writes: part.writes.clone() };
-        // What a part goes on from is its result, which the whole does not read.
+        // A part continues from its result, which the whole does not read.
         let goes_on = own.kernel.facts().continues.filter(|_| continues.is_none());
         let own_lines = Lines::of(&own).map_err(wrong)?;
         if let Some(index) = goes_on {
@@ -235,7 +235,7 @@ fn of_work(whole: &Work, parts: &[Placed], own_buffers: usize) -> Result<(), Str
     }
 }
 
-/// What a kernel applies where its sums are complete, and which part of a product it is.
+/// Returns which part of a product a kernel is, and what it applies when its sums are complete.
 fn product_of(kernel: &Kernel) -> Option<(ProductPart, Activation)> {
     match kernel.clone().placement() {
         Placement::Product(part, activation) => Some((*part, *activation)),
@@ -243,7 +243,7 @@ fn product_of(kernel: &Kernel) -> Option<(ProductPart, Activation)> {
     }
 }
 
-/// Whether a part whose sums are complete applies what the whole does.
+/// Checks whether a part whose sums are complete applies what the whole does.
 fn completes(whole: &Work, kernel: &Kernel) -> Result<(), String> {
     let activation = |kernel| product_of(kernel).map(|(_, activation)| activation);
     match activation(kernel) == activation(&whole.kernel) {
@@ -252,7 +252,7 @@ fn completes(whole: &Work, kernel: &Kernel) -> Result<(), String> {
     }
 }
 
-/// Whether parts follow each other along one line from its beginning to its end.
+/// Checks whether parts follow each other along one line from its beginning to its end.
 fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Result<(), String> {
     let Some((Extent::Range { line, .. }, ..)) = parts.first() else {
         return Err("one is all of it, and there are others".to_owned());
@@ -277,7 +277,7 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
         if *goes_on && !is_columns {
             return Err("one goes on from results that are its own".to_owned());
         }
-        // The first columns say nothing of those that others have computed.
+        // The first columns do not depend on columns that others have computed.
         if is_columns && *goes_on != (number > 0) {
             return Err("columns are computed in another order".to_owned());
         }
@@ -300,7 +300,7 @@ fn tiles(whole: &Work, lines: &Lines, parts: &[(Extent, bool, Kernel)]) -> Resul
     }
 }
 
-/// Whether sums are in buffers of their own, which none but their launch's parts write.
+/// Checks whether sums are in separate buffers, which only the parts of their launch write.
 fn sums_are_apart(partition: &Partition, own_buffers: usize) -> Result<(), String> {
     let mut owners: BTreeMap<BufferId, usize> = BTreeMap::new();
     for (&source, part) in partition.sources.iter().zip(&partition.program.launches) {
@@ -313,9 +313,9 @@ fn sums_are_apart(partition: &Partition, own_buffers: usize) -> Result<(), Strin
     Ok(())
 }
 
-/// Whether parts of different launches that touch the same bytes, one of them writing, come in the order of their launches.
+/// Checks whether parts of different launches that touch the same bytes, at least one of them writing, are in the order of their launches.
 fn order(Partition { program, sources, .. }: &Partition) -> Result<(), String> {
-    // From the right: the least launch that still comes.
+    // From the right: the first launch that is still to come.
     let mut coming = vec![usize::MAX; sources.len() + 1];
     for index in (0..sources.len()).rev() {
         coming[index] = coming[index + 1].min(sources[index]);

@@ -1,10 +1,10 @@
-//! The plans of all processes of a run, together: what one sends, another one receives, and none waits for ever.
+//! Checks the plans of all processes of a run together: what one process sends another receives, and no process waits forever.
 //!
-//! Each plan is judged by itself as well ([`super::check`]): within a process, an exchange is a launch that reads what it sends and writes what
-//! it receives, so barriers and waits order it like any other. Between processes, bytes are safe where exchanges pair up: a message is read and
-//! written between the beginning of an exchange and its end, in each process. What is left to judge is that they do pair up, and that their
-//! order in the processes has no circle. An exchange ends once all processes have begun it, and nothing that goes on keeps something else from
-//! going on, so one run of all plans against each other shows whether any can stop.
+//! Each plan is also judged separately ([`super::check`]): within a process, an exchange is a launch that reads what it sends and writes
+//! what it receives, so barriers and waits order it like any other launch. Between processes, bytes are safe if exchanges pair up: in each
+//! process, a message is read and written between the beginning and the end of an exchange. It remains to be judged that exchanges do pair
+//! up, and that their order in the processes has no cycle. An exchange ends once all processes have begun it, and a command that proceeds
+//! never keeps another from proceeding, so a single run of all plans against each other shows whether any of them can get stuck.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +33,7 @@ pub(super) fn judge(plans: &[&Plan]) -> Result<(), String> {
     Together::new(plans).run()
 }
 
-/// The exchanges of a plan, by number.
+/// Returns the exchanges of a plan, by number.
 fn exchanges(plan: &Plan, rank: usize, size: usize) -> Result<BTreeMap<u32, &Exchange>, String> {
     let mut exchanges = BTreeMap::new();
     for exchange in plan.commands.iter().filter_map(of) {
@@ -48,7 +48,7 @@ fn exchanges(plan: &Plan, rank: usize, size: usize) -> Result<BTreeMap<u32, &Exc
     Ok(exchanges)
 }
 
-/// The exchange that a command is.
+/// Returns the exchange that a command performs.
 fn of(command: &Command) -> Option<&Exchange> {
     match command {
         Command::Launch { launch, .. } => match &launch.kernel {
@@ -59,7 +59,7 @@ fn of(command: &Command) -> Option<&Exchange> {
     }
 }
 
-/// Messages of one process to another one.
+/// Checks the messages from one process to another.
 fn pair(sent: &[ByteRange], received: &[ByteRange], (from, to, number): (usize, usize, u32)) -> Result<(), String> {
     let bytes = |ranges: &[ByteRange]| ranges.iter().map(|range| range.len()).collect::<Vec<u64>>();
     let (sent, received) = (bytes(sent), bytes(received));
@@ -71,27 +71,27 @@ fn pair(sent: &[ByteRange], received: &[ByteRange], (from, to, number): (usize, 
     ))
 }
 
-/// What a stream of a process has handed out, and what stands next.
+/// What a stream of a process has issued, and what comes next.
 #[derive(Default)]
 struct Stream<'a> {
     next: VecDeque<&'a Command>,
-    /// Numbers of exchanges that it has begun and that have not ended.
+    /// The numbers of exchanges that it has begun and that have not ended.
     open: Vec<u32>,
-    /// Records that fire when what was open before them has ended.
+    /// Records that fire when the exchanges that were open before them have ended.
     records: Vec<(Vec<u32>, (EventId, u64))>,
 }
 
-/// A process at work.
+/// A running process.
 #[derive(Default)]
 struct Process<'a> {
     streams: BTreeMap<u32, Stream<'a>>,
     fired: BTreeSet<(EventId, u64)>,
 }
 
-/// All processes at work.
+/// All running processes.
 struct Together<'a> {
     processes: Vec<Process<'a>>,
-    /// By exchange: how many processes have begun it.
+    /// By exchange: the number of processes that have begun it.
     begun: BTreeMap<u32, usize>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Together<'a> {
         Together { processes: plans.iter().map(process).collect(), begun: BTreeMap::new() }
     }
 
-    /// Lets all of them go on until none can.
+    /// Lets all processes proceed until none can.
     fn run(mut self) -> Result<(), String> {
         loop {
             let mut any = false;
@@ -139,7 +139,7 @@ impl<'a> Together<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// Hands out a command, if any stream can.
+    /// Issues a command, if any stream can. Returns whether one could.
     fn goes_on(&mut self, begun: &mut BTreeMap<u32, usize>) -> bool {
         for stream in self.streams.values_mut() {
             let Some(&command) = stream.next.front() else { continue };
@@ -166,7 +166,7 @@ impl<'a> Process<'a> {
         false
     }
 
-    /// Ends exchanges that have ended; whether there was one.
+    /// Removes exchanges that have ended. Returns whether there was one.
     fn end(&mut self, ended: &impl Fn(&u32) -> bool) -> bool {
         let mut any = false;
         for stream in self.streams.values_mut() {
@@ -190,7 +190,8 @@ mod tests {
     use super::*;
     use forebay_base::{Launch, StreamId};
 
-    /// Exchanges by number, barriers (`|`), records (`r`) and waits (`w`); a stream for each text. Each process sends 8 bytes to each.
+    /// Returns a plan with exchanges by number, barriers (`|`), records (`r`) and waits (`w`), and one stream for each text. Each process
+    /// sends 8 bytes to each.
     fn plan(streams: &[&str], rank: usize) -> Plan {
         let commands = streams.iter().enumerate().flat_map(|(number, text)| {
             let stream = StreamId(number as u32);
@@ -215,7 +216,7 @@ mod tests {
     #[test]
     fn exchanges_that_pair_up_end_in_any_order_that_nothing_forces() {
         assert_eq!(judged(&["1|2|3"], &["1|2|3"]), Ok(()));
-        // Without a barrier between them, they may begin in another order.
+        // Without a barrier between them, they may begin in either order.
         assert_eq!(judged(&["12|3"], &["21|3"]), Ok(()));
         assert_eq!(judged(&["1r2", "w3"], &["1|2", "3"]), Ok(()));
     }

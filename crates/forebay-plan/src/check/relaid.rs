@@ -1,11 +1,11 @@
-//! Relaid: buffers that parts see row by row, and where the program's own operands lie in them then.
+//! Relaid: buffers that parts access row by row, and where the program's own operands are in them.
 
 use std::collections::BTreeMap;
 
 use forebay_base::TensorDesc;
 use forebay_model::program::{BufferId, Operand, Program};
 
-/// How a buffer of channels x rows x places is stored.
+/// The layout of a buffer of channels x rows x places.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Image {
     channels: u64,
@@ -20,7 +20,7 @@ pub(super) struct Relaid {
 }
 
 impl Image {
-    /// What a packed operand on one image is of its buffer, by its first axes: one image, channels, rows.
+    /// Returns how a packed operand with one image sees its buffer, given its first axes: one image, channels, rows.
     fn of(program: &Program, operand: &Operand) -> Option<Image> {
         let desc = &operand.desc;
         let &[1, _, rows, ref rest @ ..] = desc.sizes() else { return None };
@@ -31,19 +31,19 @@ impl Image {
         (desc.is_packed() && is_whole).then(|| Image { channels: size_bytes / channel_bytes, rows, places })
     }
 
-    /// Elements from one row to the next.
+    /// Returns the number of elements from one row to the next.
     fn row(self) -> u64 {
         self.channels * self.places
     }
 }
 
 impl Relaid {
-    /// Finds the buffers that parts see row by row.
+    /// Finds the buffers that parts access row by row.
     ///
     /// # Errors
-    /// Names one that not all operands see as channels and rows, or whose bytes others than launches see.
+    /// Names a buffer that not all operands see as channels and rows, or whose bytes are not only accessed by launches.
     pub fn of(program: &Program, parts: &Program) -> Result<Relaid, String> {
-        // What the program's own operands say of each buffer; none where they do not agree.
+        // The layout of each buffer according to the program's own operands; `None` if they disagree.
         let mut known: BTreeMap<BufferId, Option<Image>> = BTreeMap::new();
         for operand in program.launches.iter().flat_map(|launch| launch.reads.iter().chain(&launch.writes)) {
             let image = Image::of(program, operand);
@@ -76,12 +76,12 @@ impl Relaid {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.images.is_empty()
     }
 
-    /// Where an operand of the program lies.
+    /// Returns where an operand of the program is.
     pub fn operand(&self, operand: &Operand) -> Operand {
         let moved = || {
             let image = self.images.get(&operand.buffer)?;

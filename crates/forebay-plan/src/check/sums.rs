@@ -1,9 +1,9 @@
-//! Sums: whether the sums that parts make are added in the order of the whole's tree.
+//! Sums: checks whether the sums that parts compute are added in the order of the whole launch's tree.
 //!
-//! Each part makes the sum of a node of the tree ([`forebay_base::sum_tree`]), in the launch's result or in a buffer of its own. Launches
-//! that add put the sum of two halves where the left half was. Followed through all of them, in their order, the result has the sum of
-//! the whole, every sum is used once, and none is overwritten that is still needed. What the whole applies to its sums, the additions
-//! that complete them apply, and nothing before them.
+//! Each part computes the sum of a node of the tree ([`forebay_base::sum_tree`]), in the launch's result or in a separate buffer. Launches
+//! that add put the sum of two halves where the left half was. Following all of them in order shows whether the result has the sum of the
+//! whole, every sum is used once, and none is overwritten while it is still needed. What the whole applies to its sums is applied by the
+//! additions that complete them, and by nothing before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -15,10 +15,10 @@ use forebay_model::program::{BufferId, Operand, ProgramLaunch};
 use super::extent::{self, Extent};
 use super::lines::{Lines, Work, function};
 
-/// A part, with its place in the program of parts.
+/// A part, with its index in the program of parts.
 type Placed<'a> = (usize, &'a ProgramLaunch);
 
-/// The kernel that adds what a kernel sums, however its axes are numbered, and then applies a function.
+/// Returns the kernel that adds what a kernel sums, however its axes are numbered, and then applies a function.
 fn addition(kernel: &Kernel, activation: Activation) -> Kernel {
     match function(kernel) {
         Kernel::Sums { of } => Kernel::AddSums { of },
@@ -26,25 +26,25 @@ fn addition(kernel: &Kernel, activation: Activation) -> Kernel {
     }
 }
 
-/// What a kernel applies to its results.
+/// Returns the function that a kernel applies to its results.
 fn applied(kernel: &Kernel) -> Activation {
     kernel.activation().unwrap_or(Activation::None)
 }
 
-/// Whether a part adds what others of the same launch sum, whatever it applies.
+/// Returns whether a part adds what other parts of the same launch sum, whatever function it applies.
 fn is_addition(whole: &Work, part: &ProgramLaunch) -> bool {
     let kernel = function(&part.kernel);
     kernel == addition(&whole.kernel, applied(&kernel))
 }
 
-/// Whether there are launches among the parts that add what others sum.
+/// Returns whether there are launches among the parts that add what others sum.
 pub(super) fn are_added(whole: &Work, parts: &[Placed]) -> bool {
-    // An addition of the model's own is no sum.
+    // An addition in the model itself is not a sum.
     let is_sum = addition(&whole.kernel, applied(&whole.kernel)) != whole.kernel;
     is_sum && parts.iter().any(|(_, part)| is_addition(whole, part))
 }
 
-/// Sums where they are: of which indices, by buffer and by piece of the result's bytes.
+/// The location of sums: the indices that are summed, by buffer and by piece of the result's bytes.
 struct Slots<'a> {
     result: &'a Operand,
     own_buffers: usize,
@@ -54,7 +54,7 @@ struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    /// The bytes of an operand in the place for sums that it is in, as bytes of the result.
+    /// Returns the bytes of an operand within the slot that it is in, as bytes of the result.
     fn bytes(&self, operand: &Operand) -> Result<ByteRange, String> {
         let range = operand.range();
         let first = match operand.buffer {
@@ -69,7 +69,7 @@ impl Slots<'_> {
         }
     }
 
-    /// The pieces of an operand in its buffer.
+    /// Returns the pieces of an operand in its buffer.
     fn pieces(&mut self, operand: &Operand) -> Result<&mut [Option<Range<u64>>], String> {
         let bytes = self.bytes(operand)?;
         let piece = |bound: u64| self.bounds.binary_search(&bound).map_err(|_| "an addition is missing".to_owned());
@@ -80,10 +80,10 @@ impl Slots<'_> {
     }
 }
 
-/// Whether parts and additions together are the sum over one line.
+/// Checks whether parts and additions together are the sum over one line.
 ///
 /// # Errors
-/// What is wrong, with the name of the part.
+/// Describes what is wrong, with the name of the part.
 pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: usize) -> Result<(), String> {
     let result = whole.writes.first().ok_or("there is no result")?;
     let size = result.range().len();
@@ -124,7 +124,7 @@ pub(super) fn judge(whole: &Work, lines: &Lines, parts: &[Placed], own_buffers: 
     }
 }
 
-/// The line along which a part is cut, and the indices that it sums: a node of the tree.
+/// Returns the line along which a part is cut, and the indices that it sums: a node of the tree.
 fn node(
     slots: &Slots,
     whole: &Work,
@@ -139,7 +139,7 @@ fn node(
     if write.desc != slots.result.desc || slots.bytes(write)?.len() != slots.result.range().len() {
         return Err("its sums are not those of the whole".to_owned());
     }
-    // Where its sums are is looked at by itself.
+    // Where its sums are is checked separately.
     *write = slots.result.clone();
     let own_lines = Lines::of(&own)?;
     let Extent::Range { line, range } = extent::of_part(whole, Some(lines), &own, own_lines)? else {

@@ -1,4 +1,4 @@
-//! Windows: what a part of a windowed kernel has to see.
+//! Windows: what a part of a kernel with a window has to read.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ impl fmt::Debug for Range {
     }
 }
 
-/// Whether a part with a window of its own finds, through each tap, what the whole finds, and has no more indices than it needs.
+/// Checks whether a part with its own window finds through each tap what the whole finds, and has no more indices than it needs.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Describes what is wrong with it.
 pub(super) fn judge(
     whole: &SlidingAxis,
     part: &SlidingAxis,
@@ -30,7 +30,7 @@ pub(super) fn judge(
     (reads_sources, writes_sources): (bool, bool),
 ) -> Result<(), String> {
     let (stride, pad) = (whole.stride as i128, i128::from(whole.pad_begin));
-    // An index of the whole is the part's, plus where the part begins, on both sides.
+    // On both sides, an index of the whole is the index of the part plus the beginning of the part.
     let own_pad = pad + i128::from(sources.start) - i128::from(targets.start) * stride;
     if i128::from(part.pad_begin) != own_pad {
         return Err(format!("its window has {} elements of padding before, not {own_pad}", part.pad_begin));
@@ -51,12 +51,12 @@ pub(super) fn judge(
     }
     let needed = seeing(whole, sources, all_targets);
     let (begins, ends) = match needed {
-        // A window may begin before what the part has: padding is not negative.
+        // A window may begin before the rows of the part: padding cannot be negative.
         Some(needed) => (
             targets.start == needed.start || (targets.start < needed.start && own_pad < stride),
             targets.end == needed.end,
         ),
-        // There are no parts without an index.
+        // Every part has an index.
         None => (true, targets.end == targets.start + 1),
     };
     match begins && ends {
@@ -65,7 +65,7 @@ pub(super) fn judge(
     }
 }
 
-/// The sources between the first tap of the first of these windows and the last tap of the last; none where there are none.
+/// Returns the sources between the first tap of the first of these windows and the last tap of the last one; `None` if there are none.
 fn seen(window: &SlidingAxis, targets: Range, sources: u64) -> Option<Range> {
     let at = |target: u64| i128::from(target) * i128::from(window.stride) - i128::from(window.pad_begin);
     let first = at(targets.start).max(0);
@@ -73,7 +73,7 @@ fn seen(window: &SlidingAxis, targets: Range, sources: u64) -> Option<Range> {
     (first < last).then_some(Range { start: first as u64, end: last as u64 })
 }
 
-/// The windows that reach over one of these sources.
+/// Returns the windows that cover one of these sources.
 fn seeing(window: &SlidingAxis, sources: Range, targets: u64) -> Option<Range> {
     let is_seeing = |target: u64| {
         let first = i128::from(target) * i128::from(window.stride) - i128::from(window.pad_begin);

@@ -1,4 +1,4 @@
-//! The program of a process as it grows, launch by launch.
+//! The program of a process, built launch by launch.
 
 mod exchange;
 mod slices;
@@ -19,10 +19,10 @@ use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 use crate::partition::uncounted_loss;
 
-/// Up to this many processes, the parts of all of them are looked at before a launch is shared out.
+/// Up to this many processes, the parts of all of them are checked before a launch is distributed.
 const ALL_LOOKED_AT: usize = 16;
 
-/// The program of a process as it grows.
+/// The program of a process while it is built.
 pub(super) struct Building<'a> {
     program: &'a Program,
     rank: usize,
@@ -32,19 +32,19 @@ pub(super) struct Building<'a> {
     buffers: Vec<Buffer>,
     launches: Vec<ProgramLaunch>,
     update_start: usize,
-    /// By buffer: where its contents are.
+    /// By buffer: the location of its contents.
     states: Vec<State>,
-    /// By buffer that is shared out: one with all of its contents, as long as they do not change.
+    /// By distributed buffer: a buffer with all of its contents, as long as they do not change.
     gathered: BTreeMap<BufferId, BufferId>,
-    /// By buffer of slices: which launch used all of them last.
+    /// By buffer of slices: the last launch that used all of them.
     gathered_at: BTreeMap<BufferId, usize>,
-    /// What of each process has a slice.
+    /// What is sharded among the processes.
     sharding: &'a Sharding,
-    /// The launch of the program that is added.
+    /// The launch of the program that is being added.
     number: usize,
-    /// Losses that are shared out: which sums, what they read, and the sums.
+    /// Losses that are distributed: the kind of sums, what they read, and the sums.
     losses: Vec<(Summing, Vec<Operand>, Operand)>,
-    /// What all exchanges read and write.
+    /// An operand that all exchanges read and write.
     order: Option<Operand>,
     work: SharedWork,
 }
@@ -78,8 +78,8 @@ impl<'a> Building<'a> {
         building
     }
 
-    /// Shares out what is fed, and says which images of it this process is fed. An input of which launches take some images each, as
-    /// those of the parts of a batch, is fed whole.
+    /// Distributes the inputs, and returns which of their images this process is fed. An input from which each launch takes only some
+    /// images, such as the parts of a batch, is fed whole.
     pub fn share_inputs(&mut self, batch: &BTreeSet<String>) -> BTreeMap<String, Range<u64>> {
         let mut own = BTreeMap::new();
         for NamedOperand { name, operand, .. } in &self.program.inputs {
@@ -109,7 +109,7 @@ impl<'a> Building<'a> {
         own
     }
 
-    /// Adds all launches. None where contents would have to be whole and shared out at once.
+    /// Adds all launches. `None` if contents would have to be whole and distributed at the same time.
     pub fn build(&mut self) -> Option<()> {
         let program = self.program;
         let (before, updates) = program.launches.split_at(program.update_start.min(program.launches.len()));
@@ -117,7 +117,7 @@ impl<'a> Building<'a> {
             self.number = number;
             self.add(launch.clone())?;
         }
-        // Whatever the update phase reads is exchanged before it begins, and so is what the caller gets.
+        // Whatever the update phase reads is exchanged before the phase begins, and so are the outputs.
         let reads = updates.iter().flat_map(|launch| &launch.reads);
         let outputs = program.outputs.iter().map(|named| &named.operand);
         for operand in reads.chain(outputs) {
@@ -133,7 +133,7 @@ impl<'a> Building<'a> {
         Some(())
     }
 
-    /// The finished program; none where nothing is shared out.
+    /// Returns the finished program; `None` if nothing is distributed.
     pub fn finish(mut self, inputs: BTreeMap<String, Range<u64>>) -> Option<Distributed> {
         if self.work.shared_launches == 0 && self.sharding.launches.is_empty() && self.sharding.buffers.is_empty() {
             return None;
@@ -179,23 +179,23 @@ impl<'a> Building<'a> {
         Some(Distributed { program, inputs, shards, work })
     }
 
-    /// The images of each process.
+    /// Returns the images of each process.
     fn shares(&self, images: u64) -> Option<Vec<Range<u64>>> {
         shares(images, self.processes as u64, self.quantum)
     }
 
-    /// What is known of an operand's buffer.
+    /// Returns the state of an operand's buffer, and its size in bytes.
     fn of_buffer(&self, operand: &Operand) -> (State, u64) {
         (self.state(operand.buffer), self.buffers[operand.buffer.0 as usize].size_bytes)
     }
 
-    /// Counts the operations of a launch of which each process has a share, or all.
+    /// Counts the operations of a launch, all of which or a share of which each process executes.
     fn count(&mut self, launch: &ProgramLaunch, largest_share: f64) {
         let operations = launch.kernel.facts().operations(|operand| launch.desc(operand));
         self.work.operations += operations * largest_share;
     }
 
-    /// The images of a buffer that this process has.
+    /// Returns the images of a buffer that this process has.
     fn own(&self, shared: &Shared) -> Option<Range<u64>> {
         self.shares(shared.images)?.get(self.rank).cloned()
     }
@@ -204,7 +204,7 @@ impl<'a> Building<'a> {
         self.states[buffer.0 as usize]
     }
 
-    /// Adds a launch before the update phase: shared out where that can be, or whole.
+    /// Adds a launch before the update phase: distributed if possible, otherwise whole.
     fn add(&mut self, mut launch: ProgramLaunch) -> Option<()> {
         for read in &mut launch.reads {
             if let State::Slice(sliced) = self.state(read.buffer) {
@@ -222,7 +222,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// The rows of each process, if parts may begin there.
+    /// Returns the rows of each process, if parts can begin there.
     fn rows(&self, sharing: &Sharing, step: u64) -> Option<Vec<Rows>> {
         let (unit, rows) = (sharing.cut.rows / sharing.images, sharing.cut.rows);
         let shares = self.shares(sharing.images)?;
@@ -231,7 +231,7 @@ impl<'a> Building<'a> {
         all.iter().all(|own| own.start.is_multiple_of(step) && own.end <= rows).then_some(all)
     }
 
-    /// An operand of a part, as it lies in this process' buffers. It lies within this process' images.
+    /// Returns an operand of a part as it is located in this process's buffers. It is within this process's images.
     fn own_operand(&self, mut operand: Operand) -> Option<Operand> {
         if let State::Shared(shared) = self.state(operand.buffer) {
             let before = self.own(&shared)?.start * shared.image_bytes;
@@ -246,7 +246,7 @@ impl<'a> Building<'a> {
         Some(ProgramLaunch { reads: reads?, writes: writes?, ..part })
     }
 
-    /// Adds this process' part of a launch whose results have images. None where it cannot be; nothing has changed then.
+    /// Adds this process's part of a launch whose results have images. `None` if that is impossible; in this case nothing has changed.
     fn add_shared(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
         let cutting = Cutting::new(launch, &sharing.cut)?;
         let rows = self.rows(sharing, sharing.dimension.cut?)?;
@@ -277,7 +277,8 @@ impl<'a> Building<'a> {
         Some(())
     }
 
-    /// Adds a launch that every process computes, with whole operands. None where it writes a part of what is shared out and cannot.
+    /// Adds a launch that every process computes, with whole operands. `None` if it would have to write a part of a distributed buffer and
+    /// cannot.
     fn add_whole(&mut self, mut launch: ProgramLaunch) -> Option<()> {
         let exchanges = self.work.exchanges;
         let images = images_of_writes(&launch, &|operand| self.of_buffer(operand));
@@ -288,7 +289,7 @@ impl<'a> Building<'a> {
         if self.work.exchanges > exchanges {
             self.work.whole_launches.push(launch.name.clone());
         }
-        // Where others have written their images, so does this launch, from a buffer of its own.
+        // If other launches have written their images to a buffer, so does this launch, from a separate buffer.
         let mut copies = Vec::new();
         for (write, images) in launch.writes.iter_mut().zip(images) {
             match self.state(write.buffer) {
@@ -301,7 +302,7 @@ impl<'a> Building<'a> {
                     copies.push(ProgramLaunch::new(name, Kernel::Copy, vec![write.clone()], vec![target]));
                 }
                 State::Unwritten | State::Whole | State::Batch(_) => {}
-                // What is sharded is written by slices alone, and what is newest in slices was gathered.
+                // Sharded buffers are only written by slices, and buffers whose slices are newest have been gathered.
                 State::Slice(_) | State::NewestSlice(_) => return None,
             }
             self.states[write.buffer.0 as usize] = images.map_or(State::Whole, State::Batch);
@@ -318,7 +319,7 @@ impl<'a> Building<'a> {
         self.launches.push(ProgramLaunch::new(name, kernel, reads, writes));
     }
 
-    /// A buffer of its own.
+    /// Adds a separate buffer.
     fn buffer(&mut self, name: String, size_bytes: u64) -> Option<BufferId> {
         let buffer = BufferId(u32::try_from(self.buffers.len()).ok()?);
         self.buffers.push(Buffer { name, size_bytes, role: Role::Temporary });
@@ -327,8 +328,8 @@ impl<'a> Building<'a> {
     }
 }
 
-/// Parts that stand for those of all processes: if these can be, the others can, too. What a part needs is a beginning that is a multiple
-/// of something.
+/// Returns parts that represent those of all processes: if these are possible, so are the others. All that a part requires is that its
+/// beginning is a multiple of some number.
 fn witnesses(rows: &[Rows]) -> Vec<Rows> {
     if rows.len() <= ALL_LOOKED_AT {
         return rows.to_vec();
@@ -342,7 +343,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The part of all rows that the process with the most of them has.
+/// Returns the fraction of all rows that the process with the most rows has.
 fn largest_share(rows: &[Rows]) -> f64 {
     let all = rows.last().map_or(1, |last| last.end).max(1);
     rows.iter().map(|own| own.len()).max().unwrap_or(all) as f64 / all as f64

@@ -1,8 +1,9 @@
-//! Sharding: which of the values that last from step to step each process keeps a slice of, as ZeRO does (Rajbhandari et al., 2020).
+//! Sharding: decides which of the values that last from step to step are divided into slices, one for each process, as in ZeRO (Rajbhandari
+//! et al., 2020).
 //!
-//! A slice is a range of a tensor's elements, in row-major order; which ones depends on the tensor and the number of processes alone, so
-//! that the plans of all batch sizes agree. A process updates its slices. Where an update is more than a function of each element, as
-//! one that needs the norm of a whole tensor, its state is not sharded.
+//! A slice is a range of a tensor's elements in row-major order. It depends only on the tensor and the number of processes, so that the
+//! plans of all batch sizes agree. A process updates its slices. If an update is not elementwise, for example because it needs the norm of
+//! a whole tensor, its state is not sharded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,8 @@ use crate::partition::rows::Cut;
 
 /// Slices begin at multiples of this many elements: each is aligned, whatever the type.
 const SLICE_ELEMENTS: u64 = 64;
-/// Slices of what has an element for each block of a parameter's begin at multiples of this many elements, as much for the same reason.
+/// Slices of tensors with one element for each block of a parameter's elements begin at multiples of this many elements, for the same
+/// reason.
 const SLICE_BLOCKS: u64 = 4;
 
 /// Slices of parameters begin at multiples of this many elements.
@@ -25,14 +27,14 @@ fn unit(block_elements: u64) -> u64 {
     if block_elements > 1 { (block_elements * SLICE_BLOCKS).next_multiple_of(SLICE_ELEMENTS) } else { SLICE_ELEMENTS }
 }
 
-/// What is sharded of a program.
+/// What is sharded in a program.
 #[derive(Default)]
 pub(super) struct Sharding {
-    /// Slices begin at multiples of this many elements, but for what has an element for several of a parameter's.
+    /// Slices begin at multiples of this many elements, except those of tensors with one element for several elements of a parameter.
     pub unit: u64,
-    /// The buffers of which each process keeps its slice: those that last, and what updates compute on the way.
+    /// The buffers of which each process keeps its slice: those that last, and intermediate results of updates.
     pub buffers: BTreeMap<BufferId, Sliced>,
-    /// Gradients that nothing but sliced updates needs in the end.
+    /// Gradients that are only needed by sliced updates in the end.
     pub gradients: BTreeSet<BufferId>,
     /// Launches of the update phase of which each process computes its slice, by number.
     pub launches: BTreeMap<usize, Flat>,
@@ -41,7 +43,7 @@ pub(super) struct Sharding {
 }
 
 impl Sharding {
-    /// Finds what can be sharded.
+    /// Determines what can be sharded.
     pub fn of(program: &Program, request: Request, processes: usize) -> Sharding {
         let shard = request.shard;
         let unit = unit(request.block_elements);
@@ -91,7 +93,8 @@ impl Sharding {
     }
 }
 
-/// What may be sharded, as far as each buffer alone says: what lasts and is of one tensor, and what nothing but updates computes.
+/// Returns what may be sharded, judging each buffer separately: buffers that last and hold one tensor, and buffers that only updates
+/// compute.
 fn candidates(
     program: &Program,
     shard: Shard,
@@ -115,21 +118,21 @@ fn candidates(
             found.remove(&operand.buffer);
         }
     }
-    // What nothing updates stays as it is: it is there whole.
+    // What is never updated stays whole.
     let updated: BTreeSet<BufferId> =
         updates.iter().flat_map(|launch| &launch.writes).map(|write| write.buffer).collect();
     let outputs: BTreeSet<BufferId> = program.outputs.iter().map(|named| named.operand.buffer).collect();
     found.retain(|buffer, sliced| {
         updated.contains(buffer) && !outputs.contains(buffer) && sliced.slices(processes).is_some()
     });
-    // A buffer that two tensors lie in is not one of them.
+    // Buffers that hold two tensors are not sharded.
     let mut named: BTreeMap<BufferId, usize> = BTreeMap::new();
     program.persistent.iter().for_each(|info| *named.entry(info.operand.buffer).or_default() += 1);
     found.retain(|buffer, _| named.get(buffer).is_none_or(|&count| count == 1));
     found
 }
 
-/// Gradients that one launch makes, and of which updates read slices alone.
+/// Returns gradients that one launch computes, and of which updates read only slices.
 fn gradients(program: &Program, sharding: &Sharding) -> BTreeSet<BufferId> {
     let mut writers: BTreeMap<BufferId, usize> = BTreeMap::new();
     let mut found = BTreeSet::new();
@@ -165,7 +168,7 @@ fn operands(launch: &ProgramLaunch) -> impl Iterator<Item = (OperandRef, &Operan
     reads.chain(writes)
 }
 
-/// Whether an operand is all of its buffer, one element behind the other.
+/// Returns whether an operand is all of its buffer, with contiguous elements.
 fn fills(program: &Program, operand: &Operand) -> bool {
     let bytes = operand.desc.element_count() * operand.desc.data_type().size_bytes();
     operand.desc.is_packed()
@@ -173,7 +176,7 @@ fn fills(program: &Program, operand: &Operand) -> bool {
         && program.buffer(operand.buffer).size_bytes.next_multiple_of(4) == bytes.next_multiple_of(4)
 }
 
-/// A launch that computes each element for itself, with operands of one axis.
+/// An elementwise launch, with operands of one axis.
 pub(super) struct Flat {
     pub launch: ProgramLaunch,
     pub cut: Cut,
@@ -182,8 +185,8 @@ pub(super) struct Flat {
 }
 
 impl Flat {
-    /// None for a launch that computes elements from others, or whose operands lie in other ways than one element behind the other, or that
-    /// is not cut at all multiples of a unit.
+    /// Returns `None` for a launch that is not elementwise, whose operands are not contiguous, or that cannot be cut at all multiples of a
+    /// unit.
     pub fn of(launch: &ProgramLaunch, unit: u64) -> Option<Flat> {
         if !launch.kernel.facts().is_elementwise() {
             return None;
@@ -208,12 +211,13 @@ impl Flat {
         (fits && unit.is_multiple_of(cut.step)).then_some(Flat { launch: flat, cut, dimension, unit })
     }
 
-    /// The slices of what it writes first.
+    /// Returns the slices of its first write.
     pub fn sliced(&self) -> Sliced {
         Sliced::of(&self.launch.writes[0].desc, self.unit)
     }
 
-    /// Where slices of an operand begin: at multiples of this many of its elements. None where a slice of the launch needs all of it.
+    /// Returns the number of elements at whose multiples slices of an operand begin. `None` if a slice of the launch needs all of the
+    /// operand.
     pub fn unit_of(&self, operand: OperandRef) -> Option<u64> {
         Some(self.unit / self.dimension.along(operand)?.0.covers)
     }

@@ -1,8 +1,8 @@
-//! Shares: which images of a batch each process has.
+//! Shares: the images of a batch that each process has.
 
 use std::ops::Range;
 
-/// The images of each process, in order, each share beginning at a multiple of `quantum`. None where a process would have none.
+/// Returns the images of each process, in order. Each share begins at a multiple of `quantum`. `None` if a process would have no images.
 pub fn shares(images: u64, processes: u64, quantum: u64) -> Option<Vec<Range<u64>>> {
     if processes == 0 || images < processes || quantum == 0 {
         return None;
@@ -10,7 +10,7 @@ pub fn shares(images: u64, processes: u64, quantum: u64) -> Option<Vec<Range<u64
     let start = |process: u64| match process == processes {
         true => images,
         false => {
-            // The nearest multiple, of two the lower one.
+            // The nearest multiple; the lower one if two are equally near.
             let exact = u128::from(images) * u128::from(process);
             let unit = u128::from(quantum) * u128::from(processes);
             ((exact + (unit - 1) / 2) / unit) as u64 * quantum

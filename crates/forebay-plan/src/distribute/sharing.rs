@@ -1,4 +1,4 @@
-//! Sharing: along which dimension processes share a launch out.
+//! Sharing: the dimension along which a launch is distributed among processes.
 
 use std::ops::Range;
 
@@ -10,33 +10,33 @@ use super::shares::shares;
 use crate::partition::cut::{cut_along, dimensions};
 use crate::partition::rows::Cut;
 
-/// A buffer that is shared out: each process has its images.
+/// A distributed buffer: each process has its images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shared {
-    /// Images of all processes.
+    /// The number of images of all processes.
     pub images: u64,
-    /// Bytes of an image.
+    /// The bytes of an image.
     pub image_bytes: u64,
 }
 
 /// A buffer of which each process has a slice of the elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sliced {
-    /// Elements of all processes.
+    /// The number of elements of all processes.
     pub elements: u64,
-    /// Bytes of an element.
+    /// The bytes of an element.
     pub element_bytes: u64,
     /// Slices begin at multiples of this many elements.
     pub unit: u64,
 }
 
 impl Sliced {
-    /// Of a tensor.
+    /// Returns the slices of a tensor.
     pub fn of(desc: &TensorDesc, unit: u64) -> Sliced {
         Sliced { elements: desc.element_count(), element_bytes: desc.data_type().size_bytes(), unit }
     }
 
-    /// The elements of each process's slice. None where a process would have none.
+    /// Returns the elements of each process's slice. `None` if a process would have no elements.
     pub fn slices(&self, processes: usize) -> Option<Vec<Range<u64>>> {
         let Sliced { elements, unit, .. } = *self;
         let units = shares(elements.div_ceil(unit), processes as u64, 1)?;
@@ -45,40 +45,40 @@ impl Sliced {
     }
 }
 
-/// Where the contents of a buffer are.
+/// The location of the contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing was written yet.
+    /// Nothing has been written yet.
     Unwritten,
     /// Every process has all of it.
     Whole,
-    /// Every process has all of it, and it holds as many images as this: launches that read them, or some of them, are shared out.
+    /// Every process has all of it, and it holds this many images: launches that read all or some of them are distributed.
     Batch(u64),
-    /// Every process has its images.
+    /// Each process has its images.
     Shared(Shared),
-    /// Every process has its slice, and no room for more.
+    /// Each process has its slice, and no room for more.
     Slice(Sliced),
-    /// Every process has room for all of it, and its slice is the newest.
+    /// Each process has room for all of it, and its slice is the newest.
     NewestSlice(Sliced),
 }
 
-/// What is known of an operand's buffer: its state, and its size in bytes.
+/// Returns the state of an operand's buffer, and its size in bytes.
 pub(super) type OfBuffer<'a> = &'a dyn Fn(&Operand) -> (State, u64);
 
-/// How a launch is shared out.
+/// How a launch is distributed.
 pub(super) struct Sharing {
     /// The dimension of images.
     pub dimension: Dimension,
-    /// Where the launch may be cut along it.
+    /// Where the launch can be cut along it.
     pub cut: Cut,
-    /// How many images there are.
+    /// The number of images.
     pub images: u64,
-    /// By write: how its buffer is shared out then; none for sums over images.
+    /// By write: how its buffer is distributed; `None` for sums over images.
     pub writes: Vec<Option<Shared>>,
 }
 
 impl Sharing {
-    /// Finds how a launch can be shared out; none where it cannot be, or where none of its operands has images.
+    /// Determines how a launch can be distributed; `None` if it cannot be, or if none of its operands has images.
     pub fn of(launch: &ProgramLaunch, state: OfBuffer) -> Option<Sharing> {
         let images = images_of(launch, state)?;
         let shareable =
@@ -110,7 +110,7 @@ impl Sharing {
                 (State::Shared(own), bytes) if shared(operand, reference, bytes) != Some(own) => return None,
                 (State::Shared(_), _) => has_images = true,
                 (State::Batch(_), bytes) => {
-                    // Some of its images may be taken.
+                    // A launch may take some of its images.
                     let is_taken = dimension.along(reference).is_some_and(|(along, _)| along.axis == 0);
                     has_images |= is_taken || shared(operand, reference, bytes).is_some();
                 }
@@ -137,7 +137,7 @@ impl Sharing {
     }
 }
 
-/// How many images the operands of a launch have; none where they have none, or different numbers of them.
+/// Returns how many images the operands of a launch have; `None` if they have none, or different numbers of them.
 fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Option<u64> {
     let mut found = None;
     for operand in launch.reads.iter().chain(&launch.writes) {
@@ -147,7 +147,7 @@ fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Option<u64> {
             return None;
         }
     }
-    // Of whole images, a launch may take some: those that it reads, or of a slice, those that it writes.
+    // A launch may take some of the images: those that it reads or, for a slice, those that it writes.
     let is_slice = matches!(launch.kernel, Kernel::Slice { .. });
     let taken = |read: &Operand| {
         let (State::Batch(images), buffer_bytes) = state(read) else { return None };
@@ -159,8 +159,8 @@ fn images_of(launch: &ProgramLaunch, state: OfBuffer) -> Option<u64> {
     found.or_else(|| launch.reads.iter().find_map(taken))
 }
 
-/// The images of what a launch writes that every process computes whole, by write: where images of what it reads lie along the same
-/// dimension. None elsewhere.
+/// Returns by write the number of images that are written by a launch that every process computes whole, if images that it reads are along
+/// the same dimension, and otherwise `None`.
 pub(super) fn images_of_writes(launch: &ProgramLaunch, state: OfBuffer) -> Vec<Option<u64>> {
     let Some(images) = images_of(launch, state) else { return vec![None; launch.writes.len()] };
     let all = dimensions(launch);
@@ -183,8 +183,8 @@ pub(super) fn images_of_writes(launch: &ProgramLaunch, state: OfBuffer) -> Vec<O
     launch.writes.iter().enumerate().map(of_write).collect()
 }
 
-/// How many rows of a dimension an operand has, and the bytes of an image of its buffer, if the operand has `images` along the dimension, one
-/// behind the other with nothing between them. None where they lie otherwise.
+/// Returns how many rows of a dimension an operand has, and the bytes of an image of its buffer, if the operand has `images` along the
+/// dimension, one after the other with nothing between them. `None` if they have another layout.
 fn image_bytes(
     operand: &Operand,
     dimension: &Dimension,

@@ -1,5 +1,5 @@
-//! A bias that is added to a matrix product, by the product itself. Whole matrices are added by launches of their own: a product that adds one
-//! cannot be cut between its terms, as gradients of weights are between the samples of a batch.
+//! Fuses the addition of a bias into a matrix product. Whole matrices are added by separate launches: a product that adds one cannot be cut
+//! between its terms, as gradients of weights are cut between the samples of a batch.
 
 use forebay_base::kernel::{Activation, BinaryOp, ProductPart};
 use forebay_base::{Kernel, TensorDesc};
@@ -7,7 +7,7 @@ use forebay_model::program::{Operand, Program, ProgramLaunch};
 
 use super::{Uses, touch, uses};
 
-/// Leaves out additions of biases to products.
+/// Removes launches that add biases to products.
 pub(super) fn fuse_biases(program: &mut Program, removed: &mut [bool]) {
     let uses = uses(program, removed);
     for index in 0..program.launches.len() {
@@ -21,7 +21,7 @@ pub(super) fn fuse_biases(program: &mut Program, removed: &mut [bool]) {
     }
 }
 
-/// Of a product that adds nothing yet, whose only use is an addition: that launch, the summand and the sum as the product reads and
+/// If the only use of a product that adds nothing yet is an addition, returns that launch, the summand and the sum as the product reads and
 /// writes them.
 fn joined(program: &Program, uses: &Uses, removed: &[bool], index: usize) -> Option<(usize, Operand, Operand)> {
     let launch = &program.launches[index];
@@ -44,7 +44,8 @@ fn joined(program: &Program, uses: &Uses, removed: &[bool], index: usize) -> Opt
     if !is_alike || !is_whole || ![product, sum, output].into_iter().all(is_plain) {
         return None;
     }
-    // The summand is read earlier than before, and the sum written earlier: both must be there by then, and as they are later.
+    // The summand is read earlier than before, and the sum is written earlier, so no launch in between may write either of them or read the
+    // sum's bytes.
     let mut between = (index..reader).filter(|&other| !removed[other]).map(|other| &program.launches[other]);
     let changes = |launch: &ProgramLaunch| touch(&launch.writes, summand) || touch(&launch.writes, output);
     if index > reader || between.any(|launch| changes(launch) || touch(&launch.reads, output)) {
@@ -58,7 +59,7 @@ fn joined(program: &Program, uses: &Uses, removed: &[bool], index: usize) -> Opt
     Some((reader, summand, in_sizes(product.desc.clone(), output)))
 }
 
-/// Whether what is added is the same for all rows; of one row, whether nothing computes it.
+/// Returns whether what is added is the same for all rows; if there is only one row, whether nothing computes it.
 fn is_bias(program: &Program, summand: &Operand) -> bool {
     let (sizes, strides) = (summand.desc.sizes(), summand.desc.effective_strides());
     let mut rows = sizes.iter().zip(strides).rev().skip(1).filter(|&(&size, _)| size > 1).peekable();
@@ -68,8 +69,8 @@ fn is_bias(program: &Program, summand: &Operand) -> bool {
     }
 }
 
-/// The same elements in the same order, by other sizes; none where dimensions that have to become one do not follow each other in memory. As
-/// `Tensor.view` of PyTorch.
+/// Returns the same elements in the same order, with other sizes; `None` if dimensions that have to be merged are not contiguous in memory.
+/// Like PyTorch's `Tensor.view`.
 fn in_other_sizes(desc: &TensorDesc, sizes: &[u64]) -> Option<TensorDesc> {
     if desc.element_count() == 0 || desc.element_count() != sizes.iter().product::<u64>() {
         return None;
@@ -81,7 +82,7 @@ fn in_other_sizes(desc: &TensorDesc, sizes: &[u64]) -> Option<TensorDesc> {
     let mut result = vec![0; sizes.len()];
     let (mut left, mut end) = (sizes.len(), from.len());
     while end > 0 {
-        // Dimensions that follow each other, or are broadcast together.
+        // Dimensions that are contiguous, or are broadcast together.
         let (mut start, mut count) = (end - 1, from[end - 1]);
         while start > 0 && (from[start - 1] == 1 || strides[start - 1] == count * strides[end - 1]) {
             start -= 1;
@@ -118,7 +119,7 @@ mod tests {
         TensorDesc::strided(DataType::Float32, sizes, strides).unwrap()
     }
 
-    /// Where an element lies, in the order of its sizes.
+    /// Returns the position of an element, counted in the order of the sizes.
     fn element(desc: &TensorDesc, mut number: u64) -> u64 {
         let axes = desc.sizes().iter().zip(desc.effective_strides()).rev();
         axes.fold(0, |at, (&size, stride)| {
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(in_other_sizes(&strided(&[2, 3, 4], &[0, 4, 1]), &[6, 4]), None, "rows that come twice");
     }
 
-    /// Products of matrices of 6 rows, followed by what a test adds.
+    /// Products of matrices with 6 rows, followed by what a test adds.
     #[derive(Default)]
     struct Products {
         buffers: ProgramBuilder,
@@ -181,7 +182,7 @@ mod tests {
             self.launches.push(ProgramLaunch::new(String::new(), kernel, reads, vec![write.clone()]));
         }
 
-        /// A product of an input, of 6 rows and 4 columns.
+        /// Adds a product of inputs, with 6 rows and 4 columns.
         fn product(&mut self, name: &str) -> Operand {
             let a = self.of(&format!("{name} a"), Role::Input, &[6, 8]);
             let b = self.of(&format!("{name} b"), Role::Input, &[8, 4]);

@@ -1,5 +1,5 @@
-//! Conversions between float32 and types of 16 bits that kernels do by themselves ([`forebay_base::KernelFacts::sixteen_bit`]): a launch
-//! reads what was to be widened for it, and writes what its result was to be rounded to.
+//! Conversions between float32 and 16-bit types that kernels do themselves ([`forebay_base::KernelFacts::sixteen_bit`]): a launch reads
+//! what was to be widened for it, and writes what its result was to be rounded to.
 
 use forebay_base::kernel::facts::OperandRef;
 use forebay_base::{DataType, Kernel, TensorDesc};
@@ -7,7 +7,7 @@ use forebay_model::program::{Operand, Program, ProgramLaunch};
 
 use super::{Uses, touch, uses};
 
-/// Leaves out the conversions that launches can do by themselves.
+/// Removes the conversions that launches can do themselves.
 pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {
     let widened = uses(program, removed);
     for (index, removed) in removed.iter_mut().enumerate() {
@@ -27,7 +27,7 @@ pub(super) fn fuse_conversions(program: &mut Program, removed: &mut [bool]) {
     }
 }
 
-/// What a conversion reads and writes, where it does so without gaps.
+/// Returns what a conversion reads and writes, if both are without gaps.
 fn converted(launch: &ProgramLaunch) -> Option<(&Operand, &Operand)> {
     let (Kernel::Cast(_), [from], [to]) = (&launch.kernel, launch.reads.as_slice(), launch.writes.as_slice()) else {
         return None;
@@ -36,7 +36,7 @@ fn converted(launch: &ProgramLaunch) -> Option<(&Operand, &Operand)> {
     is_plain.then_some((from, to))
 }
 
-/// Where a launch widens to float32: what all launches that read the result read instead, if all of them can.
+/// For a launch that widens to float32, returns what all launches that read the result read instead, if all of them can.
 fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<Vec<(usize, usize, Operand)>> {
     let (from, to) = converted(&program.launches[index])?;
     if !from.desc.data_type().is_sixteen_bit()
@@ -45,7 +45,7 @@ fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Opti
     {
         return None;
     }
-    // What is read later has to be what is read here. The rest of a concatenation may be written at any time.
+    // What is read later must be what is read here. The rest of a concatenation may be written at any time.
     let mut later = uses.writers(from.buffer).iter().filter(|&&writer| writer >= index);
     let stays = !later.any(|&writer| touch(&program.launches[writer].writes, from));
     let is_written_here = uses.writers(to.buffer) == [index];
@@ -65,7 +65,8 @@ fn readers_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Opti
     Some(readers)
 }
 
-/// Where a launch rounds the only use of another's result: the launch that writes it, which of its writes, and what it writes instead.
+/// For a launch that rounds another's result and is its only use, returns the launch that writes the result, which of its writes that is,
+/// and what it writes instead.
 fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Option<(usize, usize, Operand)> {
     let (from, to) = converted(&program.launches[index])?;
     let is_rounded = to.desc.data_type().is_sixteen_bit() && from.desc.data_type() == DataType::Float32;
@@ -80,7 +81,7 @@ fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Optio
     let is_whole = operand.desc.is_packed()
         && operand.offset_bytes == 0
         && operand.desc.element_count() == to.desc.element_count();
-    // The bytes are written earlier than before: no launch in between may touch them.
+    // The bytes are written earlier than before, so no launch in between may touch them.
     let touches = |launch: &ProgramLaunch| touch(&launch.reads, to) || touch(&launch.writes, to);
     let is_free = program.launches.get(writer..index).is_some_and(|between| !between.iter().any(touches));
     if !can_round || !is_whole || !is_free {
@@ -89,7 +90,7 @@ fn writer_in_sixteen_bits(program: &Program, uses: &Uses, index: usize) -> Optio
     Some((writer, write, in_type(operand, to)?))
 }
 
-/// An operand as it lies in another buffer with as many elements, of another type.
+/// Returns an operand as it is in another buffer with the same number of elements of another type.
 fn in_type(operand: &Operand, other: &Operand) -> Option<Operand> {
     let (data_type, desc) = (other.desc.data_type(), &operand.desc);
     let desc = match desc.is_packed() {
@@ -123,12 +124,12 @@ mod tests {
             self.launches.push(ProgramLaunch::new(String::new(), kernel, reads, vec![write.clone()]));
         }
 
-        /// A temporary of eight elements.
+        /// Adds a temporary of eight elements.
         fn temporary(&mut self, name: &str) -> Operand {
             self.of(name, Role::Temporary, 8)
         }
 
-        /// The halves of a temporary that is twice as large.
+        /// Adds a temporary that is twice as large, and returns its halves.
         fn halves(&mut self, name: &str) -> [Operand; 2] {
             let both = self.of(name, Role::Temporary, 16);
             let desc = TensorDesc::packed(both.desc.data_type(), &[8]).unwrap();

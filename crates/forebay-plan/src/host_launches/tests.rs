@@ -11,10 +11,10 @@ use crate::plan::Plan;
 use crate::planner::{PlanOptions, plan};
 use crate::testing::{ProgramBuilder, Random, limits, random_training_program};
 
-/// Copies of one plan that are changed, at most.
+/// The most copies of one plan that are changed.
 const COPIES_CHANGED: usize = 8;
 
-/// A random program of which some launches run on the host.
+/// Returns a random program in which some launches run on the host.
 fn program(random: &mut Random) -> Program {
     let depth = 1 + random.below(5) as usize;
     let mut program = crate::fuse::fuse(random_training_program(random, depth));
@@ -48,7 +48,7 @@ fn every_budget_has_a_checked_plan_and_copies_are_missed() {
         let (low, high) = (whole.statistics.minimum_budget_bytes, whole.statistics.in_core_peak_bytes);
         let launches = program.launches.iter().filter(|launch| launch.on_host).count();
         assert_eq!(whole.statistics.host_launches, launches, "seed {seed}");
-        // The least takes longest to plan.
+        // The smallest budget takes longest to plan.
         let least = if [1, 3].contains(&seed) { 0 } else { 20 };
         for percent in [least, 50] {
             let what = format!("seed {seed}, {percent} %");
@@ -71,11 +71,11 @@ fn every_budget_has_a_checked_plan_and_copies_are_missed() {
                 let bytes =
                     copies.iter().flat_map(|&copy| plan.commands[copy].reads()).map(|region| region.range.len());
                 assert_eq!(bytes.sum::<u64>(), statistics.host_launch_bytes, "{what}");
-                // Some of them, since each is a check of the whole plan.
+                // Only some of them, because each requires a check of the whole plan.
                 for &copy in copies.iter().step_by(copies.len().div_ceil(COPIES_CHANGED).max(1)) {
                     assert!(plan.movements.iter().any(|movement| movement.command == copy), "{what}: no reason");
-                    // Without it, or with bytes from elsewhere, something is missed: to the device each, to the host what is
-                    // not there from before.
+                    // Without the copy, or with bytes from elsewhere, something is missing: always for copies to the device; for copies to
+                    // the host, if the bytes are not already there.
                     let mut changed = plan.clone();
                     let Command::Copy { from, to, .. } = &mut changed.commands[copy] else { unreachable!() };
                     let (space, size_bytes) = (plan.memory(to.memory).space, plan.memory(from.memory).size_bytes);
@@ -118,7 +118,7 @@ fn a_launch_runs_where_the_program_says() {
     assert!(error.contains("not together in one space"), "{error}");
 }
 
-/// Launches in a row, each of the result of the one before.
+/// Returns a chain of launches, each on the result of the previous one.
 fn chain(on_host: &[bool]) -> Program {
     let mut build = ProgramBuilder::default();
     let mut value = build.input("x", 4096);
@@ -150,8 +150,8 @@ fn launches_in_a_row_hand_over_on_the_host() {
     }
 }
 
-/// Pieces of one buffer that are written each by a launch, and read together: what overlaps lies together, and what a launch leaves
-/// out of it stays as it was.
+/// Pieces of one buffer are written by a launch each, and read together: what overlaps is one area, and what a launch does not write stays
+/// as it was.
 #[test]
 fn operands_that_overlap_are_one_area() {
     let mut build = ProgramBuilder::default();

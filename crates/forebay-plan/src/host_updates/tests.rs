@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::planner::{PlanOptions, plan};
 use crate::testing::{Random, limits, random_training_program};
 
-/// A training program that updates on the host, with workspace for some of its updates.
+/// Returns a training program that updates on the host, with workspace for some of its updates.
 fn program(seed: u64) -> Program {
     let mut random = Random::new(seed);
     let depth = 1 + random.below(7) as usize;
@@ -30,7 +30,7 @@ fn planned(program: &Program, costs: &Costs, budgets: [Option<u64>; 2]) -> Resul
     plan(program, &options, &limits(), costs)
 }
 
-/// Bytes that cross between host and device of buffers of a role, and of how many of them.
+/// Returns the bytes of buffers with a role that are copied between host and device, and the number of these buffers.
 fn crossing(program: &Program, plan: &Plan, role: Role, to_device: bool) -> (u64, usize) {
     let (mut bytes, mut names) = (0, BTreeSet::new());
     for movement in plan.movements.iter().filter(|movement| movement.role == role) {
@@ -120,7 +120,7 @@ fn what_the_host_does_not_hold_is_on_disk_between_steps() {
 #[test]
 fn numbers_of_the_optimizer_are_computed_next_to_it() {
     let mut program = random_training_program(&mut Random::new(2), 3);
-    // A number that only updates read, made of an input, and one that a launch of the device reads as well.
+    // A number that only updates read, computed from an input, and one that a launch on the device reads as well.
     let input = program.inputs.iter().find(|named| named.name == "hyperparameters").unwrap().operand.clone();
     let number = |program: &mut Program, name: &str| {
         let role = Role::Temporary;

@@ -1,7 +1,7 @@
-//! A program as a workload: its chunks as tensors, its launches as kernels.
+//! Converts a program to a workload: its chunks become tensors, its launches kernels.
 //!
-//! Workloads know how many bytes a link carries in some time, and nothing of what a copy takes next to them. So bytes see the
-//! link as fast as copies of whole chunks are on it, and small chunks ([`mod@crate::always_resident`]) never leave the device.
+//! Workloads know a link's bandwidth but not the overhead of a copy. The link is therefore given the average speed of copies of whole
+//! chunks, and small chunks ([`mod@crate::always_resident`]) never leave the device.
 
 use forebay_model::program::Program;
 
@@ -12,7 +12,8 @@ use crate::residency::kinds;
 use crate::ways::LinkDirection;
 use forebay_offload::workload::{Kernel, MOST_BYTES, Machine, Tensor, Workload};
 
-/// A program's chunks as tensors, its launches as kernels. Small chunks have no bytes, and the device has the fewer.
+/// Returns a program's chunks as tensors and its launches as kernels. Small chunks have no bytes, and the device has fewer bytes
+/// accordingly.
 pub(super) fn workload(
     program: &Program,
     live: &Liveness,
@@ -49,7 +50,7 @@ pub(super) fn workload(
     let per_second = |bytes: f64| (bytes as u64).clamp(1, MOST_BYTES);
     let Costs { link, disk, .. } = costs;
     let [to_device, from_device] = [link.to_device, link.from_device].map(|way| rate_of_copies(way, &tensors));
-    // As much goes one way as the other, so a link that they share has half its rate for each.
+    // The same amount moves in each direction, so a link that both directions share has half its rate for each.
     let each_way = to_device.min(from_device) / if link.duplex { 1.0 } else { 2.0 };
     let machine = Machine {
         device_memory_bytes: capacity_bytes - always_resident_bytes,
@@ -61,8 +62,9 @@ pub(super) fn workload(
     Workload { tensors, kernels, machine }
 }
 
-/// Of what launches change in host memory, the device has copies: the kernels that read them, and those that change what they are copies of, share
-/// a tensor without bytes behind all chunks, so that what reads a copy does not run again behind a change. How many there are.
+/// The device has copies of what launches change in host memory. For each of them, adds a tensor without bytes after all chunks, shared by
+/// the kernels that read the copy and those that change the original, so that what reads a copy does not run again after a change. Returns
+/// the number of these tensors.
 fn versions(live: &Liveness, kernels: &mut [Kernel]) -> usize {
     let changed = live.chunks.iter().filter(|chunk| chunk.host_accesses.iter().any(|access| access.writes));
     let mixed = changed.filter(|chunk| !chunk.accesses.is_empty());
@@ -79,7 +81,7 @@ fn versions(live: &Liveness, kernels: &mut [Kernel]) -> usize {
     next - live.chunks.len()
 }
 
-/// Bytes per second that a way carries in copies of whole chunks, on average over all their bytes.
+/// Returns the bytes per second that one direction carries in copies of whole chunks, on average over all their bytes.
 fn rate_of_copies(way: LinkDirection, tensors: &[Tensor]) -> f64 {
     let share = |bytes: u64| 1.0 - way.latency_ns as f64 / way.ns(bytes).max(1) as f64;
     let bytes = tensors.iter().map(|tensor| tensor.size_bytes as f64).sum::<f64>();

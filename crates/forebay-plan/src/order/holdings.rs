@@ -1,4 +1,5 @@
-//! Holdings: who has still to touch which bytes, and what each launch would take and free, while launches are put into groups.
+//! Holdings: the launches that have yet to touch each chunk, and the bytes that each launch would take and free, while launches are put
+//! into groups.
 
 use forebay_model::program::{Program, Role};
 
@@ -10,13 +11,13 @@ const NONE: u32 = u32::MAX;
 /// A chunk's bytes.
 #[derive(Clone, Debug)]
 struct Holding {
-    /// Those that are taken by its first launch or free after its last one.
+    /// The bytes that are taken by its first launch or freed after its last one.
     bytes: i64,
-    /// Whether they are taken now.
+    /// Whether they are taken at the moment.
     taken: bool,
-    /// How many launches touch it and have not run.
+    /// The number of launches that touch it and have not run.
     waiting: u32,
-    /// The access of the last of these.
+    /// The access by the last of these.
     last: u32,
 }
 
@@ -28,23 +29,23 @@ struct Link {
     after: u32,
 }
 
-/// What is taken, and who has still to touch it.
+/// What is taken, and the launches that have yet to touch it.
 #[derive(Clone, Debug)]
 pub(super) struct Holdings {
     /// By chunk.
     chunks: Vec<Holding>,
-    /// By access, those of one chunk side by side.
+    /// By access; the accesses of one chunk are adjacent.
     links: Vec<Link>,
-    /// By launch: the chunks that it touches, each with the access.
+    /// By launch: the chunks that it touches, each with the index of the access.
     touched: Vec<Vec<(u32, u32)>>,
-    /// By launch that has not run: bytes that are not taken yet, and bytes that are not needed once it has run.
+    /// By launch that has not run: bytes that it would take, and bytes that are no longer needed once it has run.
     balances: Vec<(i64, i64)>,
-    /// Bytes taken now.
+    /// Bytes taken at the moment.
     pub taken_bytes: i64,
 }
 
 impl Holdings {
-    /// Before the first launch. Also gives, by launch, the bytes that are taken while it runs in file order.
+    /// Creates the state before the first launch. Also returns, by launch, the bytes that are taken while it runs in file order.
     pub fn new(program: &Program, live: &Liveness) -> (Holdings, Vec<i64>) {
         let count = live.launch_count;
         let mut holdings = Holdings {
@@ -81,7 +82,7 @@ impl Holdings {
         let waiting = chunk.accesses.len() as u32;
         let taken = kind != Kind::Made && waiting > 0;
         self.taken_bytes += if taken { chunk.device_bytes() as i64 } else { 0 };
-        // What lasts is taken for good: it takes no bytes when it is touched, and frees none.
+        // Persistent chunks are always taken: touching them takes no bytes and frees none.
         let bytes = if kind == Kind::Lasting { 0 } else { chunk.device_bytes() as i64 };
         for (access, number) in chunk.accesses.iter().zip(first..) {
             self.touched[access.launch].push((index, number));
@@ -96,19 +97,19 @@ impl Holdings {
         self.chunks.push(Holding { bytes, taken, waiting, last });
     }
 
-    /// Bytes that a launch takes, and bytes that are not needed once it has run.
+    /// Returns the bytes that a launch takes, and the bytes that are no longer needed once it has run.
     pub fn balance(&self, launch: usize) -> (i64, i64) {
         self.balances[launch]
     }
 
-    /// What changes in file order if a launch runs now: calls `change` with a range of launches and the bytes by which they
-    /// find more taken.
+    /// Determines what changes in file order if a launch runs now: calls `change` with ranges of launches and the additional bytes that are
+    /// taken during them.
     pub fn shift(&self, launch: usize, mut change: impl FnMut(usize, usize, i64)) {
         let mut open = (0, 0, 0);
         for &(chunk, access) in &self.touched[launch] {
             let Holding { bytes, taken, waiting, last } = self.chunks[chunk as usize];
             let (start, end, more) = if !taken {
-                // Bytes that only this launch touches are free again with its group.
+                // Bytes that only this launch touches are freed with its group.
                 (0, launch, if waiting > 1 { bytes } else { 0 })
             } else if last == access {
                 let before = self.links[access as usize].before;
@@ -131,7 +132,7 @@ impl Holdings {
         }
     }
 
-    /// Takes what a launch touches, which then has run.
+    /// Takes what a launch touches, and marks it as run.
     pub fn run(&mut self, launch: usize) {
         for &(chunk, access) in &self.touched[launch] {
             let holding = &mut self.chunks[chunk as usize];
@@ -160,7 +161,7 @@ impl Holdings {
         }
     }
 
-    /// Frees what a group was the last to touch.
+    /// Frees chunks that a group was the last to touch.
     pub fn free(&mut self, group: &[usize]) {
         for &(chunk, _) in group.iter().flat_map(|&launch| &self.touched[launch]) {
             let holding = &mut self.chunks[chunk as usize];
@@ -172,7 +173,7 @@ impl Holdings {
     }
 }
 
-/// How long a chunk's bytes are taken.
+/// The time for which a chunk's bytes are taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// From step to step.
@@ -199,7 +200,7 @@ mod tests {
     use crate::liveness::liveness;
     use crate::testing::{Random, random_training_program};
 
-    /// A chunk's bytes as they are found by looking at everyone who waits.
+    /// A chunk's bytes, determined by looking at all waiting launches.
     struct Plain {
         bytes: i64,
         waiting: BTreeSet<usize>,

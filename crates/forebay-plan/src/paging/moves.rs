@@ -1,8 +1,8 @@
-//! Every move said: the residency pass decides which units stay within the budget, and this writes its decision down as
-//! prefetches, so that nothing is evicted on demand.
+//! Explicit moves: the residency pass decides which units stay within the budget, and this module turns its decisions into prefetches, so
+//! that nothing is evicted on demand.
 //!
-//! A driver evicts from the head of its queue, and what was prefetched to the host last stands there. Its copy may still be
-//! under way, so the unit that left longest ago is named again right before another takes its place.
+//! A driver evicts from the head of its queue, which is the unit that was last prefetched to the host. Its copy may still be in progress,
+//! so the unit that left longest ago is prefetched to the host again right before another takes its place.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,28 +12,28 @@ use crate::liveness::Liveness;
 use crate::residency::{Kind, Leaving, OccupancyLimit, Segment, residency_of};
 use crate::widen::{Route, widen};
 
-/// The part of the capacity, in percent, that units kept between uses may take; the rest is room for transfers under way.
+/// The share of the capacity, in percent, that units kept between uses may take; the rest is room for transfers in progress.
 const KEEP_PERCENT: u64 = 85;
 
-/// A move that the framework says.
+/// A move that the framework dictates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// A copy on the host; the unit is the next to leave.
+    /// Copies the unit to the host; it is the next to leave.
     ToHost(u64),
-    /// A copy on the device; the unit is the last to leave.
+    /// Copies the unit to the device; it is the last to leave.
     ToDevice(u64),
 }
 
-/// What is said before and after a launch.
+/// The moves before and after a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// Before it, in this order.
+    /// The moves before it, in this order.
     pub before: Vec<Move>,
-    /// After it.
+    /// The moves after it.
     pub after: Vec<Move>,
 }
 
-/// The moves of a step in which at most `capacity` units are on the device.
+/// Returns the moves of a step in which at most `capacity` units are on the device.
 pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capacity: u64, costs: &Costs) -> Vec<Moves> {
     let kinds: Vec<Kind> = lives.iter().map(|life| life.kind).collect();
     let live = Liveness { chunks: lives.iter().map(|life| life.chunk(unit_bytes)).collect(), launch_count };
@@ -64,7 +64,7 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
         starts.sort_by_key(|segment| (lives[segment.chunk].accesses[segment.accesses.start].launch, segment.chunk));
     }
     let mut device = Device { capacity, ..Device::default() };
-    // What one step leaves on the device, the next one finds there: the second is every later one.
+    // The next step finds on the device what the previous one left there; the second step is like every later one.
     for _ in 0..2 {
         for launch in 0..launch_count {
             let arrivals = starts[launch].iter().map(|segment| lives[segment.chunk].unit);
@@ -75,22 +75,22 @@ pub(super) fn moves(lives: &[Life], launch_count: usize, unit_bytes: u64, capaci
     moves
 }
 
-/// How many units there are in all.
+/// Returns the total number of units.
 fn lives_together(lives: &[Life]) -> u64 {
     lives.iter().map(|life| life.unit).collect::<BTreeSet<u64>>().len() as u64
 }
 
-/// Which units are on the device, as far as the framework has said.
+/// The units that are on the device, according to the framework's moves.
 #[derive(Default)]
 struct Device {
     capacity: u64,
     resident: BTreeSet<u64>,
-    /// Those of them that no one needs there, the one that left first in front.
+    /// The units among them that are no longer needed there; the one that left first is in front.
     left: VecDeque<u64>,
 }
 
 impl Device {
-    /// What to say so that these units come.
+    /// Returns the moves that bring these units to the device.
     fn bring(&mut self, units: impl Iterator<Item = u64>) -> Vec<Move> {
         let mut said = Vec::new();
         for unit in units {

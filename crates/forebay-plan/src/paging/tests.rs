@@ -1,4 +1,4 @@
-//! Against a naive model of units, and a device that does what it is told.
+//! Tests against a naive model of units, and a device that does what it is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ fn units_of(paging: &Paging, region: Region) -> std::ops::Range<u64> {
     region.range.start / paging.unit_bytes..region.range.end.div_ceil(paging.unit_bytes)
 }
 
-/// Units that launches read and write, by their commands; and those that hold something between steps or for the host.
+/// Returns the units that launches read and write according to their commands, and those that hold something between steps or for the host.
 fn naive_uses(paging: &Paging) -> Vec<BTreeMap<u64, (bool, bool)>> {
     let mut uses = Vec::new();
     for command in paging.plan.commands.iter().filter(|command| command.is_work()) {
@@ -62,12 +62,12 @@ fn launches_name_the_units_that_their_commands_touch() {
     }
 }
 
-/// What launches and the host read was written in this step or lasts, and did not die since.
+/// What launches and the host read was written in this step or is persistent, and has not died since.
 #[test]
 fn nothing_dies_before_it_is_read() {
     for seed in 1..20 {
         let (paging, _) = random_paging(seed);
-        // By 256 bytes of the addresses, which is how tensors are aligned: whether they hold something.
+        // For each 256 bytes of addresses, the alignment of tensors: whether they hold something.
         let cells = |region: Region| (region.range.start / 256) as usize..region.range.end.div_ceil(256) as usize;
         let mut holds = vec![false; (paging.unit_count * paging.unit_bytes / 256) as usize];
         let backing = paging.plan.inputs.iter().chain(&paging.plan.persistent);

@@ -1,5 +1,5 @@
-//! Again: parts that still touch too much, in parts along another axis; and launches with results of several kinds as launches of
-//! their own, which are cut along more axes.
+//! Again: cuts parts that still touch too many bytes along another axis, and splits launches with several kinds of results into separate
+//! launches, which can be cut along more axes.
 
 use forebay_base::kernel::facts::{CutChoice, Separate};
 use forebay_model::program::{Program, ProgramLaunch};
@@ -8,8 +8,8 @@ use super::cut::cuts;
 use super::{pieces, touched_bytes};
 use crate::divided::Partition;
 
-/// Each launch that may be cut again and touches more than the limit, in parts along one more axis; none where there is nothing left to
-/// do.
+/// Cuts each launch that can be cut again and touches more than the limit into parts along one more axis. Returns `None` if there is
+/// nothing left to do.
 pub(super) fn again(program: &Program, limit_bytes: u64) -> Option<Partition> {
     let (mut launches, mut sources, mut update_start) = (Vec::with_capacity(program.launches.len()), Vec::new(), 0);
     for (index, launch) in program.launches.iter().enumerate() {
@@ -28,7 +28,8 @@ pub(super) fn again(program: &Program, limit_bytes: u64) -> Option<Partition> {
     (!is_same).then_some(Partition { program: divided, sources, earlier: None })
 }
 
-/// A launch in parts along one axis; where that cannot be, as launches for each kind of result; itself where that cannot be either.
+/// Returns a launch in parts along one axis; if that is impossible, as launches for each kind of result; if that is impossible, too, as it
+/// is.
 fn divided(launch: &ProgramLaunch, limit_bytes: u64) -> Vec<ProgramLaunch> {
     let in_parts = cuts(launch).into_iter().map(|cut| pieces(launch, &cut, limit_bytes));
     let most = |parts: &Vec<ProgramLaunch>| parts.iter().map(touched_bytes).max();

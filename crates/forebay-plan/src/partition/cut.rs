@@ -1,9 +1,8 @@
-//! Cut: one launch as several over rows of its tensors.
+//! Cut: replaces one launch by several on rows of its tensors.
 //!
-//! What an axis is, which axes of other operands belong to it, and where parts may begin, is what the kernel's facts say
-//! ([`forebay_base::kernel::facts`]). Each part is a launch of its own, of the same kernel on fewer rows. Where a kernel sums over
-//! the rows, its parts are nodes of the tree that the whole sums by ([`forebay_base::sum_tree`]); other launches add their sums, and
-//! one finishes.
+//! The kernel's facts ([`forebay_base::kernel::facts`]) define the meaning of an axis, which axes of other operands correspond to it, and
+//! where parts can begin. Each part is a separate launch of the same kernel on fewer rows. If a kernel sums over the rows, its parts are
+//! nodes of the tree by which the whole is summed ([`forebay_base::sum_tree`]); other launches add their sums, and one computes the result.
 
 use forebay_base::kernel::facts::{Along, AxisRole, CutChoice, Dimension, OperandRef, Placement, SumsInParts};
 use forebay_base::kernel::{Activation, ProductPart};
@@ -13,11 +12,11 @@ use forebay_model::program::{Operand, ProgramLaunch};
 use super::rows::{Cut, Rows, aligned_rows, rows_of, slice_of};
 use super::window;
 
-/// The axes along which launches are cut, the first that can be: images; of a single image, rows of the first spatial
-/// dimension; of a single sequence, positions.
+/// The axes along which launches are cut, in order of preference: images; rows of the first spatial dimension of a single image; positions
+/// of a single sequence.
 const AXES: [usize; 3] = [0, 2, 1];
 
-/// The ways in which a launch may be cut, the best first.
+/// Returns the ways in which a launch can be cut, the best first.
 pub(crate) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
     match launch.kernel.facts().cut_choice {
         CutChoice::First => AXES.into_iter().find_map(|axis| cut(launch, axis)).into_iter().collect(),
@@ -28,30 +27,30 @@ pub(crate) fn cuts(launch: &ProgramLaunch) -> Vec<Cut> {
     }
 }
 
-/// The descriptors of operands.
+/// Returns the descriptors of operands.
 pub(crate) fn descs(operands: &[Operand]) -> Vec<&TensorDesc> {
     operands.iter().map(|operand| &operand.desc).collect()
 }
 
-/// The dimensions of a launch; none where it is not cut.
+/// Returns the dimensions of a launch; empty if it cannot be cut.
 pub(crate) fn dimensions(launch: &ProgramLaunch) -> Vec<Dimension> {
     let facts = launch.kernel.facts();
     facts.dimensions(&descs(&launch.reads), &descs(&launch.writes)).unwrap_or_default()
 }
 
-/// The axis along a dimension of the operand that parts are counted along.
+/// Returns the axis for a dimension in the operand by which parts are counted.
 fn counted_axis(launch: &ProgramLaunch, dimension: &Dimension) -> Option<usize> {
     dimension.along(launch.kernel.facts().counted_along).map(|(along, _)| along.axis)
 }
 
-/// The sums that a kernel makes along an axis, which its parts then make together.
+/// Returns the sums that a kernel computes along an axis, which its parts compute together.
 pub(crate) fn summing(launch: &ProgramLaunch, axis: usize) -> Option<SumsInParts> {
     let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes))?;
     let own = dimensions(launch).into_iter().find(|found| counted_axis(launch, found) == Some(axis))?;
     (own.role == AxisRole::Reduced).then_some(sums)
 }
 
-/// Where a launch may be cut along an axis of the operand that parts are counted along; none where it cannot be.
+/// Returns where a launch can be cut along an axis of the operand by which parts are counted; `None` if it cannot be.
 pub(crate) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     let sizes = launch.desc(launch.kernel.facts().counted_along)?.sizes();
     if axis > 0 && *sizes.first()? > 1 {
@@ -62,7 +61,7 @@ pub(crate) fn cut(launch: &ProgramLaunch, axis: usize) -> Option<Cut> {
     own.next().and_then(|(number, dimension)| cut_between_tiles(launch, number, &dimension))
 }
 
-/// The same along a dimension, between what devices compute at once.
+/// Returns where a launch can be cut along a dimension, between the tiles that devices compute at once.
 fn cut_between_tiles(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
     let finest = cut_along(launch, number, dimension)?;
     let mut cut = finest;
@@ -72,16 +71,16 @@ fn cut_between_tiles(launch: &ProgramLaunch, number: usize, dimension: &Dimensio
     (cut.step == finest.step || is_possible(launch, &cut)).then_some(cut)
 }
 
-/// Where a launch may be cut along a dimension; none where it cannot be.
+/// Returns where a launch can be cut along a dimension; `None` if it cannot be.
 pub(crate) fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimension) -> Option<Cut> {
     let mut step = dimension.cut?;
-    // Parts are nodes of the tree: a power of two of leaves.
+    // Parts are nodes of the tree, with a power of two of leaves.
     if dimension.leaves.is_some_and(|leaves| !leaves.of_step().is_power_of_two()) {
         return None;
     }
     let axis = counted_axis(launch, dimension);
     let rows = match axis {
-        // Columns of a part are counted by themselves, not among all that the result has.
+        // Columns of a part are counted separately, not among all columns of the result.
         Some(axis) if dimension.role != AxisRole::Columns => {
             *launch.desc(launch.kernel.facts().counted_along)?.sizes().get(axis)?
         }
@@ -105,24 +104,24 @@ pub(crate) fn cut_along(launch: &ProgramLaunch, number: usize, dimension: &Dimen
     is_possible(launch, &cut).then_some(cut)
 }
 
-/// Whether there are two parts, of which the last may be shorter. What holds for the first rows holds for all.
+/// Returns whether there are at least two parts, the last of which may be shorter. What holds for the first rows holds for all.
 fn is_possible(launch: &ProgramLaunch, cut: &Cut) -> bool {
     let last = Rows { start: cut.step, end: cut.rows };
     cut.rows > cut.step && Cutting::new(launch, cut).is_some_and(|cutting| cutting.part(last, None).is_some())
 }
 
-/// A launch that is cut.
+/// A launch that is being cut.
 pub(crate) struct Cutting<'a> {
     launch: &'a ProgramLaunch,
     cut: Cut,
-    /// What it is cut along.
+    /// The dimension along which it is cut.
     dimension: Dimension,
-    /// The sums that its parts add to.
+    /// The sums to which its parts contribute.
     summed: Option<SumsInParts>,
 }
 
 impl<'a> Cutting<'a> {
-    /// None where a launch cannot be cut so.
+    /// Returns `None` if the launch cannot be cut this way.
     pub fn new(launch: &'a ProgramLaunch, cut: &Cut) -> Option<Cutting<'a>> {
         let dimension = dimensions(launch).into_iter().nth(cut.dimension).filter(|own| own.cut.is_some())?;
         let sums = launch.kernel.sums_in_parts(&descs(&launch.reads), &descs(&launch.writes));
@@ -130,17 +129,17 @@ impl<'a> Cutting<'a> {
         Some(Cutting { launch, cut: *cut, dimension, summed })
     }
 
-    /// Whether its results are sums over what it is cut along, which parts make by nodes of their tree.
+    /// Returns whether its results are sums over the dimension along which it is cut, so that parts compute nodes of their tree.
     pub fn is_tree(&self) -> bool {
         self.dimension.leaves.is_some()
     }
 
-    /// The sums that a kernel makes along what it is cut along, which its parts then make together.
+    /// Returns the sums that the kernel computes along the dimension along which it is cut, which its parts compute together.
     pub fn summed(self) -> Option<SumsInParts> {
         self.summed
     }
 
-    /// The part on some rows: where it is made of sums, the launch that makes them.
+    /// Returns the part on some rows; if it is computed from sums, the launch that computes these.
     pub fn part(&self, rows: Rows, sums: Option<&Operand>) -> Option<ProgramLaunch> {
         let Cutting { launch, cut, dimension, summed } = self;
         let seen = Seen::of(launch, dimension, rows)?;
@@ -162,7 +161,7 @@ impl<'a> Cutting<'a> {
     }
 }
 
-/// What a part needs of a dimension: rows of targets, and of the sources that they see through a window of its own.
+/// What a part needs of a dimension: rows of targets, and rows of the sources that they see through the part's own window.
 struct Seen {
     targets: Rows,
     sources: Rows,
@@ -170,7 +169,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What a part with some rows of the operand that parts are counted along needs.
+    /// Returns what a part needs, given its rows of the operand by which parts are counted.
     fn of(launch: &ProgramLaunch, dimension: &Dimension, rows: Rows) -> Option<Seen> {
         let AxisRole::Spatial(_) = dimension.role else {
             return Some(Seen { targets: rows, sources: rows, window: None });
@@ -198,7 +197,7 @@ impl Seen {
         Some(Seen { targets: rows, sources: seen.rows, window: Some(seen.window) })
     }
 
-    /// The part of an operand, or all of it where the dimension is none of its own.
+    /// Returns the part of an operand, or all of it if it lacks the dimension.
     fn part(&self, launch: &ProgramLaunch, dimension: &Dimension, of: OperandRef) -> Option<Operand> {
         let own = launch.operand(of)?;
         let Some((Along { axis, elements, first, step, covers, indices: _ }, is_source)) = dimension.along(of) else {
@@ -208,12 +207,12 @@ impl Seen {
         let step = u64::try_from(step).ok().filter(|&step| step > 0)?;
         let start = first + rows.start * step;
         let rows = Rows { start: start * elements, end: (start + (rows.len() - 1) * step + 1) * elements };
-        // What an index of the operand covers is not cut.
+        // The indices that one index of the operand covers are not separated.
         if !rows.start.is_multiple_of(covers) {
             return None;
         }
         let rows = Rows { start: rows.start / covers, end: rows.end.div_ceil(covers) };
-        // What is transposed is read where it lies, among the rows of other parts.
+        // What is transposed is read in place, among the rows of other parts.
         let is_entangled = axis < launch.kernel.facts().reads_entangled && matches!(of, OperandRef::Read(_));
         if dimension.role == AxisRole::Columns && matches!(of, OperandRef::Write(_)) {
             return Some(own.clone());
@@ -224,7 +223,7 @@ impl Seen {
         rows_of(own, axis, rows)
     }
 
-    /// Says in a part's kernel where it is.
+    /// Sets a part's position in its kernel.
     fn place(
         self,
         launch: &ProgramLaunch,
@@ -241,7 +240,7 @@ impl Seen {
             }
             (Placement::Product(own, activation), _) => match role {
                 AxisRole::Columns => *own = ProductPart::Columns { first: rows.start },
-                // Sums are complete when all parts are added.
+                // Sums are complete once all parts are added.
                 AxisRole::Reduced => *activation = Activation::None,
                 _ => {}
             },

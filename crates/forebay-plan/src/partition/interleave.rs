@@ -1,8 +1,8 @@
-//! Interleave: a chain of launches in parts runs part by part, so that what one part makes is used while it is on the device.
+//! Interleave: runs a chain of launches in parts part by part, so that the result of a part is used while it is on the device.
 //!
-//! Parts run in the order of how far through their launch they are, then of their launches, as soon as what they need is
-//! there. Halos make a chain run ahead by a part, sums make it wait for the last part. Only launches that follow each other
-//! and are cut take part, a few at a time: each part needs its own weights again.
+//! Parts are ordered by how far through their launch they are, then by launch, and run as soon as what they need is there. Halos make a
+//! chain run ahead by a part, and sums make it wait for the last part. Only consecutive launches that are cut are interleaved, a few at a
+//! time: each part needs its weights again.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use forebay_model::program::{BufferId, ProgramLaunch};
 
 use crate::dependences::ordered_by;
 
-/// How many launches are interleaved.
+/// The most launches that are interleaved.
 const CHAIN_MAX: usize = 12;
 
-/// A launch with its place: of which launch it is a part, and how far through that it ends, as a fraction.
+/// A launch with its position: the launch that it is a part of, and how far through that launch it ends, as a fraction.
 pub(super) struct Placed {
     pub launch: ProgramLaunch,
     pub source: usize,
@@ -23,13 +23,13 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// In 4096ths, rounded down.
+    /// Returns the fraction in 4096ths, rounded down.
     fn fraction(&self) -> u64 {
         self.done.0 * 4096 / self.done.1
     }
 }
 
-/// The launches in another order, none of them across `update_start`.
+/// Reorders the launches, none of them across `update_start`.
 pub(super) fn interleave(launches: Vec<Placed>, update_start: usize) -> Vec<Placed> {
     let mut chains: Vec<Vec<Placed>> = Vec::new();
     let mut sources = 0;
@@ -39,7 +39,7 @@ pub(super) fn interleave(launches: Vec<Placed>, update_start: usize) -> Vec<Plac
             Some(chain) if index != update_start => {
                 let begins = chain.last().is_some_and(new_source);
                 sources += usize::from(begins);
-                // A launch in one piece stands alone.
+                // An uncut launch is separate.
                 let alone = |placed: &Placed| {
                     placed.done == (1, 1) && placed.launch.kernel.facts().kind != KernelKind::FromSums
                 };

@@ -1,8 +1,8 @@
-//! Layout: which buffers are stored row by row, so that rows of a spatial dimension lie together.
+//! Layout: determines which buffers are stored row by row, so that rows of a spatial dimension are contiguous.
 //!
-//! A packed tensor of one image, x\[1, c, d, ..], has every channel's rows in a place of its own. Stored row by row (all
-//! channels of the first row, then all of the second), any range of rows is one range of bytes, the neighbours that a
-//! convolution needs included. Channels that are computed into a concatenation lie in a part of every row.
+//! A packed tensor of one image, x\[1, c, d, ..], keeps the rows of each channel separate. If it is stored row by row (all channels of the
+//! first row, then all channels of the second), any range of rows is one range of bytes, including the neighbours that a convolution needs.
+//! Channels that are computed into a concatenation are in a part of every row.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{DataType, TensorDesc};
 use forebay_model::program::{BufferId, Operand, Program, ProgramLaunch};
 
-/// Places of a row are a multiple of this many, so that sums in accumulators do not notice where rows begin.
+/// The number of places in a row is a multiple of this, so that sums in accumulators do not depend on where rows begin.
 const PLACES_MULTIPLE: u64 = 16;
 
-/// Where an operand would lie if its buffer were stored row by row.
+/// Returns where an operand would be if its buffer were stored row by row.
 fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     let (desc, buffer) = (&operand.desc, program.buffer(operand.buffer));
     let sizes = desc.sizes();
@@ -50,7 +50,7 @@ fn by_rows(program: &Program, operand: &Operand) -> Option<Operand> {
     })
 }
 
-/// Operands of a launch, and whether they may lie row by row.
+/// Returns the operands of a launch, and whether they may be stored row by row.
 fn free_operands(launch: &ProgramLaunch) -> impl Iterator<Item = (&Operand, bool)> {
     let ByRows { reads, writes, sums_of_channels } = launch.kernel.facts().by_rows;
     let is_free =
@@ -59,7 +59,7 @@ fn free_operands(launch: &ProgramLaunch) -> impl Iterator<Item = (&Operand, bool
     reads.chain(launch.writes.iter().enumerate().map(move |(i, write)| (write, writes.contains(&i) && is_free)))
 }
 
-/// The buffers that may be stored row by row: whatever touches them can, and all see the same rows.
+/// Returns the buffers that may be stored row by row: everything that touches them supports it and sees the same rows.
 pub(super) fn candidates(program: &Program) -> BTreeSet<BufferId> {
     let mut row_sizes: BTreeMap<BufferId, Option<Vec<u64>>> = BTreeMap::new();
     for (operand, free) in program.launches.iter().flat_map(free_operands) {
@@ -75,7 +75,7 @@ pub(super) fn candidates(program: &Program) -> BTreeSet<BufferId> {
     row_sizes.into_iter().filter(|(_, sizes)| sizes.is_some()).map(|(buffer, _)| buffer).collect()
 }
 
-/// The launch with its operands in these buffers stored row by row.
+/// Returns the launch with its operands in these buffers stored row by row.
 pub(super) fn stored_by_rows(program: &Program, launch: &ProgramLaunch, buffers: &BTreeSet<BufferId>) -> ProgramLaunch {
     let mut launch = launch.clone();
     for operand in launch.reads.iter_mut().chain(&mut launch.writes).filter(|operand| buffers.contains(&operand.buffer))

@@ -1,13 +1,14 @@
-//! Merge: the first two axes of a launch's tensors as one, where its kernel cannot tell.
+//! Merge: combines the first two axes of a launch's tensors if its kernel does not distinguish them.
 //!
-//! Two sequences of a thousand positions are two rows of the first axis; merged with the second, they are two thousand.
+//! Two sequences of a thousand positions are two rows of the first axis; merged with the second axis, they are two thousand rows.
 
 use forebay_base::TensorDesc;
 use forebay_model::program::{Operand, ProgramLaunch};
 
 use super::cut::descs;
 
-/// The same launch with its first two axes merged; none where its kernel tells them apart, or tensors do not lie so.
+/// Returns the launch with its first two axes merged; `None` if its kernel distinguishes them, or the layout of its tensors does not allow
+/// it.
 pub(super) fn merged(launch: &ProgramLaunch) -> Option<ProgramLaunch> {
     let leading = launch.kernel.facts().merged_axes(&descs(&launch.reads))?;
     let mut launch = launch.clone();

@@ -1,17 +1,17 @@
-//! Rows: the part of an operand that lies at some indices of one axis.
+//! Rows: the part of an operand at some indices of one axis.
 
 use forebay_base::TensorDesc;
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_model::program::Operand;
 
-/// How a launch is cut: along which of its dimensions, and where.
+/// How a launch is cut: along which dimension, and where.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     /// The dimension's number.
     pub dimension: usize,
-    /// The axis of the operand that parts are counted along; none where that operand lacks the dimension.
+    /// The axis in the operand by which parts are counted; `None` if that operand lacks the dimension.
     pub axis: Option<usize>,
-    /// How many indices the dimension has there: the rows that parts are counted in.
+    /// The number of indices of the dimension there: the rows in which parts are counted.
     pub rows: u64,
     /// Parts begin at multiples of this many rows.
     pub step: u64,
@@ -30,8 +30,8 @@ impl Rows {
     }
 }
 
-/// Bytes from one index of an axis to the next, where all that an index holds lies between; 0 where the axis broadcasts. None
-/// where indices lie entangled.
+/// Returns the bytes from one index of an axis to the next, if everything at an index is in between; 0 if the axis is broadcast. `None` if
+/// indices are entangled.
 pub(crate) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let strides = desc.effective_strides();
     let stride = *strides.get(axis)?;
@@ -40,7 +40,8 @@ pub(crate) fn row_bytes(desc: &TensorDesc, axis: usize) -> Option<u64> {
     (stride == 0 || span < stride).then(|| stride * desc.data_type().size_bytes())
 }
 
-/// Rows are cut at multiples of this number, if their parts' bases are to be aligned; also rows that lie entangled with others.
+/// Returns the number at whose multiples rows are cut so that the bases of their parts are aligned. Also applies to rows that are entangled
+/// with others.
 pub(crate) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
     let bytes = desc.effective_strides().get(axis)? * desc.data_type().size_bytes();
     Some(
@@ -51,14 +52,14 @@ pub(crate) fn aligned_rows(desc: &TensorDesc, axis: usize) -> Option<u64> {
     )
 }
 
-/// The rows of an operand along an axis. None where they are no tensor of their own: they lie entangled with others, are
-/// misaligned, or are not there.
+/// Returns the rows of an operand along an axis. `None` if they are not a separate tensor, because they are entangled with others,
+/// misaligned or missing.
 pub(crate) fn rows_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
     row_bytes(&operand.desc, axis)?;
     slice_of(operand, axis, rows)
 }
 
-/// The same, also of indices that lie entangled with others: the part spans these then, too, and is for kernels that read it.
+/// The same, but also for indices that are entangled with others: the part then spans these, too, and is only for kernels that read it.
 pub(crate) fn slice_of(operand: &Operand, axis: usize, rows: Rows) -> Option<Operand> {
     let desc = &operand.desc;
     let strides = desc.effective_strides();

@@ -1,4 +1,4 @@
-//! Sums: what parts of a launch that sums are added by, and what becomes of their sums.
+//! Sums: how the parts of a launch that sums are added, and what is computed from their sums.
 
 use std::iter;
 
@@ -7,13 +7,13 @@ use forebay_base::kernel::{Activation, BinaryOp, Summing};
 use forebay_base::{DataType, Kernel, TensorDesc};
 use forebay_model::program::{Operand, ProgramLaunch};
 
-/// The table of the sums that parts of a launch make.
+/// Returns the table of the sums that parts of a launch compute.
 pub(crate) fn table(of: Summing, launch: &ProgramLaunch) -> Option<TensorDesc> {
     let channels = launch.writes.last().map_or(1, |write| write.desc.element_count());
     TensorDesc::packed(DataType::Float64, &[of.rows(), channels]).ok()
 }
 
-/// What adds the results of two parts that run this kernel, and applies this to the sum.
+/// Returns the kernel that adds the results of two parts that run this kernel, and applies `activation` to the sum.
 pub(crate) fn addition(part: &Kernel, activation: Activation) -> Kernel {
     match *part {
         Kernel::Sums { of } => Kernel::AddSums { of },
@@ -21,12 +21,12 @@ pub(crate) fn addition(part: &Kernel, activation: Activation) -> Kernel {
     }
 }
 
-/// What a launch applies to its result: parts leave it to what completes their sum.
+/// Returns what a launch applies to its result: its parts leave that to the launch that completes their sum.
 pub(crate) fn activation(launch: &ProgramLaunch) -> Activation {
     launch.kernel.activation().unwrap_or(Activation::None)
 }
 
-/// What is made of the complete sums of a launch, and what the launch computes besides, if anything.
+/// Returns the launches that compute results from the complete sums of a launch, and what else it computes, if anything.
 pub(crate) fn finish(
     launch: &ProgramLaunch,
     summed: SumsInParts,

@@ -4,7 +4,7 @@ use forebay_base::kernel::ReduceOp;
 use super::*;
 use crate::check::check_parts;
 
-/// A launch of packed float32 operands, each a buffer of its own by its number.
+/// Returns a launch with packed float32 operands, each in a separate buffer with the given number.
 fn launch(kernel: Kernel, reads: &[(u32, &[u64])], writes: &[(u32, &[u64])]) -> ProgramLaunch {
     let operand = |&(buffer, sizes): &(u32, &[u64])| {
         let desc = TensorDesc::packed(DataType::Float32, sizes).unwrap();
@@ -14,7 +14,7 @@ fn launch(kernel: Kernel, reads: &[(u32, &[u64])], writes: &[(u32, &[u64])]) -> 
     ProgramLaunch::new(kernel.name(), kernel, reads, writes)
 }
 
-/// Other sums of what a loss reads are not the loss's: its gradient in parts needs the number of all its positions.
+/// Other sums of what a loss reads are not the loss's sums: its gradient in parts needs the number of all positions of the loss.
 #[test]
 fn the_gradient_of_a_loss_reads_the_sums_of_that_loss() {
     let (rows, one): (&[u64], &[u64]) = (&[4096, 64], &[1]);
@@ -41,8 +41,8 @@ fn the_gradient_of_a_loss_reads_the_sums_of_that_loss() {
     check_parts(&program, &partition).unwrap();
 }
 
-/// The sums of four images as parts that are nodes of their tree, added in some order: images of each part, then which two sums become
-/// one; sums are numbered as parts are, and the sum of two has the number of the first.
+/// Checks the sums of four images as parts that are nodes of their tree, added in some order. Takes the images of each part, and the pairs
+/// of sums to add; sums are numbered like parts, and the sum of two has the number of the first.
 fn sums_of_images(parts: &[(u64, u64)], additions: &[(u32, u32)]) -> Result<(), String> {
     let (x, y): (&[u64], &[u64]) = (&[4, 3, 32, 32], &[3]);
     let whole = launch(Kernel::Reduce { op: ReduceOp::Sum, axes: vec![0, 2, 3] }, &[(0, x)], &[(1, y)]);

@@ -1,4 +1,4 @@
-//! Windows: which rows of the first spatial dimension see which through a sliding window.
+//! Windows: which rows of the first spatial dimension see which other rows through a sliding window.
 
 use forebay_base::kernel::Window;
 
@@ -17,7 +17,7 @@ fn with_pads(window: &Window, begin: u64, end: u64) -> Window {
     window
 }
 
-/// The input rows that output rows see, of `input` that there are. Only parts at a border have padding.
+/// Returns which of `input` rows some output rows see. Only parts at a border have padding.
 pub(super) fn input_rows(window: &Window, output: Rows, input: u64) -> Option<Seen> {
     let (stride, begin) = (window.strides[0], window.pads_begin[0]);
     let reach = (window.kernel[0] - 1) * window.dilations[0] + 1;
@@ -29,12 +29,12 @@ pub(super) fn input_rows(window: &Window, output: Rows, input: u64) -> Option<Se
     })
 }
 
-/// The output rows, of `output` that there are, that see input rows.
+/// Returns which of `output` rows see some input rows.
 pub(super) fn output_rows(window: &Window, input: Rows, output: u64) -> Option<Seen> {
     let (stride, begin) = (window.strides[0], window.pads_begin[0]);
     let reach = (window.kernel[0] - 1) * window.dilations[0];
     let first = (input.start + begin).saturating_sub(reach).div_ceil(stride);
-    // No later than where the window still begins at or before the part's first row: padding is never negative.
+    // At the latest where the window still begins at or before the part's first row: padding is never negative.
     let start = first.min((input.start + begin) / stride).min(output - 1);
     let end = ((input.end - 1 + begin) / stride + 1).clamp(start + 1, output);
     Some(Seen {
@@ -43,7 +43,7 @@ pub(super) fn output_rows(window: &Window, input: Rows, output: u64) -> Option<S
     })
 }
 
-/// The input rows that belong to output rows alone, where windows do not overlap; rows that none sees go to the part before
+/// Returns the input rows that only these output rows see, for windows that do not overlap; rows that no window sees go to the part before
 /// them.
 pub(super) fn own_input_rows(window: &Window, rows: Rows, output: u64, input: u64) -> Option<Seen> {
     let (stride, begin) = (window.strides[0], window.pads_begin[0]);

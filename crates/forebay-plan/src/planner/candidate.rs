@@ -10,13 +10,13 @@ use crate::error::PlanError;
 use crate::liveness::{Liveness, liveness};
 use crate::order::{LaunchOrder, Ordered};
 
-/// A program in one order, with outputs in the place of inputs that die.
+/// A program in one order, with outputs in the place of dying inputs.
 pub(super) struct Candidate {
     pub(super) ordered: Ordered,
     pub(super) live: Liveness,
     /// Costs in this order, in which updates on the host take no time.
     pub(super) costs: Costs,
-    /// The program in this order, with outputs in places of their own.
+    /// The program in this order, with outputs in separate places.
     pub(super) apart: Program,
 }
 
@@ -25,7 +25,7 @@ impl Candidate {
         let apart = ordered.program.clone();
         let program = alias(ordered.program, &ordered.groups);
         let live = liveness(&program, false);
-        // The device goes on meanwhile.
+        // The device continues meanwhile.
         let launch_ns = |(launch, &source): (&ProgramLaunch, &usize)| match launch.in_host_memory {
             true => 0,
             false => costs.launch_ns[source],
@@ -38,8 +38,8 @@ impl Candidate {
         Candidate { live, ordered: Ordered { program, ..ordered }, costs: in_order, apart }
     }
 
-    /// A program whose updates run as soon as they may; none where they come last in any case, or where launches shall be
-    /// planned as they come.
+    /// Returns a program whose updates run as early as possible; `None` if they come last in any case, or if launches are to be planned in
+    /// file order.
     pub(super) fn early(program: &Program, order: LaunchOrder, costs: &Costs) -> Option<Candidate> {
         match order {
             LaunchOrder::File => None,
@@ -51,20 +51,20 @@ impl Candidate {
 /// A program in the orders that are planned.
 #[derive(Clone, Copy)]
 pub(super) struct Orders<'v> {
-    /// As it comes.
+    /// In file order.
     pub(super) file: &'v Candidate,
-    /// With updates as early as they may run.
+    /// With updates as early as possible.
     pub(super) early: Option<&'v Candidate>,
     /// With the fewest barriers.
     pub(super) reordered: Option<&'v Candidate>,
 }
 
-/// A candidate's liveness with large buffers cut.
+/// Returns a candidate's liveness with large buffers cut.
 pub(super) fn split(candidate: &Candidate) -> Liveness {
     liveness(&candidate.ordered.program, true)
 }
 
-/// Refuses what no budget helps against; else the smallest budget, and the launch that sets it.
+/// Rejects programs that no budget is enough for. Otherwise returns the smallest budget, and the launch that sets it.
 pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, String), PlanError> {
     let program = &file.ordered.program;
     for launch in &program.launches {
@@ -77,7 +77,7 @@ pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, Str
     }
     let (bytes, launch) = minimum_budget(file, limits);
     if bytes > limits.memory_bytes {
-        // A plan with heaps for it would itself be too large to write down.
+        // A plan with heaps for it would itself be too large to represent.
         let (has, name) = (limits.memory_bytes, &limits.name);
         let reason = format!("it needs {bytes} bytes at once, and the device has {has}: {name}");
         return Err(PlanError::Tensor { launch, reason });
@@ -85,7 +85,7 @@ pub(super) fn check_sizes(file: &Candidate, limits: &Limits) -> Result<(u64, Str
     Ok((bytes, launch))
 }
 
-/// The smallest budget that has a plan: what the most demanding launch needs at once, in whole tiles; and that launch.
+/// Returns the smallest budget that has a plan, which is what the most demanding launch needs at once, in whole tiles; and that launch.
 pub(super) fn minimum_budget(candidate: &Candidate, limits: &Limits) -> (u64, String) {
     let usage = candidate.live.needed_bytes();
     let launch = (0..usage.len()).max_by_key(|&launch| (usage[launch], std::cmp::Reverse(launch)));

@@ -11,18 +11,18 @@ use crate::tuning::CUT_DIVISORS;
 use super::Planner;
 use super::candidate::{Candidate, minimum_budget};
 
-/// A program with launches in parts, ready to be planned.
+/// A program with launches in parts, ready for planning.
 pub(super) struct Cutting {
-    /// The parts, and how they stand for launches.
+    /// The parts, and which launches they are parts of.
     pub(super) parts: Parts,
-    /// The program of parts in its own order.
+    /// The program of parts in its original order.
     pub(super) file: Candidate,
-    /// Costs of parts.
+    /// The costs of parts.
     pub(super) costs: Costs,
 }
 
 impl Cutting {
-    /// Parts that touch at most this many bytes, where launches can be cut that far; none where nothing is cut.
+    /// Cuts launches into parts that touch at most this many bytes, if they can be cut that far. Returns `None` if nothing is cut.
     pub(super) fn new(program: &Program, limit_bytes: u64, limits: &Limits, costs: &Costs) -> Option<Cutting> {
         let parts = Parts::new(program, limit_bytes, limits)?;
         let costs = costs_of_parts(costs, &parts.shares);
@@ -32,7 +32,7 @@ impl Cutting {
 }
 
 impl Planner<'_> {
-    /// Ways to cut the program that have a plan within the capacity, none of them twice; the finest where no other has.
+    /// Returns distinct ways to cut the program that have a plan within the capacity; the finest if no other has.
     pub(super) fn cuttings(&self, capacity_bytes: u64, finest: Option<Cutting>) -> Vec<Cutting> {
         let mut cuttings: Vec<Cutting> = Vec::new();
         for divisor in CUT_DIVISORS {

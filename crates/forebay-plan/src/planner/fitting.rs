@@ -1,8 +1,7 @@
-//! Filling the device as far as placement follows.
+//! Fills the device as far as placement succeeds.
 //!
-//! What fits by its bytes need not have addresses: parts of a buffer have to lie side by side, and gaps remain between others.
-//! Room is given away a little smaller then, at the launches where something found no place and nowhere else, until all have
-//! one.
+//! What fits by its bytes may still find no addresses: parts of a buffer have to be adjacent, and gaps remain between other buffers. In
+//! this case the room is reduced a little at the launches where something found no place, and only there, until everything has a place.
 
 use crate::arena::{Looks, arena_or_lack, boundless};
 use crate::backing_stores::BackingStores;
@@ -21,18 +20,17 @@ use super::work::WORK_OF_LAUNCH;
 use super::{Filled, Planner};
 
 impl Planner<'_> {
-    /// Shares of the capacity that are tried for what is kept.
+    /// Returns the shares of the capacity that are tried for kept bytes.
     pub(super) fn keep_shares(&self) -> ShareSearch {
         if self.cut { KEEP_SHARES_OF_PARTS } else { KEEP_SHARES }
     }
 
-    /// What may have one base. Overlapping parts would else tie whole buffers together.
+    /// Returns how many bytes may have one base. Otherwise overlapping parts would tie whole buffers together.
     pub(super) fn joined_bytes(&self, keep_bytes: u64) -> u64 {
         if self.cut { keep_bytes / JOINED } else { u64::MAX }
     }
 
-    /// Tries these shares of the capacity for what is kept; the fastest plan, if any has a placement and is better than
-    /// another one.
+    /// Tries these shares of the capacity for kept bytes. Returns the fastest plan, if any has a placement and is better than another plan.
     pub(super) fn fastest(
         &self,
         candidate: &Candidate,
@@ -84,9 +82,9 @@ impl Planner<'_> {
         Ok(shares.try_best(attempt)?.map(|(_, best)| best))
     }
 
-    /// The plan of the intervals that are found where some bytes are lost to each launch: none at first, then those that would have
-    /// been needed for all intervals to have a place. `None` where it is no better than another one; what would not be if placement
-    /// were no matter is not placed.
+    /// Returns the plan of the intervals that are found if some bytes are lost to each launch: none at first, then bytes that would have
+    /// been needed to place all intervals. `None` if it is no better than another plan. Intervals that would be no better even without
+    /// regard to placement are not placed.
     pub(super) fn fitted(
         &self,
         candidate: &Candidate,
@@ -129,7 +127,7 @@ impl Planner<'_> {
         Ok(None)
     }
 
-    /// What intervals would come to if placement were no matter.
+    /// Returns the result of intervals without regard to placement.
     pub(super) fn unplaced(
         &self,
         candidate: &Candidate,
@@ -141,7 +139,7 @@ impl Planner<'_> {
     }
 }
 
-/// A share of some bytes.
+/// Returns a share of some bytes.
 pub(super) fn bytes_of_share(bytes: u64, share: f64) -> u64 {
     ((bytes as f64 * share) as u64).min(bytes)
 }

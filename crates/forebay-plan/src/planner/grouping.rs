@@ -16,7 +16,7 @@ use super::candidate::Candidate;
 use super::{Planner, UNLIMITED};
 
 impl Planner<'_> {
-    /// Launches in groups, without a budget and within file order's peak; none where that has no placement.
+    /// Plans launches in groups, without a budget and within the peak of file order; `None` if that has no placement.
     pub(super) fn in_core_groups(
         &self,
         candidate: &Candidate,
@@ -25,7 +25,7 @@ impl Planner<'_> {
         self.attempt(candidate, &candidate.live, UNLIMITED, true, in_file_order.statistics.device_peak_bytes)
     }
 
-    /// The groups of launches with the fewest barriers; none where file order has no more at this peak.
+    /// Returns the groups of launches with the fewest barriers; `None` if file order has no more at this peak.
     pub(super) fn fewest_barriers(&self, in_file_order: &Plan) -> Result<Option<Vec<Vec<usize>>>, PlanError> {
         let peak_bytes = in_file_order.statistics.device_peak_bytes;
         let synchronisations = |plan: &Plan| (plan.statistics.barriers, plan.statistics.waits);
@@ -34,14 +34,14 @@ impl Planner<'_> {
         let (mut bases, mut tried, mut best) = (Bases::new(self.program), Vec::new(), None);
         let tried_max =
             (tuning::GROUPINGS_LAUNCHES_MAX / self.program.launches.len().max(1)).max(tuning::GROUPINGS_MIN);
-        // Less room makes no fewer groups: where the best grouping of a limit fits, lower limits have nothing to offer.
+        // Less room does not lead to fewer groups: if the best grouping of a limit fits, lower limits cannot improve on it.
         let mut enough_percent = 0;
         for percent in tuning::GROUP_PERCENT {
             if percent < enough_percent || tried.len() >= tried_max {
                 continue;
             }
             for (rank, groups) in bases.groupings(peak_bytes, percent, fewest).into_iter().enumerate() {
-                // Between two groups there is a barrier, so no plan of more groups can do better.
+                // There is a barrier between two groups, so no plan with more groups can be better.
                 if groups.len() > fewest || tried.len() >= tried_max {
                     break;
                 }
@@ -65,23 +65,23 @@ impl Planner<'_> {
     }
 }
 
-/// Places of launches, group by group.
+/// The indices of launches, group by group.
 type Groups = Rc<[Vec<usize>]>;
 
-/// A program with outputs in the place of inputs, in two ways. Outputs that take over inputs save bytes, and tie the order
-/// of those who read them: both may be what is short.
+/// A program with outputs in the place of inputs, in two variants. Outputs that take over inputs save bytes but constrain the order of the
+/// launches that read these inputs, and either can be the bottleneck.
 struct Bases {
     bases: [Base; 2],
     /// Bytes that last from step to step.
     lasting_bytes: u64,
 }
 
-/// One of these ways.
+/// One of these variants.
 struct Base {
     program: Program,
     live: Liveness,
     dependences: Dependences,
-    /// What was found so far; none where there were too many groups. Most choices lead to what another one has led to.
+    /// The results so far; `None` if there were too many groups. Most choices lead to the same groups as an earlier one.
     known: Vec<(Grouping, Option<Groups>)>,
 }
 
@@ -91,7 +91,7 @@ impl Base {
         Base { dependences: Dependences::all(&live), program, live, known: Vec::new() }
     }
 
-    /// The groups of a choice, unless there are more than `groups_max`, which must never be more than it was before.
+    /// Returns the groups of a choice, unless there are more than `groups_max`, which must never increase between calls.
     fn groups(&mut self, choice: Choice, groups_max: usize) -> Option<Groups> {
         if let Some((_, groups)) = self.known.iter().find(|(grouping, _)| grouping.holds_for(choice)) {
             return groups.clone().filter(|groups| groups.len() <= groups_max);
@@ -113,8 +113,8 @@ impl Bases {
         }
     }
 
-    /// Several ways to cut the program into groups, those with the fewest groups first, and none with more than `groups_max`,
-    /// which must never be more than it was before.
+    /// Returns several ways to divide the program into groups, those with the fewest groups first, and none with more than `groups_max`,
+    /// which must never increase between calls.
     fn groupings(&mut self, peak_bytes: u64, percent: u64, groups_max: usize) -> Vec<Groups> {
         let limit_bytes = self.lasting_bytes + peak_bytes.saturating_sub(self.lasting_bytes) / 100 * percent;
         let mut found: Vec<Groups> = Vec::new();

@@ -1,4 +1,4 @@
-//! Programs of thousands of launches or buffers: a pass that looks at every pair of them does not end in time.
+//! Tests with programs of thousands of launches or buffers, for which a pass that looks at every pair does not finish in time.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::cost::estimate;
 use crate::plan::Plan;
 use crate::testing::{ProgramBuilder, limits};
 
-/// More than ten times what any of these takes without optimisation.
+/// More than ten times what any of these tests takes without optimisation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const EXP: Kernel = Kernel::Unary(UnaryOp::Exp);
 const ADD: Kernel = Kernel::Binary { op: BinaryOp::Add, activation: Activation::None };
 
-/// The plan of a program, which must not take long.
+/// Returns the plan of a program, which must not take long to make.
 fn planned(program: &Program, budget_bytes: Option<u64>) -> Plan {
     let started = Instant::now();
     let options = PlanOptions { device_budget_bytes: budget_bytes, ..PlanOptions::default() };
@@ -29,7 +29,7 @@ fn planned(program: &Program, budget_bytes: Option<u64>) -> Plan {
     plan
 }
 
-/// Temporaries of 16 bytes: less than any alignment.
+/// Adds temporaries of 16 bytes, which is less than any alignment.
 fn temporaries(build: &mut ProgramBuilder, count: usize) -> Vec<BufferId> {
     (0..count).map(|number| build.temporary(&format!("t{number}"), 16)).collect()
 }
@@ -45,7 +45,7 @@ fn sum(build: &mut ProgramBuilder, buffers: &[BufferId]) -> BufferId {
     last
 }
 
-/// A part of a buffer.
+/// Returns a part of a buffer.
 fn part(buffer: BufferId, offset_bytes: u64, size_bytes: u64) -> Operand {
     let desc = TensorDesc::packed(DataType::Float32, &[size_bytes / 4]).unwrap();
     Operand { buffer, offset_bytes, desc }
@@ -121,7 +121,7 @@ fn many_readers_of_a_whole_of_which_parts_are_read_later() {
     planned(&program, None);
 }
 
-/// A step of training: each layer adds its parameter, keeps what it got for the gradient, and is updated at the end.
+/// Returns a training step: each layer adds its parameter, keeps its input for the gradient, and is updated at the end.
 fn training(layers: usize, size_bytes: u64) -> Program {
     let mut build = ProgramBuilder::default();
     let buffer =

@@ -1,5 +1,5 @@
-//! A plan where device and host are one memory: no copy between them frees a byte, so what does not fit is recomputed. Where that does
-//! not suffice, weights are dropped that the model's files have, and read there again.
+//! Plans for devices that share one memory with the host: no copy between them frees a byte, so what does not fit is recomputed. If that is
+//! not enough, weights that are in the model's files are dropped and read from there again.
 
 use std::ops::Range;
 
@@ -20,24 +20,24 @@ use super::candidate::{Candidate, minimum_budget};
 use super::cutting::Cutting;
 use super::{PlanOptions, Planner, UNLIMITED, with_bound};
 
-/// What was found within a capacity.
+/// The result within a capacity.
 enum Found {
     /// A plan.
     Plan(Box<Plan>),
-    /// None; how many bytes would do for what was found.
+    /// No plan. The number of bytes would be enough for what was found.
     Least(u64),
 }
 
-/// A plan within a capacity, and what it runs; or how many bytes would do.
+/// A plan within a capacity, and what it runs; or how many bytes would be enough.
 type Attempted = Result<(Plan, Candidate), u64>;
 
 impl Planner<'_> {
-    /// The fastest plan in which nothing but outputs crosses between host and device, or, where recomputing does not suffice, nothing but
-    /// outputs and weights in files: launches whole, or in parts where that does not suffice. `finest` is the program cut as finely as it can
-    /// be, `range_bytes` goes from what its largest launch needs to what a step without a budget takes.
+    /// Returns the fastest plan in which only outputs are copied between host and device or, if recomputation is not enough, only outputs
+    /// and weights in files. Launches are whole, or in parts if that is not enough. `finest` is the program cut as finely as possible;
+    /// `range_bytes` goes from what its largest launch needs to what a step without a budget takes.
     ///
     /// # Errors
-    /// [`PlanError::DeviceBudget`], where nothing fits, with the smallest budget that was found to do, if that was looked for.
+    /// [`PlanError::DeviceBudget`] if nothing fits, with the smallest budget that was found to be enough, if that was searched for.
     pub(super) fn within_one_pool(
         &self,
         file: &Candidate,
@@ -56,7 +56,7 @@ impl Planner<'_> {
         if !options.names_least {
             return Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: range_bytes.start, launch });
         }
-        // A search with more to fill need not find what one with less found.
+        // A search with more to fill does not necessarily find what one with less found.
         let high_bytes = range_bytes.end.next_multiple_of(tile_bytes);
         let (rounds, parts) = match self.gains_by_files(capacity_bytes) {
             true => (MODEL_FILES_LEAST_ROUNDS, MODEL_FILES_LEAST_PARTS),
@@ -77,7 +77,7 @@ impl Planner<'_> {
         Err(PlanError::DeviceBudget { budget_bytes, minimum_bytes: high_bytes, launch })
     }
 
-    /// The same within a capacity, or how many bytes would do for what was found where nothing fits.
+    /// The same within a capacity. If nothing fits, returns how many bytes would be enough for what was found.
     fn in_one_pool(
         &self,
         file: &Candidate,
@@ -98,7 +98,7 @@ impl Planner<'_> {
                 found => return Ok(found),
             }
         };
-        // The host has what it has where nothing leaves.
+        // The host holds what it holds if nothing leaves the device.
         let (_, backing_stores) = self.intervals(file, &file.live, UNLIMITED, &[]);
         let budget_bytes = backing_stores.host_bytes.max(HOST_ALIGNMENT_BYTES);
         let host_limit = Some(HostLimit { budget_bytes, on_disk: OnDisk::ModelFiles });
@@ -110,19 +110,19 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether weights in files are a part of the capacity that is worth a search.
+    /// Returns whether weights in files are a large enough part of the capacity to be worth a search.
     fn gains_by_files(&self, capacity_bytes: u64) -> bool {
         bytes_in_model_files(self.program) > capacity_bytes / MODEL_FILES_WORTH_PARTS
     }
 
-    /// Bytes that last from step to step.
+    /// Returns the bytes that last from step to step.
     fn lasting_bytes(&self) -> u64 {
         let sizes = [Role::Constant, Role::Parameter, Role::State].map(|role| self.program.size_bytes(role));
         sizes.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// What `attempt` finds for launches whole, or else for launches in parts. Where nothing but outputs moves, the bound of a plan is what its
-    /// launches take wherever bytes are.
+    /// Returns what `attempt` finds for whole launches, or else for launches in parts. If only outputs move, the bound of a plan is the
+    /// time that its launches take wherever bytes are.
     fn whole_or_in_parts(
         &self,
         file: &Candidate,
@@ -161,8 +161,8 @@ impl Planner<'_> {
         Ok(best.map_or(Found::Least(least_bytes), |plan| Found::Plan(Box::new(plan))))
     }
 
-    /// A plan of one order within a capacity, with weights read from files, and recomputation where that does not suffice; how many bytes
-    /// would do where there is none.
+    /// Returns a plan of one order within a capacity, with weights read from files, and recomputation if that is not enough. If there is
+    /// none, returns how many bytes would be enough.
     fn reading_files(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Attempted, PlanError> {
         let within = |recomputing: &Candidate, capacity_bytes: u64| {
             let budget_bytes = self.host_limit.map_or(u64::MAX, |limit| limit.budget_bytes);
@@ -173,7 +173,7 @@ impl Planner<'_> {
                 Err(error) => Err(error),
             }
         };
-        // Limits are few round numbers, so that about the same capacity has the same plan.
+        // Limits are restricted to a few round numbers, so that similar capacities have the same plan.
         let (mut limit_bytes, mut attempts) = (rounded_down(capacity_bytes), 0);
         let (least_bytes, tightest) = loop {
             let (found, recomputing) = self.with_limit(candidate, limit_bytes);
@@ -199,8 +199,8 @@ impl Planner<'_> {
         Ok(Err(u64::MAX))
     }
 
-    /// A plan of a program with recomputation: with early updates where these do, since they leave more to what is kept; how many bytes
-    /// would do where neither fits.
+    /// Returns a plan of a program with recomputation: with early updates if these fit, since they leave more room for kept bytes. If
+    /// neither order fits, returns how many bytes would be enough.
     fn recomputing(
         &self,
         file: &Candidate,
@@ -218,7 +218,7 @@ impl Planner<'_> {
         Ok(Err(least_bytes))
     }
 
-    /// A plan of one order within a capacity. What fits by its bytes need not have addresses: then less is filled.
+    /// Returns a plan of one order within a capacity. If what fits by its bytes finds no addresses, less is filled.
     fn recomputed(&self, candidate: &Candidate, capacity_bytes: u64) -> Result<Attempted, PlanError> {
         for attempt in 0..ONE_POOL_ATTEMPTS {
             let parts = attempt + attempt.pow(3) / ONE_POOL_CUT_PARTS;
@@ -240,7 +240,7 @@ impl Planner<'_> {
         Ok(Err(capacity_bytes + capacity_bytes / ONE_POOL_CUT_PARTS))
     }
 
-    /// A candidate whose live bytes stay within a limit, as far as recomputation can do that.
+    /// Returns a candidate whose live bytes stay within a limit, as far as recomputation can achieve that.
     pub(super) fn with_limit(&self, candidate: &Candidate, limit_bytes: u64) -> (Rematerialized, Candidate) {
         let ordered = Ordered { program: candidate.apart.clone(), ..candidate.ordered.clone() };
         let live = liveness(&ordered.program, false).with_all_accesses();
@@ -257,7 +257,7 @@ impl Planner<'_> {
     }
 }
 
-/// The next lower number of five significant binary digits.
+/// Rounds down to a number with five significant binary digits.
 fn rounded_down(bytes: u64) -> u64 {
     let digits = bytes.checked_ilog2().unwrap_or(0).saturating_sub(4);
     bytes >> digits << digits
@@ -297,7 +297,7 @@ mod tests {
                 let statistics = plan.statistics;
                 assert!(statistics.device_peak_bytes <= budget_bytes, "seed {seed}, {percent} %");
                 assert!(statistics.lower_bound_ns <= statistics.predicted_ns, "seed {seed}, {percent} %");
-                // Inputs are written where launches read them, unless all fits anyway.
+                // Inputs are written where launches read them, unless everything fits anyway.
                 let is_whole = budget_bytes >= whole.in_core_peak_bytes;
                 let copied_bytes = if is_whole { whole.bytes_to_device } else { 0 };
                 assert_eq!(statistics.bytes_to_device, copied_bytes, "seed {seed}, {percent} %");
@@ -308,7 +308,7 @@ mod tests {
         assert!(recomputing > 5, "{recomputing} plans recompute");
     }
 
-    /// Plans of programs with constants in a file, next to plans of the same programs without.
+    /// Compares plans of programs with constants in a file to plans of the same programs without.
     #[test]
     fn weights_in_files_are_dropped_and_read_again_and_nothing_else_moves() {
         let (mut reading, mut smaller) = (0, 0);

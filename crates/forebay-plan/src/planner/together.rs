@@ -1,4 +1,4 @@
-//! Plans whose residency and repeats are decided together ([`crate::joint_offload`]).
+//! Plans whose residency and repeats are decided jointly ([`crate::joint_offload`]).
 
 use crate::backing_stores::{BackingStores, OnDisk, backing_stores};
 use crate::error::PlanError;
@@ -13,20 +13,20 @@ use super::candidate::{Candidate, split};
 use super::fitting::bytes_of_share;
 use super::{Filled, Planner, UNLIMITED};
 
-/// Bytes that the host may hold where there is no budget.
+/// The bytes that the host may hold if there is no budget.
 const ANY_BYTES: u64 = u64::MAX;
-/// How it is decided what moves.
+/// How moves are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strategy {
-    /// All together.
+    /// Jointly.
     Together,
-    /// Gap by gap: then there are fewer copies.
+    /// Gap by gap, which leads to fewer copies.
     ByGap,
 }
 
 impl Planner<'_> {
-    /// The fastest such plan, of the launches as they come and with launches that run again; `None` where none was found that
-    /// is better than another one. What would be best if placement were no matter is tried first.
+    /// Returns the fastest such plan, for the launches as they come and with launches that run again; `None` if no plan was found that is
+    /// better than another one. What would be best without regard to placement is tried first.
     pub(super) fn together(
         &self,
         file: &Candidate,
@@ -39,7 +39,7 @@ impl Planner<'_> {
         let mut recomputing: Vec<Candidate> =
             recomputing.into_iter().map(|ordered| Candidate::new(ordered, self.costs)).collect();
         recomputing.extend(self.rematerialized(file, capacity_bytes));
-        // Gap by gap, the launches as they come have been tried.
+        // The launches as they come have already been tried gap by gap.
         let as_they_come = std::iter::once((file, Strategy::Together));
         let both = |candidate| [Strategy::Together, Strategy::ByGap].map(|strategy| (candidate, strategy));
         let attempts: Vec<(&Candidate, Strategy)> = as_they_come.chain(recomputing.iter().flat_map(both)).collect();
@@ -70,8 +70,8 @@ impl Planner<'_> {
         Ok(best)
     }
 
-    /// The program with recomputation that takes different parts of the excess over the capacity away, from all of it to a quarter; what
-    /// is left of it has to be moved.
+    /// Returns programs with recomputation that removes different parts of the excess over the capacity, from all of it to a quarter; the
+    /// rest has to be moved.
     fn rematerialized(&self, file: &Candidate, capacity_bytes: u64) -> Vec<Candidate> {
         let peak_bytes = self.with_limit(file, u64::MAX).0.peak_bytes;
         let beyond_bytes = peak_bytes.saturating_sub(capacity_bytes);
@@ -87,7 +87,7 @@ impl Planner<'_> {
         found
     }
 
-    /// What a candidate's plan would come to with all the capacity, and if placement were no matter.
+    /// Returns the result of a candidate's plan with the whole capacity, without regard to placement.
     fn estimate(
         &self,
         candidate: &Candidate,
@@ -106,7 +106,7 @@ impl Planner<'_> {
         intervals.map(|intervals| self.unplaced(candidate, &intervals, FILL_SHARES.from)).transpose()
     }
 
-    /// What is on the device when, decided together within a part of the capacity, where some of it is lost to each launch.
+    /// Returns what is on the device at which time, decided jointly within a share of the capacity, some of which is lost to each launch.
     fn find_together<'f>(
         &'f self,
         candidate: &'f Candidate,
@@ -127,7 +127,7 @@ impl Planner<'_> {
                 let limits = JointLimits { host_bytes: room_bytes, ..host_limit };
                 let Some((live, residency)) = joint_residency(program, live, costs, limits, lost_bytes) else { break };
                 let stores = backing_stores(program, &live, &residency, costs, self.host_limit);
-                // Inputs and outputs are on the host, too, and so is what may not go to disk.
+                // Inputs and outputs are also on the host, and so is what may not go to disk.
                 let excess_bytes = stores.host_bytes.saturating_sub(host_limit.host_bytes);
                 if best.as_ref().is_none_or(|(.., best)| stores.host_bytes < best.host_bytes) {
                     best = Some((live, residency, stores));

@@ -1,5 +1,5 @@
-//! The fastest plan within a budget: launches whole or in parts, in their own order, with early updates or with few barriers;
-//! what moves, moves gap by gap, or all together with what is computed again.
+//! The fastest plan within a budget: launches are whole or in parts, in their original order, with early updates or with few barriers;
+//! moves are decided gap by gap, or jointly with recomputation.
 
 use crate::backing_stores::{HostLimit, OnDisk, bytes_in_model_files};
 use crate::emit::COMPUTE;
@@ -15,14 +15,14 @@ use super::candidate::{Candidate, Orders, split};
 use super::cutting::Cutting;
 use super::{Filled, PlanOptions, Planner, with_bound};
 
-/// Whether a plan needs less beyond the host budget than another, or as much and is faster.
+/// Returns whether a plan exceeds the host budget by less than another, or by the same amount and is faster.
 fn is_better(plan: &Plan, other: &Plan, spill_beyond_bytes: Option<u64>) -> bool {
     let excess_bytes =
         |plan: &Plan| spill_beyond_bytes.map_or(0, |budget| plan.statistics.host_bytes.saturating_sub(budget));
     (excess_bytes(plan), plan.statistics.predicted_ns) < (excess_bytes(other), other.statistics.predicted_ns)
 }
 
-/// What may be on a disk, the least first.
+/// Returns what may be on a disk, the least first.
 fn ways_to_disk(program: &Program, options: &PlanOptions) -> &'static [OnDisk] {
     match options.spill {
         true => &[OnDisk::Unchanging, OnDisk::Changing],
@@ -32,8 +32,8 @@ fn ways_to_disk(program: &Program, options: &PlanOptions) -> &'static [OnDisk] {
 }
 
 impl Planner<'_> {
-    /// The fastest plan within a capacity. `whole` is the program as it comes and with the fewest barriers, where the capacity
-    /// holds each of its launches; `finest` the program cut as finely as it can be.
+    /// Returns the fastest plan within a capacity. `whole` is the program as it comes and with the fewest barriers, if the capacity holds
+    /// each of its launches; `finest` is the program cut as finely as possible.
     pub(super) fn within_budget(
         &self,
         whole: Option<(&Candidate, Option<&Candidate>)>,
@@ -65,7 +65,7 @@ impl Planner<'_> {
             let planner = Planner { costs, cut: true, ..*self };
             let orders = Orders { file, early: early.as_ref(), reordered: None };
             let (plan, candidate) = match planner.within(orders, capacity_bytes, spill_beyond_bytes, ways) {
-                // What has no placement is no candidate; another may have one.
+                // A cutting without a placement is skipped; another may have one.
                 Err(PlanError::Check { .. }) => continue,
                 found => found?,
             };
@@ -79,10 +79,11 @@ impl Planner<'_> {
         best.ok_or_else(|| PlanError::Check { reason: format!("no candidate within {capacity_bytes} bytes") })
     }
 
-    /// The fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, is on a disk as
-    /// far as the `ways` allow, which are tried one after the other: nothing if possible, what steps change only if necessary.
+    /// Returns the fastest plan within a capacity that every single launch fits. What exceeds the host budget, if one is given, is on a
+    /// disk as far as the `ways` allow, which are tried one after the other: nothing is on disk if possible, and what steps change only if
+    /// necessary.
     ///
-    /// A disk may fail while nothing has changed, and not after: where one is used, updates come last.
+    /// A disk may fail as long as nothing has changed, but not after that, so updates come last if one is used.
     fn within<'v>(
         &self,
         Orders { file, early, reordered }: Orders<'v>,
@@ -101,7 +102,7 @@ impl Planner<'_> {
         Ok(plan)
     }
 
-    /// The plan with the barriers split that are worth it, and with its predicted time.
+    /// Returns the plan with those barriers split that are worth it, and with its predicted time.
     pub(super) fn with_split_barriers(&self, plan: Plan) -> Plan {
         let mut plan = split_barriers(plan, COMPUTE, self.costs);
         plan.statistics.predicted_ns = self.predicted(&plan);
@@ -113,7 +114,7 @@ impl Planner<'_> {
         Filled { excess_bytes: self.host_limit.map_or(0, beyond), step_ns: self.predicted(&plan), share, plan }
     }
 
-    /// The fastest plan within a capacity that every single launch fits, and what it runs.
+    /// Returns the fastest plan within a capacity that every single launch fits, and what it runs.
     pub(super) fn out_of_core<'v>(
         &self,
         file: &'v Candidate,
@@ -123,7 +124,7 @@ impl Planner<'_> {
         let by_gap = Planner { work_share: SEARCH_WORK_BY_GAP, ..*self };
         let mut best = by_gap.fastest(file, self.keep_shares(), capacity_bytes, None)?.map(|best| (best, file));
         if let Some(candidate) = reordered {
-            // The slack that is best for one order is about the best for the other.
+            // The slack that is best for one order is nearly the best for the other.
             let shares = best.as_ref().map_or(self.keep_shares(), |(best, _)| ShareSearch::only(best.share));
             let other = by_gap.fastest(candidate, shares, capacity_bytes, best.as_ref().map(|(best, _)| best))?;
             best = other.map(|other| (other, candidate)).or(best);
@@ -136,7 +137,7 @@ impl Planner<'_> {
         if let Some((best, candidate)) = best {
             return Ok((best.plan, candidate));
         }
-        // Nothing but what neighbouring launches share, and not even that.
+        // Keep only what neighbouring launches share, and then not even that.
         let neighbours =
             OccupancyLimit { keep_bytes: 0, transfer_bytes: 0, isolate: false, joined_bytes: self.joined_bytes(0) };
         if let Some(plan) = self.attempt(file, &split(file), neighbours, false, capacity_bytes)? {

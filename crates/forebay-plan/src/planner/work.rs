@@ -1,13 +1,13 @@
-//! How much work the search for a plan takes, and where it ends early.
+//! The amount of work that the search for a plan takes, and when it ends early.
 //!
-//! Work is counted, never timed: the same program has the same plan on every machine. It is counted where attempts are made, and asked
-//! for between them, never by attempts that run at the same time.
+//! Work is counted, never timed, so that the same program has the same plan on every machine. Attempts count their work; the count is read
+//! only between attempts, never by attempts that run concurrently.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::tuning::{SEARCH_BRIEF_LAUNCHES, SEARCH_WORK_MAX, SEARCH_WORK_OF_LAUNCH};
 
-/// Units of work for each launch when it is decided what lies where. One is about what it takes to give a buffer an address.
+/// Units of work for each launch when locations are decided. One unit is about the work of giving a buffer an address.
 pub(super) const WORK_OF_LAUNCH: u64 = 3;
 
 /// The work of one search.
@@ -21,7 +21,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// No work yet, of a search for a plan of `launches`, with the first one that is found or the best.
+    /// Starts counting the work of a search for a plan with this many launches, which ends with the first plan found if `brief` is set.
     pub(super) fn new(launches: usize, brief: bool, stop: &AtomicBool) -> Work<'_> {
         let limit = match brief && launches > SEARCH_BRIEF_LAUNCHES {
             true => 0,
@@ -30,12 +30,12 @@ impl Work<'_> {
         Work { spent: AtomicU64::new(0), limit, stop, ended_early: AtomicBool::new(false) }
     }
 
-    /// Counts some.
+    /// Adds units of work.
     pub(super) fn add(&self, units: u64) {
         self.spent.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Whether a share of the work is spent, so that another attempt is left out.
+    /// Returns whether a share of the work is spent, so that another attempt is skipped.
     pub(super) fn is_spent(&self, share: f64) -> bool {
         let is_spent = self.spent.load(Ordering::Relaxed) as f64 > self.limit as f64 * share;
         let is_spent = is_spent || self.stop.load(Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Work<'_> {
         is_spent
     }
 
-    /// Whether an attempt was left out.
+    /// Returns whether an attempt was skipped.
     pub(super) fn ended_early(&self) -> bool {
         self.ended_early.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a search may change in a choice: buffers that are dropped between two of their uses, and those that are kept.
+//! The moves of the search: which buffers are dropped between two of their uses, and which are kept.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use crate::tuning::{RECOMPUTED_BUFFERS_MAX, RECOMPUTED_BYTES_PARTS};
 use super::sequence::Choice;
 use super::step::Step;
 
-/// A change of a choice, by number of what it changes.
+/// A change of a choice, with the index of what it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Move {
     /// Drops a buffer between two uses.
     Drop(usize),
-    /// Keeps a buffer that would be recomputed for others behind its last use.
+    /// Keeps a buffer after its last use that would otherwise be recomputed for others.
     Keep(usize),
-    /// Holds a buffer where it was recomputed for others, until its own next use.
+    /// Holds a buffer that was recomputed for others until its own next use.
     Hold(usize),
-    /// Has launches run later where that saves bytes.
+    /// Makes launches run later if that saves bytes.
     Sink,
 }
 
-/// The contents of a buffer between their uses by two launches, or by the parts of two.
+/// The contents of a buffer between their uses by two launches, or by the parts of two launches.
 struct Drop {
     gaps: Vec<usize>,
     contents: Vec<usize>,
 }
 
-/// Everything that may be changed.
+/// All possible moves.
 pub(super) struct Moves {
-    /// Those of the most bytes for the most launches first.
+    /// The drops; those of the most bytes for the most launches come first.
     drops: Vec<Drop>,
     /// By buffer: its contents.
     buffers: Vec<Vec<usize>>,
@@ -37,8 +37,8 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// Buffers as a whole, those in parts part by part; those that make a difference. With `longest`, all, each only once: where it lies
-    /// idle for longest.
+    /// Collects the drops of buffers, or of their parts if they are in parts, that make a difference. With `longest`, collects all of them,
+    /// each only once: where it is idle for longest.
     pub(super) fn new(step: &Step, longest: bool) -> Moves {
         let mut buffers: Vec<Vec<usize>> = Vec::new();
         let mut buffer_of = Vec::with_capacity(step.contents.len());
@@ -74,12 +74,12 @@ impl Moves {
         Moves { drops: drops.into_iter().map(|(_, drop)| drop).collect(), buffers, buffer_of }
     }
 
-    /// All that may be dropped.
+    /// Returns all moves that drop a buffer.
     pub(super) fn drops(&self) -> impl DoubleEndedIterator<Item = Move> + use<> {
         (0..self.drops.len()).map(Move::Drop)
     }
 
-    /// Everything that makes a difference.
+    /// Returns all moves that make a difference.
     pub(super) fn all(&self) -> impl Iterator<Item = Move> + '_ {
         let mut dropped: Vec<usize> =
             self.drops.iter().flat_map(|drop| &drop.contents).map(|&content| self.buffer_of[content]).collect();
@@ -89,12 +89,12 @@ impl Moves {
         self.drops().chain(others).chain([Move::Sink])
     }
 
-    /// The move that keeps a content.
+    /// Returns the move that keeps a content.
     pub(super) fn keep(&self, content: usize) -> Move {
         Move::Keep(self.buffer_of[content])
     }
 
-    /// Whether a move is made in a choice.
+    /// Returns whether a move is made in a choice.
     pub(super) fn is_made(&self, choice: &Choice, candidate: Move) -> bool {
         match candidate {
             Move::Drop(number) => self.drops[number].gaps.iter().any(|&gap| choice.dropped[gap]),
@@ -104,7 +104,7 @@ impl Moves {
         }
     }
 
-    /// Makes a move, or takes it back.
+    /// Makes or undoes a move.
     pub(super) fn set(&self, choice: &mut Choice, candidate: Move, made: bool) {
         match candidate {
             Move::Drop(number) => self.drops[number].gaps.iter().for_each(|&gap| choice.dropped[gap] = made),
@@ -114,7 +114,7 @@ impl Moves {
         }
     }
 
-    /// Holds what a move drops where it is recomputed for others. Says whether that changes anything.
+    /// Holds what a move drops if it is recomputed for others. Returns whether that changes anything.
     pub(super) fn hold(&self, choice: &mut Choice, candidate: Move) -> bool {
         let Move::Drop(number) = candidate else { return false };
         let mut changes = false;

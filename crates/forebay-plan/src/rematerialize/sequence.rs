@@ -1,22 +1,23 @@
-//! The launches of a step in which contents are dropped: what is not there when a launch needs it is recomputed before.
+//! The launches of a step in which contents are dropped: what is missing when a launch needs it is recomputed first.
 
 use crate::tuning::RECOMPUTED_CHAIN_MAX;
 
 use super::sink::sink;
 use super::step::{Content, Lifetime, Step};
 
-/// What is dropped, and what is kept longer than its own uses need.
+/// What is dropped, and what is kept for longer than its own uses require.
 #[derive(Clone)]
 pub(super) struct Choice {
     /// By gap between two uses of a content: whether it is dropped in between.
     pub(super) dropped: Vec<bool>,
-    /// By content: whether it is kept behind its last use for launches that run once more.
+    /// By content: whether it is kept after its last use for launches that run again.
     pub(super) kept: Vec<bool>,
-    /// By content: whether it stays where it was recomputed for others, until its own next use.
+    /// By content: whether it stays until its own next use after it was recomputed for others.
     pub(super) held: Vec<bool>,
-    /// For how many launches everything stays that was used or recomputed: what neighbouring parts need is not recomputed for each.
+    /// The number of launches for which everything that was used or recomputed stays, so that what neighbouring parts need is not
+    /// recomputed for each.
     pub(super) window: usize,
-    /// Whether launches run later where that saves bytes ([`sink`]).
+    /// Whether launches run later if that saves bytes ([`sink`]).
     pub(super) sinks: bool,
 }
 
@@ -33,7 +34,7 @@ impl Choice {
     }
 }
 
-/// The launches of a choice, each with whether it runs once more; none where something is dropped that cannot be recomputed.
+/// Returns the launches of a choice, each with whether it is a repeat; `None` if something is dropped that cannot be recomputed.
 pub(super) fn sequence(step: &Step, choice: &Choice) -> Option<Vec<(usize, bool)>> {
     let state = State { uses: 0, touched: None, remade: None };
     let mut building = Building {
@@ -62,18 +63,18 @@ pub(super) fn sequence(step: &Step, choice: &Choice) -> Option<Vec<(usize, bool)
     Some(launches)
 }
 
-/// What became of a content so far.
+/// The state of a content so far.
 #[derive(Clone, Copy)]
 struct State {
-    /// How many of its own uses have been.
+    /// The number of its own uses so far.
     uses: usize,
-    /// The launch for which it was last there.
+    /// The launch for which it was last in memory.
     touched: Option<usize>,
     /// The launch for which it was last recomputed since its last use.
     remade: Option<usize>,
 }
 
-/// A sequence while it is put together.
+/// A sequence while it is built.
 struct Building<'a> {
     step: &'a Step<'a>,
     choice: &'a Choice,
@@ -83,7 +84,7 @@ struct Building<'a> {
 }
 
 impl Building<'_> {
-    /// Whether contents are there when a launch starts.
+    /// Returns whether contents are in memory when a launch starts.
     fn is_present(&self, content: usize, at: usize) -> bool {
         let (Content { lifetime, maker, chunk, first_gap, .. }, state) =
             (&self.step.contents[content], &self.states[content]);
@@ -94,7 +95,7 @@ impl Building<'_> {
         if state.remade == Some(at) || state.remade.is_some() && self.choice.held[content] {
             return true;
         }
-        // What nothing needs any more is recomputed where that is possible, and else kept until then.
+        // What is no longer needed is recomputed if possible, and otherwise kept until then.
         let is_dropped = match state.uses < chunk.accesses.len() {
             true => self.choice.dropped[first_gap + state.uses - 1],
             false => !self.choice.kept[content] && maker.is_some_and(|maker| self.step.may_repeat(maker, at)),
@@ -102,7 +103,7 @@ impl Building<'_> {
         !is_dropped || self.choice.window > 0 && state.touched.is_some_and(is_near)
     }
 
-    /// Has contents recomputed before a launch where they are not there. Says whether they are there then.
+    /// Recomputes contents before a launch if they are not in memory. Returns whether they are in memory after that.
     fn ensure(&mut self, content: usize, at: usize, chain: usize) -> bool {
         if self.is_present(content, at) {
             self.states[content].touched = Some(at);

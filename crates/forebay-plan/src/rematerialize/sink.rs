@@ -1,17 +1,18 @@
-//! Later: launches that take more bytes than they free move behind others that do not need them.
+//! Sinking: moves launches that take more bytes than they free after others that do not need them.
 //!
-//! What is recomputed stands right before the launch that needs it, so whatever that launch reads besides is there all the while. The
-//! gradient that comes into a layer, say, waits while a chain recomputes what the layer read. If its launch runs after the chain, what
-//! waits is only what that launch reads, which is often less.
+//! Recomputation comes right before the launch that needs it, so whatever else that launch reads is in memory all the while. For example,
+//! the gradient that comes into a layer waits while a chain recomputes what the layer read. If the launch that computes the gradient runs
+//! after the chain, only what that launch reads has to wait, which is often less.
 
 use super::step::{Item, Lifetime, Step};
 
-/// Moves launches of a sequence to later places. From the end on, each that takes more bytes than it frees goes right before the first
-/// one that has to come after it, with those that have to follow it and free less than it takes: updates of what it reads.
+/// Moves launches of a sequence to later positions. From the end backwards, each launch that takes more bytes than it frees moves to right
+/// before the first launch that has to come after it, along with those that have to follow it and free less than it takes, such as updates
+/// of what it reads.
 pub(super) fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
     let count = step.contents.len();
     let mut moving = Moving { step, reads: vec![0; count], writes: vec![0; count], mark: 0 };
-    // By content: whether it is read behind the place that is looked at before it is written.
+    // By content: whether it is read after the current position before it is written.
     let mut needed = vec![false; count];
     let first_update = sequence.iter().position(|&(launch, repeats)| !repeats && launch >= step.update_start);
     for place in (0..sequence.len()).rev() {
@@ -19,7 +20,7 @@ pub(super) fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
         let gives_output = item.writes.iter().any(|&content| step.contents[content].is_output);
         let taken_bytes = moving.born_bytes(item) - moving.live_bytes(&item.reads, |content| !needed[content]);
         if !gives_output && taken_bytes > 0 {
-            // Whatever updates comes first of all updates still does.
+            // The first update stays the first update.
             let end = first_update.filter(|&update| place < update).unwrap_or(sequence.len());
             moving.move_behind(&mut sequence[place..end], taken_bytes);
         }
@@ -31,14 +32,14 @@ pub(super) fn sink(step: &Step, sequence: &mut [(usize, bool)]) {
 /// The launches that move together.
 struct Moving<'a> {
     step: &'a Step<'a>,
-    /// By content: the number of the last move of launches that read it.
+    /// By content: the number of the last move with a launch that reads it.
     reads: Vec<usize>,
     writes: Vec<usize>,
     mark: usize,
 }
 
 impl Moving<'_> {
-    /// Bytes of those contents that do not last.
+    /// Returns the bytes of those contents that do not last.
     fn live_bytes(&self, contents: &[usize], counts: impl Fn(usize) -> bool) -> i64 {
         let lives = |content: &&usize| match self.step.contents[**content].lifetime {
             Lifetime::Temporary => true,
@@ -49,7 +50,7 @@ impl Moving<'_> {
         counted.map(|&content| self.step.contents[content].bytes).sum()
     }
 
-    /// Bytes that a launch takes.
+    /// Returns the bytes that a launch takes.
     fn born_bytes(&self, item: &Item) -> i64 {
         self.live_bytes(&item.writes, |content| !item.reads.contains(&content))
     }
@@ -59,14 +60,14 @@ impl Moving<'_> {
         item.writes.iter().for_each(|&content| self.writes[content] = self.mark);
     }
 
-    /// Whether a launch has to stay behind those that move.
+    /// Returns whether a launch has to stay after those that move.
     fn holds(&self, item: &Item) -> bool {
         let writes = |content: &usize| self.writes[*content] == self.mark;
         let reads = |content: &usize| self.reads[*content] == self.mark;
         item.reads.iter().any(writes) || item.writes.iter().any(|content| reads(content) || writes(content))
     }
 
-    /// Moves the first launch as far behind as it may go.
+    /// Moves the first launch as far back as possible.
     fn move_behind(&mut self, launches: &mut [(usize, bool)], mut taken_bytes: i64) {
         self.mark += 1;
         let step = self.step;
@@ -110,7 +111,7 @@ mod tests {
         let [large, chain, end] = ["large", "chain", "end"].map(|name| build.temporary(name, 1 << 20));
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[small]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[small], &[large]);
-        // Follows, since it changes what the one before reads.
+        // Has to follow, because it changes what the previous launch reads.
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[small]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[x], &[chain]);
         build.launch(Kernel::Unary(UnaryOp::Exp), &[chain], &[other]);

@@ -1,4 +1,4 @@
-//! A step whose contents may be dropped, and what a choice of them comes to.
+//! A step whose contents can be dropped, and the memory that a sequence of its launches takes.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::backing_stores::is_in_model_files;
 use crate::cost::Costs;
 use crate::liveness::{Chunk, Liveness, Owner};
 
-/// How long contents last.
+/// The lifetime of contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifetime {
     /// From step to step.
     Lasting,
-    /// While launches use it: it is read from a file each time.
+    /// While launches use them: they are read from a file each time.
     InFile,
     /// Written by the caller before the step.
     Fed,
@@ -22,38 +22,38 @@ pub(super) enum Lifetime {
     Temporary,
 }
 
-/// Bytes that launches touch as a whole.
+/// Bytes that launches touch only as a whole.
 pub(super) struct Content<'a> {
     pub(super) bytes: i64,
-    /// Bytes of the buffer that it is in.
+    /// The bytes of the buffer that it is in.
     pub(super) buffer_bytes: u64,
     pub(super) lifetime: Lifetime,
     /// Whether the caller reads it.
     pub(super) is_output: bool,
-    /// The launch that computes all of it; none where several write it.
+    /// The launch that computes all of it; `None` if several write it.
     pub(super) maker: Option<usize>,
-    /// The number of its first gap among those of all contents: one between each two of its uses.
+    /// The number of its first gap among the gaps of all contents. There is one gap between each two consecutive uses.
     pub(super) first_gap: usize,
     pub(super) chunk: &'a Chunk,
 }
 
 impl Content<'_> {
-    /// Whether a launch after `from` and before `to` writes it.
+    /// Returns whether a launch after `from` and before `to` writes it.
     pub(super) fn changes_between(&self, from: usize, to: usize) -> bool {
         self.chunk.accesses.iter().any(|access| access.writes && from < access.launch && access.launch < to)
     }
 }
 
-/// A launch, and the contents that it touches.
+/// A launch and the contents that it touches.
 #[derive(Default)]
 pub(super) struct Item {
     pub(super) reads: Vec<usize>,
     pub(super) writes: Vec<usize>,
     pub(super) duration_ns: u64,
     pub(super) workspace_bytes: i64,
-    /// Contents that it writes, each with one that it reads and whose bytes it may take over ([`mod@crate::alias`]).
+    /// Contents that it writes, each with one that it reads and whose bytes the former may take over ([`mod@crate::alias`]).
     pub(super) in_place: Vec<(usize, usize)>,
-    /// Whether it may run twice: it changes nothing that it reads, and nothing that others write, and no other process takes part in it.
+    /// Whether it may run twice: it changes nothing that it reads or that others write, and no other process takes part in it.
     pub(super) repeats: bool,
 }
 
@@ -61,11 +61,11 @@ pub(super) struct Item {
 pub(super) struct Step<'a> {
     pub(super) contents: Vec<Content<'a>>,
     pub(super) items: Vec<Item>,
-    /// How many gaps all contents have.
+    /// The number of gaps of all contents.
     pub(super) gap_count: usize,
     /// By launch: the launch that it is a part of.
     pub(super) origins: Vec<usize>,
-    /// Whether what is fed is live before its first use, outputs are after their last one, and launches work in place.
+    /// Whether inputs are live before their first use, outputs are live after their last use, and launches work in place.
     pub(super) one_pool: bool,
     /// Whether updates come after the outputs.
     pub(super) has_updates: bool,
@@ -74,7 +74,8 @@ pub(super) struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Of a liveness with all accesses ([`Liveness::with_all_accesses`]); `reads_files` says whether weights in files are read at each use.
+    /// Creates a step from a liveness with all accesses ([`Liveness::with_all_accesses`]); `reads_files` says whether weights in files are
+    /// read at each use.
     pub(super) fn new(program: &Program, live: &'a Liveness, costs: &Costs, reads_files: bool) -> Step<'a> {
         let device_bytes = |chunk: &Chunk| {
             let is_on_host = chunk.accesses.len() == chunk.host_accesses.len();
@@ -110,7 +111,7 @@ impl<'a> Step<'a> {
                 Role::Constant | Role::Parameter | Role::State => Lifetime::Lasting,
                 Role::Temporary | Role::Gradient => Lifetime::Temporary,
             };
-            // Outputs leave the device after they were computed, once.
+            // Outputs leave the device once, after they are computed.
             let is_output = program.outputs.iter().any(|named| named.operand.buffer == buffer);
             let is_on_host = chunk.host_accesses.iter().any(|access| access.writes);
             let mut writers = chunk.accesses.iter().filter(|access| access.writes);
@@ -133,7 +134,7 @@ impl<'a> Step<'a> {
             let pairs = program.launches[launch].kernel.in_place().iter();
             let pairs =
                 pairs.filter_map(|&(write, read)| may_take_over(program, &program.launches[launch], write, read));
-            // Outputs stay where they are; buffers in pieces live piece by piece.
+            // Outputs stay where they are; buffers in pieces are live piece by piece.
             let is_one = |number: &usize| contents[*number].chunk.range.len() == contents[*number].buffer_bytes;
             let one = |buffer| numbers.get(&buffer).copied().filter(is_one);
             let pairs = pairs.filter_map(|(write, read)| one(write).zip(one(read)));
@@ -147,8 +148,8 @@ impl<'a> Step<'a> {
         Step { contents, items, gap_count, origins, one_pool: false, has_updates, update_start }
     }
 
-    /// The gaps of a content that end with a use before which it may be recomputed: by number, each
-    /// with the launches before and behind it.
+    /// Returns the gaps of a content that end with a use before which it may be recomputed: the number of each, with the launches before
+    /// and after it.
     pub(super) fn gaps(&self, content: usize) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
         let Content { maker, chunk, first_gap, .. } = &self.contents[content];
         let pairs = chunk.accesses.windows(2).enumerate().filter(|(_, pair)| pair[1].reads);
@@ -157,28 +158,28 @@ impl<'a> Step<'a> {
         gaps.filter(move |&(_, start, end)| start + 1 < end && may_end(end))
     }
 
-    /// The longest of them.
+    /// Returns the longest of them.
     pub(super) fn longest_gap(&self, content: usize) -> Option<(usize, usize, usize)> {
         self.gaps(content).max_by_key(|&(gap, start, end)| (end - start, gap))
     }
 
-    /// Every launch once.
+    /// Returns every launch once.
     pub(super) fn plain(&self) -> Vec<(usize, bool)> {
         (0..self.items.len()).map(|launch| (launch, false)).collect()
     }
 
-    /// Whether a launch may run once more before another one: what it reads has not changed since.
+    /// Returns whether a launch may run again before another one: what it reads has not changed since.
     pub(super) fn may_repeat(&self, launch: usize, at: usize) -> bool {
         let item = &self.items[launch];
         item.repeats && item.reads.iter().all(|&read| !self.contents[read].changes_between(launch, at))
     }
 
-    /// Live bytes during each launch of a sequence.
+    /// Returns the live bytes during each launch of a sequence.
     pub(super) fn profile(&self, sequence: &[(usize, bool)]) -> Vec<i64> {
         let mut changes = vec![0i64; sequence.len() + 1];
-        // Where launches may take bytes over: if the first of the two ends there.
+        // Where launches may take over bytes, if the first of the two contents ends there.
         let mut takes_over: Vec<(usize, usize, usize)> = Vec::new();
-        // By content: since when it is live, and its last touch so far.
+        // By content: since when it has been live, and its last use so far.
         let mut spans: Vec<Option<(usize, usize)>> = vec![None; self.contents.len()];
         let mut hold = |(start, end): (usize, usize), bytes: i64| {
             changes[start] += bytes;
@@ -199,7 +200,7 @@ impl<'a> Step<'a> {
                 takes_over.extend(new.map(|&(write, read)| (place, read, write)));
             }
             for &write in &item.writes {
-                // What is written without being read begins a life of its own.
+                // What is written without being read begins a new life.
                 match &mut spans[write] {
                     Some(span) if span.1 == place => {}
                     span => {

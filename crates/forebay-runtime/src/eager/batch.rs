@@ -12,13 +12,13 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds work of an operation.
+    /// Adds a command that does an operation's work.
     pub fn work(&mut self, command: Command, name: &Arc<str>) {
         self.commands.push(command);
         self.names.push(Some(name.clone()));
     }
 
-    /// Adds a command that is about order or mapping.
+    /// Adds a command that orders or maps.
     pub fn order(&mut self, command: Command) {
         self.commands.push(command);
         self.names.push(None);
@@ -29,7 +29,7 @@ impl Batch {
         &self.commands
     }
 
-    /// Per command, its operation.
+    /// The operation of each command.
     pub fn names(&self) -> &[Option<Arc<str>>] {
         &self.names
     }

@@ -1,10 +1,9 @@
-//! Lifetimes: who uses which block, and when freed memory may be used again. Pure.
+//! Lifetimes: who uses which block, and when freed memory can be reused. This module is pure.
 //!
-//! A block belongs to the agent that it was allocated for, its origin. When it is freed, its origin may use the bytes again at
-//! once, unless another queue uses them and the origin has not seen that use return: by a wait for a later record of that
-//! queue, directly or through other queues, or through the host. Until then the block is kept. The user does not
-//! have to say anything, as in MindSpore ("Stream Management", on memory that several streams use), which keeps one event per use
-//! and knows no transitive return.
+//! A block belongs to the agent that it was allocated for, its origin. When it is freed, its origin can reuse the bytes at once, unless
+//! another queue uses them and the origin has not seen that use return: by a wait for a later record of that queue, directly, through other
+//! queues, or through the host. Until then the block is kept. The user does not have to say anything, as in MindSpore ("Stream Management",
+//! on memory that several streams use), which keeps one event per use and does not recognize transitive returns.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,15 +12,15 @@ use forebay_memory::allocator::{Allocator, Assembly, Block, BlockId, PoolId, Seg
 
 use super::timeline::{Agent, QueueId, Timelines};
 
-/// A use of a block: a position of a queue.
+/// A use of a block: a position in a queue.
 pub type Use = (QueueId, u64);
 
-/// What the host can wait for so that more memory becomes free.
+/// What the host can wait for to free more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relief {
     /// A use of a freed block.
     Use(Use),
-    /// Everything of a queue, whose freed memory only it may use until then.
+    /// All work of a queue; until it is complete, only that queue can use its freed memory.
     Queue(QueueId),
 }
 
@@ -40,7 +39,7 @@ pub struct BlockLifetimes {
     live: BTreeMap<BlockId, Holding>,
     /// Freed blocks whose uses have not returned to their origins, oldest first.
     returning: VecDeque<(BlockId, Holding)>,
-    /// What is kept of the past, while it is.
+    /// The history, while it is recorded.
     history: Option<History>,
 }
 
@@ -57,19 +56,19 @@ fn has_returned(holding: &Holding, timelines: &Timelines) -> bool {
 }
 
 impl BlockLifetimes {
-    /// A block lifetimes without memory; blocks begin at multiples of `alignment_bytes`. One that does not track uses lets go of
-    /// memory that other queues still use, which is wrong: it is there to show so.
+    /// Creates block lifetimes without memory; blocks begin at multiples of `alignment_bytes`. Without `tracks_uses`, memory that other
+    /// queues still use is released, which is wrong; the option exists to demonstrate that.
     pub fn new(alignment_bytes: u64, tracks_uses: bool) -> BlockLifetimes {
         let allocator = Allocator::new(alignment_bytes);
         BlockLifetimes { tracks_uses, allocator, live: BTreeMap::new(), returning: VecDeque::new(), history: None }
     }
 
-    /// Where the bytes are: segments and blocks.
+    /// The allocator, which knows where the bytes are: segments and blocks.
     pub fn allocator(&self) -> &Allocator {
         &self.allocator
     }
 
-    /// Adds a segment, whose tiles of this size can be mapped elsewhere if there are any.
+    /// Adds a segment. If `tile_bytes` is given, its tiles of this size can be mapped elsewhere.
     pub fn add_segment(&mut self, size_bytes: u64, tile_bytes: Option<u64>) -> SegmentId {
         let id = match tile_bytes {
             Some(tile_bytes) => self.allocator.add_tiled_segment(size_bytes, tile_bytes),
@@ -81,7 +80,7 @@ impl BlockLifetimes {
         id
     }
 
-    /// Takes out the segments that are wholly free, for the caller to give back to the device.
+    /// Removes the segments that are entirely free, for the caller to give back to the device.
     pub fn take_empty_segments(&mut self) -> Vec<SegmentId> {
         let taken = self.allocator.take_empty_segments();
         if let Some(history) = &mut self.history {
@@ -90,22 +89,22 @@ impl BlockLifetimes {
         taken
     }
 
-    /// Peaks start again from what is now.
+    /// Resets the peaks to the current values.
     pub fn reset_peaks(&mut self) {
         self.allocator.reset_peaks();
     }
 
-    /// Keeps from now on who had which bytes when, of at most this many freed blocks; nothing with 0.
+    /// Starts recording who had which bytes when, with at most `count_max` freed blocks; records nothing if it is 0.
     pub fn start_history(&mut self, count_max: usize) {
         self.history = (count_max > 0).then(|| History::new(count_max, &self.allocator.snapshot()));
     }
 
-    /// Who had which bytes when, while that is kept.
+    /// Who had which bytes when, if that is recorded.
     pub fn history(&self) -> Option<&History> {
         self.history.as_ref()
     }
 
-    /// A block for `origin`, from what it or no one uses any more; none where nothing fits.
+    /// Allocates a block for `origin` from memory that it can reuse or that no one uses any more; returns `None` if nothing fits.
     pub fn allocate(&mut self, origin: Agent, size_bytes: u64, owner: &str) -> Option<Block> {
         let block = self.allocator.allocate(pool(origin), size_bytes, owner)?;
         self.live.insert(block.id, Holding { origin, uses: Vec::new() });
@@ -115,8 +114,7 @@ impl BlockLifetimes {
         Some(block)
     }
 
-    /// A block for `origin` in a new segment of free tiles, where there are enough. See
-    /// [`BlockLifetimes::can_assemble`].
+    /// Allocates a block for `origin` in a new segment of free tiles, if there are enough. See [`BlockLifetimes::can_assemble`].
     pub fn assemble(&mut self, origin: Agent, size_bytes: u64, tile_bytes: u64, owner: &str) -> Option<Assembly> {
         let assembly = self.allocator.assemble(pool(origin), size_bytes, tile_bytes, owner)?;
         self.live.insert(assembly.block.id, Holding { origin, uses: Vec::new() });
@@ -128,14 +126,14 @@ impl BlockLifetimes {
         Some(assembly)
     }
 
-    /// Whether there are enough free tiles for this many bytes among those that are no longer used, or, with `origin`, that it
-    /// may use as well.
+    /// Whether there are enough free tiles for this many bytes among those that are no longer used and, if `origin` is given, those that it
+    /// can use as well.
     pub fn can_assemble(&self, origin: Option<Agent>, size_bytes: u64, tile_bytes: u64) -> bool {
         let pool = origin.map_or(PoolId(u32::MAX), pool);
         self.allocator.assembly_growth_bytes(pool, size_bytes, tile_bytes) == Some(0)
     }
 
-    /// Notes that work at a position of a queue uses a block.
+    /// Records that work at a position of a queue uses a block.
     pub fn add_use(&mut self, block: BlockId, queue: QueueId, position: u64) {
         let Some(holding) = self.live.get_mut(&block) else { return };
         if holding.origin == Agent::Queue(queue) || !self.tracks_uses {
@@ -147,7 +145,7 @@ impl BlockLifetimes {
         }
     }
 
-    /// Frees a block. The uses that have to return before its bytes can be used again: each needs a record behind it.
+    /// Frees a block. Returns the uses that have to return before its bytes can be reused; each needs a record after it.
     pub fn free(&mut self, block: BlockId, timelines: &Timelines) -> Vec<Use> {
         let Some(holding) = self.live.remove(&block) else { return Vec::new() };
         if has_returned(&holding, timelines) {
@@ -161,7 +159,7 @@ impl BlockLifetimes {
     }
 
     fn give_back(&mut self, block: BlockId) {
-        // Every block of the block lifetimes is the allocator's, and leaves the block lifetimes once.
+        // Every block here is the allocator's, and is removed from here once.
         let freed = self.allocator.free(block);
         debug_assert!(freed.is_ok(), "{freed:?}");
         if let Some(history) = &mut self.history {
@@ -169,7 +167,7 @@ impl BlockLifetimes {
         }
     }
 
-    /// Gives back what has returned meanwhile; memory of queues that are quiet becomes everybody's.
+    /// Gives back the blocks whose uses have returned in the meantime. Memory of quiet queues becomes available to all.
     pub fn settle(&mut self, timelines: &Timelines, queues: usize) {
         for _ in 0..self.returning.len() {
             let Some((block, holding)) = self.returning.pop_front() else { break };
@@ -179,15 +177,15 @@ impl BlockLifetimes {
                 self.returning.push_back((block, holding));
             }
         }
-        // What the host gave back, it had seen complete.
+        // The host had seen that all work on the blocks that it gave back was complete.
         self.allocator.share(pool(Agent::Host));
         (0..queues).filter(|&queue| timelines.is_quiet(queue)).for_each(|queue| {
             self.allocator.share(pool(Agent::Queue(queue)));
         });
     }
 
-    /// What the host should wait for next so that more memory becomes free: first the oldest use that has not returned,
-    /// then queues with freed memory. None where waiting does not help any more.
+    /// What the host should wait for next to free more memory: first the oldest use that has not returned, then queues with freed memory.
+    /// Returns `None` if waiting does not help any more.
     pub fn next_relief(&self, timelines: &Timelines, queues: usize) -> Option<Relief> {
         let unseen = |&&(queue, position): &&Use| timelines.known(Agent::Host, queue) < position;
         let oldest = self.returning.iter().find_map(|(_, holding)| holding.uses.iter().find(unseen).copied());
@@ -196,7 +194,7 @@ impl BlockLifetimes {
         oldest.map(Relief::Use).or_else(|| (0..queues).find(holds).map(Relief::Queue))
     }
 
-    /// Number of blocks that are in use or not returned.
+    /// The number of blocks that are in use or have not returned.
     pub fn block_count(&self) -> usize {
         self.live.len() + self.returning.len()
     }
@@ -211,7 +209,7 @@ mod tests {
 
     const QUEUES: usize = 4;
 
-    /// What the contract of commands says, command by command: sets of commands instead of clocks.
+    /// The contract of commands, command by command, with sets of commands instead of clocks.
     #[derive(Default)]
     struct Naive {
         /// By command: its queue.
@@ -283,7 +281,7 @@ mod tests {
             self.blocks.push(block);
         }
 
-        /// A command of a queue uses a block, after everything that used it before: the caller's duty.
+        /// Makes a command of a queue use a block, after everything that used it before, as the caller must ensure.
         fn use_block(&mut self) {
             if self.blocks.is_empty() {
                 return;
@@ -346,7 +344,7 @@ mod tests {
                     }
                 }
             }
-            // What is freed comes back: everything, once the host has waited as it is told to.
+            // Everything that was freed comes back once the host has waited as it is told to.
             test.blocks.drain(..).for_each(|block| drop(test.block_lifetimes.free(block.id, &test.timelines)));
             while let Some(relief) = test.block_lifetimes.next_relief(&test.timelines, QUEUES) {
                 match relief {

@@ -1,4 +1,4 @@
-//! Makes operators ready: types them, lowers them to launches, and uploads their constants.
+//! Prepares operators: infers their types, lowers them to launches, and uploads their constants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use super::stream::Stream;
 use super::transfer;
 use crate::error::RuntimeError;
 
-/// Makes an operator ready; its constants are uploaded on `stream`.
+/// Prepares an operator; its constants are uploaded on `stream`.
 ///
 /// # Errors
-/// An operator that is not known or refuses its inputs, a kernel that the device does not have, or no memory.
+/// Fails if the operator is unknown or rejects its inputs, if the device does not have a kernel, or if memory runs out.
 pub(super) fn compile(
     context: &Context,
     stream: &Stream,

@@ -1,4 +1,4 @@
-//! Operators made ready once: typed, lowered to launches, their constants on the device.
+//! Operators that are prepared once: typed, lowered to launches, with their constants on the device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use forebay_model::{Tensor, TensorType};
 use super::span::Span;
 use super::timeline::QueueId;
 
-/// Operators that are kept; beyond that, all are forgotten.
+/// The most operators that are kept; beyond that, all are dropped.
 const CACHE_COUNT_MAX: usize = 1024;
 
-/// An input of an operator, as far as compiling looks at it.
+/// An input of an operator, reduced to what compilation depends on.
 pub(super) enum Slot {
     /// A tensor of this type.
     Tensor(TensorType),
     /// Known contents.
     Constant(Tensor),
-    /// Left out.
+    /// An omitted input.
     None,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Constant {
 pub(super) struct Compiled {
     /// Its launches, on logical buffers. Inputs are in the order of the operator's tensors.
     pub program: Program,
-    /// Types of its outputs.
+    /// The types of its outputs.
     pub outputs: Vec<TensorType>,
-    /// Constants that launches read.
+    /// The constants that its launches read.
     pub constants: BTreeMap<BufferId, Constant>,
-    /// Workspace that its most demanding launch needs.
+    /// The workspace that its most demanding launch needs.
     pub workspace_bytes: u64,
 }
 
-/// Operators that are ready, by everything that they depend on.
+/// Operators that are ready to be launched, by everything that they depend on.
 #[derive(Default)]
 pub(super) struct Cache {
     compiled: BTreeMap<Vec<u8>, Arc<Compiled>>,
@@ -53,7 +53,7 @@ impl Cache {
         self.compiled.get(key).cloned()
     }
 
-    /// Keeps an operator. What had to go for it is returned, to be dropped when no lock is held.
+    /// Adds an operator. Returns the operators that were removed for it, to be dropped when no lock is held.
     pub fn insert(&mut self, key: Vec<u8>, compiled: Arc<Compiled>) -> Cache {
         let full = self.compiled.len() >= CACHE_COUNT_MAX;
         let forgotten = if full { std::mem::take(self) } else { Cache::default() };

@@ -18,8 +18,7 @@ use super::timeline::Agent;
 use super::units::Core;
 use crate::error::RuntimeError;
 
-/// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything made
-/// with it.
+/// A device with its streams and memory. Cheap to clone: clones are the same context. It lives as long as anything created with it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -43,17 +42,17 @@ pub struct Context {
 
 struct Inner {
     cache: Mutex<Cache>,
-    /// Managed memories on the device, as far as they are still there.
+    /// The managed memories on the device that still exist.
     managed: Mutex<Vec<Weak<Core>>>,
     default_lease: Arc<Lease>,
     shared: Arc<Shared>,
 }
 
 impl Context {
-    /// A context on a device, with its default stream.
+    /// Creates a context on a device, with its default stream.
     ///
     /// # Errors
-    /// Settings that contradict each other or the device, and what the device reports.
+    /// Fails if settings contradict each other or the device, or if the device reports an error.
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Context, RuntimeError> {
         let shared = Arc::new(Shared::new(device, options)?);
         let default_lease = Arc::new(Lease::new(shared.clone(), 0)?);
@@ -72,39 +71,39 @@ impl Context {
         self.inner.shared.tile_bytes
     }
 
-    /// Waits until everything that was submitted to any stream is complete.
+    /// Waits until everything submitted to any stream is complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
+    /// Fails if the device fails or has failed earlier, or if a completed operation found an index out of range.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.inner.shared.synchronize_all()
     }
 
-    /// Starts to record what is submitted, for [`Context::check`]. What was recorded before is forgotten.
+    /// Starts recording what is submitted, for [`Context::check`]. Anything recorded before is discarded.
     pub fn start_recording(&self) {
         self.inner.shared.lock().recording = Some(Recording::default());
     }
 
-    /// What has been recorded so far; nothing where recording was not started.
+    /// Returns what has been recorded so far, which is nothing if recording was not started.
     pub fn recording(&self) -> Recording {
         self.inner.shared.lock().recording.clone().unwrap_or_default()
     }
 
-    /// Looks for hazards between operations that nothing orders, in everything recorded so far
-    /// ([`ContextOptions::record`], [`Context::start_recording`]).
+    /// Looks for hazards between unordered operations in everything recorded so far ([`ContextOptions::record`],
+    /// [`Context::start_recording`]).
     ///
     /// # Errors
-    /// All that were found: both operations, their streams, the bytes, and what is missing.
+    /// Returns all hazards that were found: both operations, their streams, the bytes, and what is missing.
     pub fn check(&self) -> Result<forebay_sync::race::RaceReport, Races> {
         self.recording().check()
     }
 
-    /// Waits for all work, forgets compiled operations with their constants, and gives memory that no one uses back to the
-    /// device, that of managed memories and blocks of the host included, unless it was taken at the start for good
-    /// ([`ContextOptions::growth`]). The bytes given back.
+    /// Waits for all work, drops compiled operations with their constants, and gives unused memory back to the device, including that of
+    /// managed memories and host blocks, unless it was taken for good at the start ([`ContextOptions::growth`]). Returns the number of
+    /// bytes given back.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn trim(&self) -> Result<u64, RuntimeError> {
         self.forget_compiled();
         self.synchronize()?;
@@ -116,10 +115,10 @@ impl Context {
             + self.inner.shared.trim(&mut state, StoreKind::Staging))
     }
 
-    /// Bytes for an agent. Where memory runs out, compiled operations are forgotten with their constants first.
+    /// Allocates bytes for an agent. If memory runs out, compiled operations are dropped with their constants first.
     ///
     /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    /// Returns [`RuntimeError::OutOfMemory`] if memory runs out, or a failure of the device.
     pub(super) fn span(&self, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
         match Span::new(self.shared(), origin, size_bytes, owner) {
             Err(RuntimeError::OutOfMemory(_)) if self.forget_compiled() => {
@@ -129,7 +128,7 @@ impl Context {
         }
     }
 
-    /// Takes note of a managed memory on the device.
+    /// Registers a managed memory on the device.
     pub(super) fn add_managed(&self, core: &Arc<Core>) {
         let mut managed = lock(&self.inner.managed);
         managed.retain(|core| core.strong_count() > 0);
@@ -153,7 +152,7 @@ impl Context {
         lock(&self.inner.cache)
     }
 
-    /// Forgets compiled operations. Whether there were any.
+    /// Drops compiled operations. Returns whether there were any.
     pub(super) fn forget_compiled(&self) -> bool {
         let forgotten = std::mem::take(&mut *self.cache());
         !forgotten.is_empty()

@@ -1,4 +1,4 @@
-//! Which stream a thread's work goes to.
+//! The stream that a thread's work goes to.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use super::context::Context;
 use super::stream::Stream;
 
 thread_local! {
-    /// Streams that were entered and not left, of all contexts, in the order of entering, each with a number of its own.
+    /// The streams of all contexts that were entered and not left, in the order of entering, each with a number that identifies it.
     static ENTERED: RefCell<Vec<(u64, Stream)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -20,7 +20,7 @@ fn of_context(context: &Context) -> Option<Stream> {
     })
 }
 
-/// Enters a stream. The number by which it is left.
+/// Enters a stream. Returns the number by which it is left.
 fn enter(stream: Stream) -> u64 {
     ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
@@ -30,16 +30,16 @@ fn enter(stream: Stream) -> u64 {
     })
 }
 
-/// Leaves a stream; others that were entered later stay.
+/// Leaves a stream; streams that were entered later stay entered.
 fn leave(number: u64) {
-    // The stream is dropped after the borrow has ended.
+    // The stream is dropped after the borrow ends.
     let _left = ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
         entered.iter().position(|(other, _)| *other == number).map(|place| entered.remove(place))
     });
 }
 
-/// While it lives, the stream that it was made from is the thread's current one ([`Stream::enter`]).
+/// While this guard lives, the stream that it was created from is the thread's current one ([`Stream::enter`]).
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Stream {
 }
 
 impl Context {
-    /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), else the default stream.
+    /// The stream that this thread's work goes to: the one entered last ([`Stream::enter`]), or else the default stream.
     pub fn current_stream(&self) -> Stream {
         of_context(self).unwrap_or_else(|| self.default_stream())
     }

@@ -1,4 +1,4 @@
-//! Settings of a context from the environment, for programs whose users should not have to change them.
+//! Context settings from environment variables, for programs that their users should not have to change.
 
 use std::ffi::OsString;
 
@@ -8,20 +8,20 @@ use super::options::ContextOptions;
 use crate::error::RuntimeError;
 
 impl ContextOptions {
-    /// The usual settings, with what the environment says instead of some.
+    /// Returns the default settings, overridden by the environment.
     ///
     /// # Errors
-    /// As [`ContextOptions::with_environment`].
+    /// As for [`ContextOptions::with_environment`].
     pub fn from_environment() -> Result<ContextOptions, RuntimeError> {
         ContextOptions::default().with_environment()
     }
 
-    /// These settings, with what the environment says instead of some: `FOREBAY_DEVICE_MEMORY`, `FOREBAY_HEAP_SIZE`,
-    /// `FOREBAY_TILE_SIZE`, `FOREBAY_SEGMENT_SIZE` and `FOREBAY_STAGING` are sizes such as `256MiB`; `FOREBAY_GROWTH` and
-    /// `FOREBAY_TILED` are 0 or 1. A variable that is empty says nothing.
+    /// Overrides these settings with the environment's: `FOREBAY_DEVICE_MEMORY`, `FOREBAY_HEAP_SIZE`, `FOREBAY_TILE_SIZE`,
+    /// `FOREBAY_SEGMENT_SIZE` and `FOREBAY_STAGING` are sizes such as `256MiB`; `FOREBAY_GROWTH` and `FOREBAY_TILED` are 0 or 1. Empty
+    /// variables are ignored.
     ///
     /// # Errors
-    /// [`RuntimeError::Setting`] for a value that makes no sense.
+    /// Returns [`RuntimeError::Setting`] for an invalid value.
     pub fn with_environment(self) -> Result<ContextOptions, RuntimeError> {
         self.with_variables(std::env::var_os)
     }

@@ -1,4 +1,4 @@
-//! Events: points in streams that others wait for, and that measure time.
+//! Events: points in streams that others can wait for, and that can measure time.
 
 use std::fmt;
 
@@ -14,8 +14,8 @@ use super::timeline::QueueId;
 use super::timers::{Found, Timer};
 use crate::error::RuntimeError;
 
-/// A point in a stream: fires when everything submitted before it is complete. It can be recorded again and again; a
-/// wait is for the latest record. An event takes none of the device's events, unless it measures time.
+/// A point in a stream, which fires when everything submitted before it is complete. It can be recorded repeatedly; a wait is for the
+/// latest record. An event uses none of the device's events, unless it measures time.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Event {
     record: Mutex<Option<Record>>,
 }
 
-/// Where an event was recorded last.
+/// Where an event was last recorded.
 #[derive(Clone, Copy)]
 struct Record {
     queue: QueueId,
@@ -52,7 +52,7 @@ fn failed(error: DeviceError) -> RuntimeError {
 }
 
 impl Event {
-    /// An event that is not recorded yet. With `timing`, it measures when it fires.
+    /// Creates an event that is not recorded yet. With `timing`, it measures when it fires.
     pub fn new(context: &Context, timing: bool) -> Event {
         Event { context: context.clone(), timing, record: Mutex::default() }
     }
@@ -60,7 +60,7 @@ impl Event {
     /// Records the event in the current stream.
     ///
     /// # Errors
-    /// As [`Event::record_on`].
+    /// As for [`Event::record_on`].
     pub fn record(&self) -> Result<(), RuntimeError> {
         self.record_on(&self.context.current_stream())
     }
@@ -68,7 +68,7 @@ impl Event {
     /// Records the event in a stream.
     ///
     /// # Errors
-    /// A stream of another context; more events with timing than there may be; what the device reports.
+    /// Fails if the stream belongs to another context, if too many events measure time, or if the device reports an error.
     pub fn record_on(&self, stream: &Stream) -> Result<(), RuntimeError> {
         stream.check_context(&self.context, "an event and a stream")?;
         let timer = if self.timing { Some(self.take_timer()?) } else { None };
@@ -83,8 +83,7 @@ impl Event {
         Ok(())
     }
 
-    /// A timer to record, for the one that the event has. Waits for one that no one needs where there are as many as there
-    /// may be.
+    /// Takes a timer to record, in exchange for the one that the event has. At the limit, waits for a timer that is no longer needed.
     fn take_timer(&self) -> Result<Timer, RuntimeError> {
         self.give_timer_back();
         loop {
@@ -105,18 +104,18 @@ impl Event {
         }
     }
 
-    /// Later work of the current stream starts after the event's latest record has fired.
+    /// Makes later work of the current stream start after the event's latest record has fired.
     ///
     /// # Errors
-    /// As [`Event::wait_on`].
+    /// As for [`Event::wait_on`].
     pub fn wait(&self) -> Result<(), RuntimeError> {
         self.wait_on(&self.context.current_stream())
     }
 
-    /// Later work of a stream starts after the event's latest record has fired.
+    /// Makes later work of a stream start after the event's latest record has fired.
     ///
     /// # Errors
-    /// An event that was never recorded, or a stream of another context; what the device reports.
+    /// Fails if the event was never recorded, if the stream belongs to another context, or if the device reports an error.
     pub fn wait_on(&self, stream: &Stream) -> Result<(), RuntimeError> {
         stream.check_context(&self.context, "an event and a stream")?;
         let record = self.recorded()?;
@@ -129,7 +128,7 @@ impl Event {
     /// Whether the event's latest record has fired. Does not wait.
     ///
     /// # Errors
-    /// An event that was never recorded.
+    /// Fails if the event was never recorded.
     pub fn query(&self) -> Result<bool, RuntimeError> {
         let record = self.recorded()?;
         let mut state = self.context.shared().lock();
@@ -139,16 +138,16 @@ impl Event {
     /// Waits on the host until the event's latest record has fired.
     ///
     /// # Errors
-    /// An event that was never recorded; a failure of the device, then or earlier; an index out of range.
+    /// Fails if the event was never recorded, if the device fails or has failed earlier, or if an index is out of range.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         let record = self.recorded()?;
         self.context.shared().wait_for_results(record.queue, record.generation)
     }
 
-    /// Milliseconds from this event's latest record to `end`'s; negative where that one fired first.
+    /// The milliseconds from this event's latest record to that of `end`; negative if `end` fired first.
     ///
     /// # Errors
-    /// Events without timing, never recorded, not fired yet, or of several contexts.
+    /// Fails if an event has no timing, was never recorded or has not fired yet, or if the events belong to different contexts.
     pub fn elapsed_time(&self, end: &Event) -> Result<f64, RuntimeError> {
         if !self.context.is(&end.context) {
             return Err(RuntimeError::OtherContext { what: "two events" });
@@ -178,20 +177,20 @@ impl Event {
 }
 
 impl Stream {
-    /// A new event without timing, recorded in this stream.
+    /// Creates an event without timing and records it in this stream.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn record_event(&self) -> Result<Event, RuntimeError> {
         let event = Event::new(self.context(), false);
         event.record_on(self)?;
         Ok(event)
     }
 
-    /// Later work of this stream starts after the event's latest record has fired.
+    /// Makes later work of this stream start after the event's latest record has fired.
     ///
     /// # Errors
-    /// An event that was never recorded, or is of another context; what the device reports.
+    /// Fails if the event was never recorded or belongs to another context, or if the device reports an error.
     pub fn wait_event(&self, event: &Event) -> Result<(), RuntimeError> {
         event.wait_on(self)
     }

@@ -1,4 +1,4 @@
-//! What a context says about its memory: numbers, every block with its owner and stream, and who had which bytes when.
+//! Reports on a context's memory: numbers, every block with its owner and stream, and who had which bytes when.
 
 use forebay_memory::History;
 use forebay_memory::allocator::{AllocatorStatistics, BlockState, PoolId, Snapshot};
@@ -10,12 +10,12 @@ use super::store::StoreKind;
 use super::timeline::Agent;
 
 impl Context {
-    /// Device memory in numbers. Peaks are since the context was made or [`Context::reset_peaks`].
+    /// Statistics of device memory. Peaks are those since the context was created or [`Context::reset_peaks`] was called.
     pub fn memory_statistics(&self) -> AllocatorStatistics {
         self.shared().lock().store(StoreKind::Device).block_lifetimes.allocator().statistics()
     }
 
-    /// Peaks of device memory start again from what is now.
+    /// Resets the peaks of device memory to the current values.
     pub fn reset_peaks(&self) {
         self.shared().lock().store(StoreKind::Device).block_lifetimes.reset_peaks();
     }
@@ -25,9 +25,9 @@ impl Context {
         self.shared().lock().store(StoreKind::Device).block_lifetimes.allocator().snapshot()
     }
 
-    /// Every block of device memory as JSON: `segments`, each with `segment`, `size_bytes` and `blocks`, those with
-    /// `offset_bytes`, `size_bytes` and `state` (`live`, `free` or `hole`); live ones also with `owner`, `stream` (none for the
-    /// host's) and `requested_bytes`. Next to them, the numbers of [`Context::memory_statistics`].
+    /// Every block of device memory as JSON: `segments`, each with `segment`, `size_bytes` and `blocks`. Blocks have `offset_bytes`,
+    /// `size_bytes` and `state` (`live`, `free` or `hole`); live ones also have `owner`, `stream` (null for the host's) and
+    /// `requested_bytes`. The numbers of [`Context::memory_statistics`] are included.
     pub fn memory_snapshot_json(&self) -> Value {
         let (statistics, snapshot) = {
             let mut state = self.shared().lock();
@@ -69,13 +69,13 @@ impl Context {
         })
     }
 
-    /// Keeps from now on who has which bytes of device memory when, of at most `block_count` blocks that are gone. What was
-    /// kept before is forgotten; with 0, nothing is kept any more.
+    /// Starts recording who has which bytes of device memory when, with at most `block_count` freed blocks. Anything recorded before is
+    /// discarded; with 0, recording stops.
     pub fn start_memory_history(&self, block_count: usize) {
         self.shared().lock().store(StoreKind::Device).block_lifetimes.start_history(block_count);
     }
 
-    /// Who had which bytes of device memory when, if that is kept ([`ContextOptions::memory_history`],
+    /// Who had which bytes of device memory when, if that is recorded ([`ContextOptions::memory_history`],
     /// [`Context::start_memory_history`]). `history.picture(title).svg()` draws it.
     ///
     /// [`ContextOptions::memory_history`]: super::ContextOptions::memory_history
@@ -83,8 +83,8 @@ impl Context {
         self.shared().lock().store(StoreKind::Device).block_lifetimes.history().cloned()
     }
 
-    /// The history as JSON: `segments` and `blocks` with their sizes, `start` and `end` (none while they are there), counted
-    /// in events; blocks also with `segment`, `offset_bytes`, `owner` and `stream`. Empty where no history is kept.
+    /// The history as JSON: `segments` and `blocks` with their sizes, and their `start` and `end` (null while they exist), counted in
+    /// events; blocks also have `segment`, `offset_bytes`, `owner` and `stream`. Empty if no history is recorded.
     pub fn memory_history_json(&self) -> Value {
         let history = self.memory_history().unwrap_or_default();
         let segments = history.segments().map(|(id, life)| {
@@ -105,7 +105,7 @@ impl Context {
     }
 }
 
-/// The number of the stream that a pool belongs to; none for the host's.
+/// The number of the stream that a pool belongs to, or `None` for the host's pool.
 fn stream(of: PoolId) -> Option<u32> {
     (of != pool(Agent::Host)).then(|| of.0 - pool(Agent::Queue(0)).0)
 }

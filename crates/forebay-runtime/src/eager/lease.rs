@@ -8,13 +8,13 @@ use crate::error::RuntimeError;
 
 /// The right to use a queue.
 pub(super) struct Lease {
-    /// What handles share.
+    /// The state that handles share.
     pub shared: Arc<Shared>,
     queue: QueueId,
 }
 
 impl Lease {
-    /// A queue for a stream of this priority.
+    /// Leases a queue for a stream of this priority.
     pub fn new(shared: Arc<Shared>, priority: i32) -> Result<Lease, RuntimeError> {
         let queue = shared.lease_queue(priority)?;
         Ok(Lease { shared, queue })
@@ -28,7 +28,7 @@ impl Lease {
     /// Whether everything submitted to the queue is complete. Does not wait.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn query(&self) -> Result<bool, RuntimeError> {
         let mut state = self.shared.lock();
         let generation = self.shared.record(&mut state, self.queue)?;
@@ -38,7 +38,7 @@ impl Lease {
     /// Waits until everything submitted to the queue is complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
+    /// Fails if the device fails or has failed earlier, or if a completed operation found an index out of range.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.shared.synchronize(self.queue)
     }

@@ -1,4 +1,4 @@
-//! Eager work: tensors whose operations are launched one at a time, on streams that the caller chooses.
+//! Eager execution: tensors whose operations are launched one at a time, on streams that the caller chooses.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,9 +24,9 @@
 //! # }
 //! ```
 //!
-//! Within a stream, the runtime inserts the barriers that hazards need, and no others. Between streams, order is the caller's;
-//! the race checker says where it is missing. Memory is no one's business: a tensor that is dropped while another stream uses
-//! it stays until that use has returned ([`block_lifetimes`]).
+//! Within a stream, the runtime inserts the barriers that hazards require, and no others. Between streams, the caller ensures the order;
+//! the race checker reports where it is missing. Memory needs no attention: a tensor that is dropped while another stream uses it stays
+//! allocated until that use has returned ([`block_lifetimes`]).
 //!
 //! | module | holds |
 //! |---|---|
@@ -34,14 +34,14 @@
 //! | [`block_lifetimes`] | lifetimes of blocks across streams |
 //! | [`store`], `tiles` | segments obtained from the device, and what is mapped where |
 //! | `shared` | queues, clocks and memory behind one lock; how the host waits |
-//! | [`context`], [`stream`], [`event`] | what the caller holds |
-//! | `explain` | what a context says about its memory: numbers, snapshots, pictures |
-//! | `options`, `environment` | settings of a context, also from the environment |
-//! | [`mod@slice`], [`tensor`], [`operation`] | bytes, data in them, and what is done with it |
-//! | `lease`, `span`, `ring` | what handles hold: a queue, bytes; the host blocks of transfers |
-//! | `compile`, `compiled` | operators that are ready to be launched |
-//! | `transfer` | bytes between the host and the device, through a ring of host blocks |
-//! | [`managed`], `units` | memory for more than the device holds: buffers; what moves when |
+//! | [`context`], [`stream`], [`event`] | the caller's handles |
+//! | `explain` | reports on a context's memory: numbers, snapshots, pictures |
+//! | `options`, `environment` | settings of a context, also from environment variables |
+//! | [`mod@slice`], [`tensor`], [`operation`] | bytes, the data in them, and operations on it |
+//! | `lease`, `span`, `ring` | contents of handles: queues, bytes; the host blocks of transfers |
+//! | `compile`, `compiled` | operators that are ready to launch |
+//! | `transfer` | copies between host and device, through a ring of host blocks |
+//! | [`managed`], `units` | memory for more than the device holds: its buffers, and what moves when |
 //! | [`recording`] | everything that was submitted, for the race checker |
 
 mod batch;

@@ -24,7 +24,7 @@ use super::timeline::Agent;
 use super::units::{Buffer, PinnedUnits};
 use crate::error::RuntimeError;
 
-/// Arrays with more bytes are uploaded again each time instead of being kept with the compiled operator.
+/// Arrays with more bytes are uploaded every time instead of being kept with the compiled operator.
 const CONSTANT_BYTES_MAX: usize = 4096;
 
 /// An input of an operation.
@@ -49,11 +49,11 @@ const CONSTANT_BYTES_MAX: usize = 4096;
 pub enum Input<'a> {
     /// A tensor on the device.
     DeviceTensor(&'a DeviceTensor),
-    /// An array of the host. Small ones are known when shapes are computed (as the sizes of a `Reshape`).
+    /// An array on the host. Small ones are known when shapes are computed (such as the sizes of a `Reshape`).
     Host(Tensor),
     /// A scalar of the type of the operation's first tensor.
     Number(f64),
-    /// An optional input that is left out.
+    /// An omitted optional input.
     None,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Operation<'a> {
         Operation { context, op_type, name: None, attributes: BTreeMap::new(), inputs, managed: None }
     }
 
-    /// What messages, snapshots of memory and the race checker call it; else the operator's type with a number.
+    /// Sets the name used in messages, memory snapshots and the race checker; by default, the operator's type with a number.
     pub fn name(mut self, name: &str) -> Operation<'a> {
         self.name = Some(name.to_string());
         self
@@ -145,25 +145,25 @@ impl<'a> Operation<'a> {
         self
     }
 
-    /// Launches the operation; its first output.
+    /// Launches the operation and returns its first output.
     ///
     /// # Errors
-    /// As [`Operation::run`].
+    /// As for [`Operation::run`].
     pub fn run_single(self) -> Result<DeviceTensor, RuntimeError> {
         let mut outputs = self.run(1)?;
         outputs.pop().ok_or_else(|| RuntimeError::Tensor { reason: "the operation has no output".to_string() })
     }
 
-    /// Launches the operation on the current stream; its first `output_count` outputs. Returns before it has run.
+    /// Launches the operation on the current stream and returns its first `output_count` outputs, before it has run.
     ///
     /// # Errors
-    /// An operator that is not known or refuses its inputs, tensors of several contexts, no memory, or a failure of the
-    /// device.
+    /// Fails if the operator is unknown or rejects its inputs, if tensors belong to different contexts, if memory runs out, or if the
+    /// device fails.
     pub fn run(mut self, output_count: usize) -> Result<Vec<DeviceTensor>, RuntimeError> {
         let stream = self.context.current_stream();
         self.resolve_inputs()?;
         let key = self.key(output_count);
-        // In a statement of its own, so that the lock is not held while compiling.
+        // In a separate statement, so that the lock is not held while compiling.
         let found = self.context.cache().get(&key);
         let compiled = match found {
             Some(compiled) => compiled,
@@ -184,7 +184,7 @@ impl<'a> Operation<'a> {
         self.launch(&stream, &compiled)
     }
 
-    /// Turns numbers into arrays, and sees that everything is of one context.
+    /// Turns numbers into arrays, and checks that everything belongs to one context.
     fn resolve_inputs(&mut self) -> Result<(), RuntimeError> {
         let mut data_type = DataType::Float32;
         if let Some(first) = self.tensors().next() {
@@ -252,7 +252,7 @@ impl<'a> Operation<'a> {
 
     fn launch(&self, stream: &Stream, compiled: &Compiled) -> Result<Vec<DeviceTensor>, RuntimeError> {
         let (context, program, origin) = (self.context, &compiled.program, Agent::Queue(stream.queue()));
-        // What has a name is found by it in snapshots, too.
+        // An operation with a name can also be found by it in snapshots.
         let owner = self.name.as_deref().unwrap_or(&self.op_type);
         let outputs = compiled
             .outputs
@@ -348,7 +348,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What an operator's launches do with managed bytes: what one of them writes was not there before.
+/// How an operator's launches access managed bytes. Bytes that one of them writes have no earlier contents.
 fn managed<'a>(
     compiled: &'a Compiled,
     spans: &'a BTreeMap<BufferId, Span>,
@@ -362,7 +362,7 @@ fn managed<'a>(
 }
 
 fn binding(operand: &Operand, spans: &BTreeMap<BufferId, Span>) -> Binding {
-    // Every buffer that launches name is an input, a constant or written by a launch: lowering validates that.
+    // Every buffer that launches use is an input, a constant or written by a launch; lowering validates that.
     let region = spans[&operand.buffer].region();
     Binding { region: region.part(operand.offset_bytes, operand.desc.total_size_bytes()), desc: operand.desc.clone() }
 }

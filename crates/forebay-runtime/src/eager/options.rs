@@ -5,9 +5,9 @@ use forebay_base::Limits;
 use super::store::{ALIGNMENT_BYTES, StoreOptions};
 use crate::error::RuntimeError;
 
-/// The most bytes of host blocks that copies between the host's arrays and the device go through.
+/// The most bytes of host blocks through which arrays are copied between the host and the device.
 const STAGING_BYTES_MAX: u64 = 8 << 20;
-/// Host blocks are multiples of this, or of a smaller tile: nothing is mapped there.
+/// Host blocks are multiples of this, or of a smaller tile, because nothing is mapped in them.
 const STAGING_TILE_BYTES: u64 = 64 << 10;
 
 /// Settings of a context.
@@ -21,31 +21,31 @@ const STAGING_TILE_BYTES: u64 = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextOptions {
-    /// The most device bytes that tensors may take; none for as many as the device has.
+    /// The most device bytes that tensors can take, or `None` for as many as the device has.
     pub device_memory_bytes: Option<u64>,
-    /// Whether more device memory is taken when tensors need it. Without, all of `device_memory_bytes` (then a number is
-    /// needed) is taken at the start.
+    /// Whether more device memory is taken when tensors need it. If not, all of `device_memory_bytes`, which must then be set, is taken at
+    /// the start.
     pub growth: bool,
-    /// Device memory is taken in multiples of this, where the cap allows it.
+    /// Device memory is taken in multiples of this if the cap allows it.
     pub segment_bytes: u64,
-    /// The unit in which heaps are mapped: a power of two, whole tiles of the device, at most `heap_bytes`; none for the
-    /// device's tile.
+    /// The unit in which heaps are mapped: a power of two, whole tiles of the device, at most `heap_bytes`; `None` for the device's tile.
     pub tile_bytes: Option<u64>,
-    /// The largest heap behind a reservation; the device's own limit if that is smaller.
+    /// The largest heap behind a reservation, or the device's own limit if that is smaller.
     pub heap_bytes: u64,
-    /// Whether heaps are mapped tile by tile where the device can. Without, every segment is one placed heap.
+    /// Whether heaps are mapped tile by tile if the device supports it. If not, every segment is one placed heap.
     pub tiled: bool,
-    /// The most bytes of host blocks that copies from and to the host go through; none for 8 MiB.
+    /// The most bytes of host blocks through which copies from and to the host go; `None` for 8 MiB.
     pub staging_bytes: Option<u64>,
-    /// The most events of the device, at least 2. Half of them serve streams, at most 32; streams beyond that share. The
-    /// others measure time.
+    /// The most events of the device, at least 2. Half of them, at most 32, serve streams; streams beyond that share. The others measure
+    /// time.
     pub event_limit: usize,
     /// Whether everything is recorded from the start for [`Context::check`](super::Context::check).
     pub record: bool,
-    /// Of how many blocks that are gone to keep, from the start, who had them when ([`Context::memory_history`](super::Context::memory_history)); 0 for none.
+    /// The number of freed blocks that are kept in the history ([`Context::memory_history`](super::Context::memory_history)), which is
+    /// recorded from the start; 0 for no history.
     pub memory_history: usize,
-    /// Whether memory that is freed while another stream uses it is kept until that use has returned. Without, results are
-    /// wrong now and then; it can be turned off only to show that.
+    /// Whether memory that is freed while another stream uses it is kept until that use has returned. If not, results are sometimes wrong;
+    /// it can be turned off only to demonstrate that.
     pub extend_lifetimes: bool,
 }
 
@@ -68,67 +68,67 @@ impl Default for ContextOptions {
 }
 
 impl ContextOptions {
-    /// The most device bytes that tensors may take.
+    /// Sets the most device bytes that tensors can take.
     pub fn device_memory_bytes(mut self, device_memory_bytes: u64) -> Self {
         self.device_memory_bytes = Some(device_memory_bytes);
         self
     }
 
-    /// Whether more device memory is taken when tensors need it.
+    /// Sets whether more device memory is taken when tensors need it.
     pub fn growth(mut self, growth: bool) -> Self {
         self.growth = growth;
         self
     }
 
-    /// Device memory is taken in multiples of this.
+    /// Sets the size in multiples of which device memory is taken.
     pub fn segment_bytes(mut self, segment_bytes: u64) -> Self {
         self.segment_bytes = segment_bytes;
         self
     }
 
-    /// The unit in which heaps are mapped.
+    /// Sets the unit in which heaps are mapped.
     pub fn tile_bytes(mut self, tile_bytes: u64) -> Self {
         self.tile_bytes = Some(tile_bytes);
         self
     }
 
-    /// The largest heap behind a reservation.
+    /// Sets the largest heap behind a reservation.
     pub fn heap_bytes(mut self, heap_bytes: u64) -> Self {
         self.heap_bytes = heap_bytes;
         self
     }
 
-    /// Whether heaps are mapped tile by tile where the device can.
+    /// Sets whether heaps are mapped tile by tile if the device supports it.
     pub fn tiled(mut self, tiled: bool) -> Self {
         self.tiled = tiled;
         self
     }
 
-    /// The most bytes of host blocks that copies from and to the host go through.
+    /// Sets the most bytes of host blocks through which copies from and to the host go.
     pub fn staging_bytes(mut self, staging_bytes: u64) -> Self {
         self.staging_bytes = Some(staging_bytes);
         self
     }
 
-    /// The most events of the device.
+    /// Sets the most events of the device.
     pub fn event_limit(mut self, event_limit: usize) -> Self {
         self.event_limit = event_limit;
         self
     }
 
-    /// Whether everything is recorded from the start for [`Context::check`](super::Context::check).
+    /// Sets whether everything is recorded from the start for [`Context::check`](super::Context::check).
     pub fn record(mut self, record: bool) -> Self {
         self.record = record;
         self
     }
 
-    /// Of how many blocks that are gone to keep who had them when.
+    /// Sets the number of freed blocks that are kept in the memory history.
     pub fn memory_history(mut self, memory_history: usize) -> Self {
         self.memory_history = memory_history;
         self
     }
 
-    /// Whether memory that is freed while another stream uses it is kept until that use has returned.
+    /// Sets whether memory that is freed while another stream uses it is kept until that use has returned.
     pub fn extend_lifetimes(mut self, extend_lifetimes: bool) -> Self {
         self.extend_lifetimes = extend_lifetimes;
         self
@@ -136,10 +136,10 @@ impl ContextOptions {
 }
 
 impl ContextOptions {
-    /// How memory is taken on such a device: its own, and blocks of the host.
+    /// How memory is taken on such a device: device memory, and host blocks.
     ///
     /// # Errors
-    /// Tiles that there cannot be.
+    /// Fails if the tile size is not possible.
     pub(super) fn stores(&self, limits: &Limits) -> Result<[StoreOptions; 2], RuntimeError> {
         let device = StoreOptions {
             cap_bytes: self.device_memory_bytes.unwrap_or(u64::MAX),

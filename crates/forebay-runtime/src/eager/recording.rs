@@ -1,4 +1,4 @@
-//! What a context submitted and waited for, kept so that the race checker can judge it.
+//! What a context submitted and waited for, recorded for the race checker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Recording {
     names: Vec<Option<Arc<str>>>,
 }
 
-/// What the race checker found, in words that name operations.
+/// The findings of the race checker, in sentences that name operations.
 ///
 /// ```
 /// use forebay_runtime::eager::Races;
@@ -41,9 +41,9 @@ pub struct Recording {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Races {
-    /// As the checker reports them.
+    /// The violations as the checker reports them.
     pub violations: Vec<Violation>,
-    /// One sentence for each.
+    /// One sentence for each violation.
     pub sentences: Vec<String>,
 }
 
@@ -68,20 +68,20 @@ impl Recording {
         self.names.push(None);
     }
 
-    /// What was recorded.
+    /// Returns everything that was recorded.
     pub fn entries(&self) -> &[TraceEntry] {
         &self.entries
     }
 
-    /// What an entry is called: its operation, where it has one.
+    /// Returns the name of an entry: that of its operation, if it has one.
     pub fn name(&self, entry: usize) -> Option<&str> {
         self.names.get(entry).and_then(|name| name.as_deref())
     }
 
-    /// Looks for hazards that nothing orders.
+    /// Looks for hazards between unordered operations.
     ///
     /// # Errors
-    /// All that were found.
+    /// Returns all hazards that were found.
     pub fn check(&self) -> Result<RaceReport, Races> {
         check_trace(&self.entries).map_err(|violations| {
             let name = |entry: usize| self.name(entry).map(str::to_string);

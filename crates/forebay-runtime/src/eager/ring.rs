@@ -1,33 +1,33 @@
-//! Who holds the host blocks that transfers go through, and how many are needed.
+//! The holders of the host blocks that transfers go through, and how many blocks are needed.
 
 use forebay_queue::shim::lock;
 use forebay_queue::shim::sync::{Condvar, Mutex};
 
-/// After this many transfers, a ring of which less than half was used gives blocks back.
+/// After this many transfers, a ring that was less than half used gives blocks back.
 const TRANSFERS_PER_LOOK: u32 = 64;
 
-/// Who holds host blocks, and how much of them is needed.
+/// The holders of host blocks, and how many blocks are needed.
 #[derive(Default)]
 pub struct Ring {
-    /// What changes.
+    /// The mutable state.
     pub state: Mutex<RingState>,
-    /// Notified when a block is let go.
+    /// Notified when a block is released.
     pub released: Condvar,
 }
 
-/// What changes of a ring.
+/// The mutable state of a ring.
 #[derive(Default)]
 pub struct RingState {
-    /// Blocks that threads hold.
+    /// The number of blocks that threads hold.
     pub holders: usize,
-    /// Counts blocks that were let go.
+    /// The number of blocks that have been released.
     pub releases: u64,
-    /// Transfers since the latest look at what is needed.
+    /// The number of transfers since the need for blocks was last examined.
     transfers: u32,
 }
 
 impl Ring {
-    /// Counts a transfer. Whether it is time to look at what is needed.
+    /// Counts a transfer. Returns whether it is time to examine how many blocks are needed.
     pub fn count(&self) -> bool {
         let mut state = lock(&self.state);
         state.transfers = (state.transfers + 1) % TRANSFERS_PER_LOOK;

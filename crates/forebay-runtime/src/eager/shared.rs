@@ -1,6 +1,6 @@
-//! What all handles of a context share: queues, clocks, memory, and the ways in which the host waits.
+//! The state that all handles of a context share: queues, clocks, memory, and the ways in which the host waits.
 //!
-//! One lock guards the state. The host never waits with it held: it finds out what to wait for, lets go, waits, and looks
+//! One lock guards the state. The host never holds it while waiting: it finds out what to wait for, releases the lock, waits, and looks
 //! again.
 
 use std::sync::Arc;
@@ -23,31 +23,31 @@ use super::timeline::{Agent, QueueId, Timelines};
 use super::timers::Timers;
 use crate::error::RuntimeError;
 
-/// Records that may be open before the host asks which have fired, so that their number stays bounded.
+/// The most records that can be open before the host asks which have fired, so that their number stays bounded.
 const OPEN_RECORDS_MAX: usize = 64;
 
-/// A stream of the device, as streams of the user share it over time.
+/// A stream of the device, which the user's streams share over time.
 struct Queue {
     stream: StreamId,
-    /// Recorded by this queue only: its generations are the queue's marks.
+    /// Recorded only by this queue, whose marks are the event's generations.
     event: EventId,
     priority: i32,
-    /// How many streams of the user stand for it now.
+    /// The number of the user's streams that use it now.
     leases: usize,
     tracker: Tracker,
 }
 
-/// Everything that changes.
+/// The mutable state.
 pub struct State {
     queues: Vec<Queue>,
-    /// Who has waited for what.
+    /// Tracks who has waited for what.
     pub timelines: Timelines,
     stores: [Store; 2],
-    /// What is kept for the race checker, while it is.
+    /// What is recorded for the race checker, while recording is on.
     pub recording: Option<Recording>,
-    /// Events that measure time.
+    /// The events that measure time.
     pub timers: Timers,
-    /// Number of the next operation, for names.
+    /// The number of the next operation, for names.
     pub operation_count: u64,
 }
 
@@ -59,7 +59,7 @@ pub struct Shared {
     pub tile_bytes: u64,
     queues_max: usize,
     state: Mutex<State>,
-    /// Who holds host blocks.
+    /// The holders of host blocks.
     pub ring: Ring,
 }
 
@@ -67,20 +67,21 @@ fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeErro
     move |error| RuntimeError::Device { action, error }
 }
 
-/// An index fault of an operation, which is known by its number.
+/// The error for an index fault of an operation, which is known by its number.
 fn index_error(fault: IndexFault) -> RuntimeError {
     let IndexFault { label, element, index, limit } = fault;
     RuntimeError::Index { name: format!("operation #{label}"), launch: label, element, index, limit }
 }
 
 impl Shared {
-    /// State without work. The first queue that is leased is the default stream's, which others share last.
+    /// Creates a state without work. The first queue that is leased belongs to the default stream, and is the last that other streams
+    /// share.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn new(device: Arc<dyn Device>, options: &ContextOptions) -> Result<Shared, RuntimeError> {
         let [device_store, staging_store] = options.stores(device.limits())?;
-        // Each queue has an event; what remains measures time.
+        // Each queue has an event; the remaining events measure time.
         let queues_max = (options.event_limit / 2).clamp(1, 32);
         let mut state = State {
             queues: Vec::new(),
@@ -104,7 +105,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Takes all device memory that there may be.
+    /// Takes all device memory that is allowed.
     fn reserve_all(&self, device_memory_bytes: Option<u64>) -> Result<(), RuntimeError> {
         let Some(bytes) = device_memory_bytes else {
             let reason = "memory that does not grow needs a size: set ContextOptions::device_memory_bytes".to_string();
@@ -118,15 +119,15 @@ impl Shared {
         }
     }
 
-    /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
+    /// Locks the state. Everything in it is valid between statements, so a panic elsewhere does no harm.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// A queue of this priority: one that no one uses, else a new one, else one that is shared.
+    /// Leases a queue of this priority: an unused one, or else a new one, or else a shared one.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn lease_queue(&self, priority: i32) -> Result<QueueId, RuntimeError> {
         let mut state = self.lock();
         let unused = state.queues.iter().position(|queue| queue.leases == 0 && queue.priority == priority);
@@ -136,7 +137,7 @@ impl Shared {
             None => {
                 let alike = |&queue: &QueueId| queue > 0 && state.queues[queue].priority == priority;
                 let shared = (0..state.queues.len()).filter(alike).min_by_key(|&queue| state.queues[queue].leases);
-                // Sharing a queue orders more than was asked for, and breaks nothing.
+                // Sharing a queue orders more than was asked for, but breaks nothing.
                 shared.unwrap_or(state.queues.len() - 1)
             }
         };
@@ -164,10 +165,10 @@ impl Shared {
         self.lock().queues[queue].leases -= 1;
     }
 
-    /// Submits commands and keeps them for the race checker.
+    /// Submits commands and records them for the race checker.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn submit(&self, state: &mut State, batch: &Batch) -> Result<(), RuntimeError> {
         if batch.commands().is_empty() {
             return Ok(());
@@ -181,10 +182,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Marks the queue's present. The generation to wait for.
+    /// Marks the current position of a queue. Returns the generation to wait for.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn record(&self, state: &mut State, queue: QueueId) -> Result<u64, RuntimeError> {
         let mut batch = Batch::default();
         let generation = state.record(queue, &mut batch);
@@ -192,11 +193,11 @@ impl Shared {
         Ok(generation)
     }
 
-    /// Waits on the host until a generation of a queue has fired. Reports no index out of range: the caller may be a thread
-    /// that moves memory, and the fault is for those that wait for the operation.
+    /// Waits on the host until a generation of a queue has fired. Does not report indices out of range: the caller can be a thread that
+    /// moves memory, and faults are meant for callers that wait for the operation.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn wait(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
         let event = self.lock().queues[queue].event;
         self.device.wait_event(event, generation).map_err(device_error("while waiting for a stream"))?;
@@ -204,10 +205,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits for a generation of a queue on behalf of the user, who is told of indices out of range.
+    /// Waits for a generation of a queue on behalf of the user, to whom indices out of range are reported.
     ///
     /// # Errors
-    /// As [`Shared::wait`], or an index out of range, found by an operation of any queue that is complete.
+    /// As for [`Shared::wait`]; also if a completed operation of any queue found an index out of range.
     pub fn wait_for_results(&self, queue: QueueId, generation: u64) -> Result<(), RuntimeError> {
         self.wait(queue, generation)?;
         match self.device.take_index_fault() {
@@ -216,19 +217,19 @@ impl Shared {
         }
     }
 
-    /// Waits on the host for everything that was submitted to a queue.
+    /// Waits on the host for everything submitted to a queue.
     ///
     /// # Errors
-    /// As [`Shared::wait_for_results`].
+    /// As for [`Shared::wait_for_results`].
     pub fn synchronize(&self, queue: QueueId) -> Result<(), RuntimeError> {
         let generation = self.record(&mut self.lock(), queue)?;
         self.wait_for_results(queue, generation)
     }
 
-    /// Waits on the host for everything that was submitted to any queue.
+    /// Waits on the host for everything submitted to any queue.
     ///
     /// # Errors
-    /// As [`Shared::wait_for_results`].
+    /// As for [`Shared::wait_for_results`].
     pub fn synchronize_all(&self) -> Result<(), RuntimeError> {
         let queues = self.lock().queues.len();
         (0..queues).try_for_each(|queue| self.synchronize(queue))
@@ -243,11 +244,11 @@ impl Shared {
         fired >= generation
     }
 
-    /// Bytes for `origin`. Maps free tiles together where that needs no waiting; else takes more from the device where it may;
-    /// then waits for as much as it needs, the oldest first; then gives empty segments back and tries again.
+    /// Allocates bytes for `origin`. Maps free tiles together if that needs no waiting; otherwise takes more from the device if that is
+    /// allowed; then waits for as much as it needs, the oldest first; then gives empty segments back and tries again.
     ///
     /// # Errors
-    /// [`RuntimeError::OutOfMemory`] where even that is not enough, or a failure of the device.
+    /// Returns [`RuntimeError::OutOfMemory`] if even that is not enough, or a failure of the device.
     pub fn allocate(
         &self,
         kind: StoreKind,
@@ -294,7 +295,7 @@ impl Shared {
         }
     }
 
-    /// A range of free tiles; without having `waited`, of those that no one uses any more.
+    /// Assembles a range of free tiles; unless the caller has `waited`, only of tiles that no one uses any more.
     fn assemble(
         &self,
         state: &mut State,
@@ -310,7 +311,7 @@ impl Shared {
         place.map_err(device_error("while mapping free tiles together"))
     }
 
-    /// The record of a queue that brings a relief.
+    /// The record of a queue after which memory becomes free.
     fn behind(&self, state: &mut State, relief: Relief) -> Result<(QueueId, u64), RuntimeError> {
         let (queue, mark) = match relief {
             Relief::Use((queue, position)) => (queue, state.timelines.mark_behind(queue, position)),
@@ -322,7 +323,7 @@ impl Shared {
         }
     }
 
-    /// Asks, without waiting, what has been completed, and lets memory that it frees go.
+    /// Finds out, without waiting, what has completed, and releases the memory that this frees.
     fn poll(&self, state: &mut State) {
         for queue in 0..state.queues.len() {
             if state.timelines.has_unseen_marks(queue) {
@@ -335,8 +336,8 @@ impl Shared {
         state.settle();
     }
 
-    /// Gives empty segments back to the device, as far as their users are seen to have passed. The bytes given back; none
-    /// from memory that does not grow, which could not be taken again.
+    /// Gives empty segments back to the device, as far as their uses are known to be over. Returns the number of bytes given back, which is
+    /// 0 for memory that does not grow, because it could not be taken again.
     pub fn trim(&self, state: &mut State, kind: StoreKind) -> u64 {
         self.poll(state);
         if !state.store(kind).grows() {
@@ -348,8 +349,7 @@ impl Shared {
         bytes
     }
 
-    /// Gives host blocks back of which less than half was in use at any time since it was asked for the last time. One
-    /// segment may stay.
+    /// Gives host blocks back if less than half of them was in use at any time since the previous call. One segment can stay.
     pub fn shrink_staging(&self, state: &mut State) {
         let store = state.store(StoreKind::Staging);
         let in_use_peak_bytes = store.block_lifetimes.allocator().statistics().in_use_peak_bytes;
@@ -360,13 +360,13 @@ impl Shared {
         }
     }
 
-    /// Frees a block. Where another queue still uses it, a record is put behind that use, so that its return can be seen.
+    /// Frees a block. If another queue still uses it, a record is added after that use, so that its return can be seen.
     pub fn free(&self, kind: StoreKind, block: BlockId) {
         let mut state = self.lock();
         let state = &mut *state;
         for (queue, position) in state.stores[kind as usize].block_lifetimes.free(block, &state.timelines) {
             if state.timelines.mark_behind(queue, position).is_none() {
-                // A lost device needs no return.
+                // On a lost device, no return is needed.
                 let _ = self.record(state, queue);
             }
         }
@@ -374,12 +374,12 @@ impl Shared {
 }
 
 impl State {
-    /// The memory of a space.
+    /// The memory of a kind.
     pub fn store(&mut self, kind: StoreKind) -> &mut Store {
         &mut self.stores[kind as usize]
     }
 
-    /// Takes a segment for this many bytes from the device, unless the cap forbids it.
+    /// Takes a segment for this many bytes from the device. Returns false if the cap forbids it.
     fn reserve(&mut self, device: &dyn Device, kind: StoreKind, size_bytes: u64) -> Result<bool, DeviceError> {
         let mut commands = Vec::new();
         let reserved = self.store(kind).grow(device, size_bytes, &mut commands)?;
@@ -387,16 +387,15 @@ impl State {
         Ok(reserved)
     }
 
-    /// The device's stream behind a queue.
+    /// The device's stream that a queue uses.
     pub fn stream(&self, queue: QueueId) -> StreamId {
         self.queues[queue].stream
     }
 
-    /// Adds a command that uses bytes to a queue, with a barrier before it where a hazard within the queue needs one. Its
-    /// position.
+    /// Adds a command that uses bytes to a queue, preceded by a barrier if a hazard within the queue requires one. Returns its position.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] for a region that is not mapped, which is a defect.
+    /// Returns [`RuntimeError::Plan`] for a region that is not mapped, which is a defect.
     pub fn work(
         &mut self,
         queue: QueueId,
@@ -415,7 +414,7 @@ impl State {
         Ok(self.timelines.issue(queue))
     }
 
-    /// Marks the queue's present, with a record where there is none yet. The generation to wait for.
+    /// Marks the current position of a queue, with a record if there is none yet. Returns the generation to wait for.
     pub fn record(&mut self, queue: QueueId, batch: &mut Batch) -> u64 {
         let (generation, new) = self.timelines.record(queue);
         if new {
@@ -425,7 +424,7 @@ impl State {
         generation
     }
 
-    /// Lets a queue wait for a generation of another, where it does not come after it anyway.
+    /// Makes a queue wait for a generation of another, unless it comes after it anyway.
     pub fn wait(&mut self, queue: QueueId, on: QueueId, generation: u64, batch: &mut Batch) {
         if self.timelines.wait(queue, on, generation) {
             let (stream, event) = (self.queues[queue].stream, self.queues[on].event);
@@ -434,13 +433,13 @@ impl State {
         }
     }
 
-    /// Lets memory go whose uses have returned.
+    /// Releases memory whose uses have returned.
     fn settle(&mut self) {
         let (queues, timelines) = (self.queues.len(), &self.timelines);
         self.stores.iter_mut().for_each(|store| store.block_lifetimes.settle(timelines, queues));
     }
 
-    /// Lets a queue's later work come after a position of another, where it does not anyway.
+    /// Orders a queue's later work after a position of another queue, unless it is ordered already.
     pub fn come_after(&mut self, queue: QueueId, on: QueueId, position: u64, batch: &mut Batch) {
         if self.timelines.known(Agent::Queue(queue), on) < position {
             let mark = self.timelines.mark_behind(on, position);
@@ -449,7 +448,7 @@ impl State {
         }
     }
 
-    /// The host has seen a generation of a queue fire. Whether that is news.
+    /// Notes that the host has seen a generation of a queue fire. Returns whether that is news.
     fn see(&mut self, queue: QueueId, generation: u64) -> bool {
         if !self.timelines.see(queue, generation) {
             return false;
@@ -465,14 +464,14 @@ impl State {
         true
     }
 
-    /// Keeps what the host did for the race checker.
+    /// Records what the host did, for the race checker.
     pub fn note_host(&mut self, action: HostAction) {
         if let Some(recording) = &mut self.recording {
             recording.host(action);
         }
     }
 
-    /// Keeps commands that were submitted elsewhere for the race checker.
+    /// Records commands that were submitted elsewhere, for the race checker.
     fn note(&mut self, batch: &Batch) {
         if let Some(recording) = &mut self.recording {
             recording.submitted(batch);
@@ -500,7 +499,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for queue in &state.queues {
-            // What failed was reported where it mattered.
+            // Failures were reported where they mattered.
             let _ = self.device.synchronize(queue.stream);
         }
         for queue in &state.queues {

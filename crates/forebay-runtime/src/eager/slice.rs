@@ -1,4 +1,4 @@
-//! Slices: bytes of device memory, the only way in which kernels and copies name them.
+//! Slices: bytes of device memory, the only way in which kernels and copies refer to them.
 
 use std::fmt;
 use std::ops::{Bound, Range, RangeBounds};
@@ -15,9 +15,8 @@ use super::transfer;
 use super::units::PinnedUnits;
 use crate::error::RuntimeError;
 
-/// Bytes of device memory: all of a tensor's, of a managed buffer's, of an allocation's, or some of them. Ranges are checked
-/// when a slice is made, so that none leaves its block. What it does goes to the thread's current stream and returns at
-/// once, but for [`Slice::read`].
+/// Bytes of device memory: all or some of those of a tensor, a managed buffer or an allocation. Ranges are checked when a slice is created,
+/// so that none leaves its block. Operations on a slice go to the thread's current stream and return at once, except for [`Slice::read`].
 ///
 /// Cheap to clone: clones are the same bytes, and keep them alive.
 ///
@@ -55,16 +54,16 @@ impl Slice {
         &self.context
     }
 
-    /// How many bytes it has.
+    /// The number of bytes in the slice.
     pub fn size_bytes(&self) -> u64 {
         let Range { start, end } = self.span.range();
         end - start
     }
 
-    /// Some of its bytes.
+    /// Returns some of the slice's bytes.
     ///
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the slice.
     pub fn part(&self, range: impl RangeBounds<u64>) -> Result<Slice, RuntimeError> {
         let Range { start, end } = bounds(range, self.size_bytes())?;
         let first = self.span.range().start;
@@ -72,10 +71,10 @@ impl Slice {
         Ok(Slice { context: self.context.clone(), span })
     }
 
-    /// Writes bytes from the host, as many as the slice has. Returns when they have been read.
+    /// Writes bytes from the host, as many as the slice has. Returns once they have been read.
     ///
     /// # Errors
-    /// Another number of bytes, no memory, or a failure of the device.
+    /// Fails if the number of bytes differs, if memory runs out, or if the device fails.
     pub fn write(&self, bytes: &[u8]) -> Result<(), RuntimeError> {
         if bytes.len() as u64 != self.size_bytes() {
             let (given, has) = (bytes.len(), self.size_bytes());
@@ -89,19 +88,19 @@ impl Slice {
         }
     }
 
-    /// Reads its bytes on the host, and waits for them. For several slices: [`Context::read`].
+    /// Reads the slice's bytes on the host, and waits for them. For several slices, use [`Context::read`].
     ///
     /// # Errors
-    /// No memory, or a failure of the device, then or earlier.
+    /// Fails if memory runs out, or if the device fails or has failed earlier.
     pub fn read(&self) -> Result<Vec<u8>, RuntimeError> {
         let mut read = self.context.read(&[self])?;
         Ok(read.pop().unwrap_or_default())
     }
 
-    /// Copies another slice's bytes, as many as this one has.
+    /// Copies the bytes of another slice of the same size.
     ///
     /// # Errors
-    /// Another number of bytes, slices that overlap, another context, or a failure of the device.
+    /// Fails if the sizes differ, if the slices overlap, if they belong to different contexts, or if the device fails.
     pub fn copy_from(&self, other: &Slice) -> Result<(), RuntimeError> {
         self.copy_as(other, "copy_from")
     }
@@ -123,15 +122,15 @@ impl Slice {
             });
         }
         self.submit(name, Some(&other.span), |stream, to| {
-            // The addresses are looked up when both are on the device.
+            // The addresses are looked up once both are on the device.
             Command::Copy { stream, from: other.span.region(), to }
         })
     }
 
-    /// Fills its bytes with a pattern of four.
+    /// Fills the slice with a pattern of four bytes.
     ///
     /// # Errors
-    /// A slice that is not made of whole groups of four bytes, or a failure of the device.
+    /// Fails if the slice is not made of whole groups of four bytes, or if the device fails.
     pub fn fill(&self, pattern: [u8; 4]) -> Result<(), RuntimeError> {
         self.fill_as(pattern, "fill")
     }
@@ -149,10 +148,10 @@ impl Slice {
         self.submit(name, None, |stream, region| Command::Fill { stream, region, pattern })
     }
 
-    /// Fills its bytes with zeros.
+    /// Fills the slice with zeros.
     ///
     /// # Errors
-    /// As [`Slice::fill`].
+    /// As for [`Slice::fill`].
     pub fn zero(&self) -> Result<(), RuntimeError> {
         self.fill_as([0; 4], "zero")
     }
@@ -186,10 +185,10 @@ impl Slice {
 }
 
 impl Context {
-    /// Bytes of device memory, not defined until they are written. `owner` names them in snapshots and messages.
+    /// Allocates device memory, whose contents are undefined until they are written. `owner` names it in snapshots and messages.
     ///
     /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    /// Returns [`RuntimeError::OutOfMemory`] if memory runs out, or a failure of the device.
     pub fn allocate(&self, size_bytes: u64, owner: &str) -> Result<Slice, RuntimeError> {
         let origin = Agent::Queue(self.current_stream().queue());
         Ok(Slice::new(self, self.span(origin, size_bytes, owner)?))
@@ -198,7 +197,7 @@ impl Context {
     /// Reads bytes on the host, after the current stream's work so far, and waits for all of them together.
     ///
     /// # Errors
-    /// Slices of another context, no memory, or a failure of the device, then or earlier.
+    /// Fails if slices belong to another context, if memory runs out, or if the device fails or has failed earlier.
     pub fn read(&self, slices: &[&Slice]) -> Result<Vec<Vec<u8>>, RuntimeError> {
         if slices.iter().any(|slice| !slice.context().is(self)) {
             return Err(RuntimeError::OtherContext { what: "a context and bytes to read" });
@@ -223,10 +222,10 @@ impl fmt::Debug for Slice {
     }
 }
 
-/// A range of `size_bytes` bytes as numbers.
+/// The bounds of a range within `size_bytes` bytes, as numbers.
 ///
 /// # Errors
-/// One that leaves them.
+/// Fails if the range exceeds them.
 pub(super) fn bounds(range: impl RangeBounds<u64>, size_bytes: u64) -> Result<Range<u64>, RuntimeError> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -1,4 +1,4 @@
-//! Spans: bytes that are kept alive, without the context that they are of.
+//! Spans: bytes that are kept alive, without their context.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::timeline::{Agent, QueueId};
 use super::units::Buffer;
 use crate::error::RuntimeError;
 
-/// Whose bytes they are. Dropping it frees them; they are used again once every queue that uses them has passed.
+/// The owner of the bytes. Dropping it frees them; they are reused once every queue that uses them has passed.
 enum Owner {
-    /// A block of the context's memory, and the memory that it is in.
+    /// A block of the context's memory, and the memory that contains it.
     Block(Arc<Shared>, BlockId, MemoryId),
-    /// A managed buffer, which has memory behind the bytes while a [`PinnedUnits`] holds them.
+    /// A managed buffer, which has memory behind the bytes while a `PinnedUnits` holds them.
     Managed(Arc<Buffer>),
 }
 
@@ -29,19 +29,19 @@ impl Drop for Owner {
     }
 }
 
-/// Bytes that are kept alive, without the context, so that what the context keeps can hold them.
+/// Bytes that are kept alive without their context, so that objects that the context keeps can hold them.
 #[derive(Clone)]
 pub(super) struct Span {
     owner: Arc<Owner>,
-    /// Bytes of the block's memory, or of the buffer.
+    /// The bytes' range in the block's memory or in the buffer.
     range: ByteRange,
 }
 
 impl Span {
-    /// Bytes for an agent.
+    /// Allocates bytes for an agent.
     ///
     /// # Errors
-    /// [`RuntimeError::OutOfMemory`], or a failure of the device.
+    /// Returns [`RuntimeError::OutOfMemory`] if memory runs out, or a failure of the device.
     pub fn new(shared: &Arc<Shared>, origin: Agent, size_bytes: u64, owner: &str) -> Result<Span, RuntimeError> {
         let place = shared.allocate(StoreKind::Device, origin, size_bytes, owner)?;
         let Region { memory, range } = place.region;
@@ -53,7 +53,8 @@ impl Span {
         Span { owner: Arc::new(Owner::Managed(buffer.clone())), range: buffer.region().range }
     }
 
-    /// The bytes. Managed ones without tiles have other addresses each time; they hold while a residency does.
+    /// The addresses of the bytes. Without tiles, managed bytes get different addresses each time; these are valid while a `PinnedUnits`
+    /// holds them.
     pub fn region(&self) -> Region {
         let memory = match &*self.owner {
             Owner::Block(_, _, memory) => *memory,
@@ -62,12 +63,12 @@ impl Span {
         Region { memory, range: self.range }
     }
 
-    /// Some of the bytes, which are those of the block's memory or of the buffer.
+    /// Some of the bytes; `range` refers to the block's memory or the buffer.
     pub fn part(&self, range: ByteRange) -> Span {
         Span { owner: self.owner.clone(), range }
     }
 
-    /// Whether both hold a common byte.
+    /// Whether the two spans have a byte in common.
     pub fn overlaps(&self, other: &Span) -> bool {
         let same_memory = match (self.buffer(), other.buffer()) {
             (Some(buffer), Some(other)) => std::ptr::eq(buffer, other),
@@ -77,7 +78,7 @@ impl Span {
         same_memory && self.range.overlaps(other.range)
     }
 
-    /// The managed buffer that they are in, if they are in one.
+    /// The managed buffer that contains the bytes, if there is one.
     pub fn buffer(&self) -> Option<&Buffer> {
         match &*self.owner {
             Owner::Block(..) => None,
@@ -85,17 +86,17 @@ impl Span {
         }
     }
 
-    /// Bytes of the block's memory, or of the buffer.
+    /// The bytes' range in the block's memory or in the buffer.
     pub fn range(&self) -> Range<u64> {
         self.range.start..self.range.end
     }
 
-    /// The bytes as a residency needs them, where they are managed.
+    /// The bytes as `PinnedUnits` needs them, if they are managed.
     pub fn managed(&self, access: Access) -> Option<(&Buffer, Range<u64>, Access)> {
         self.buffer().map(|buffer| (buffer, self.range(), access))
     }
 
-    /// Notes that work at a position of a queue uses the bytes.
+    /// Records that work at a position of a queue uses the bytes.
     pub fn add_use(&self, state: &mut State, queue: QueueId, position: u64) {
         if let Owner::Block(_, block, _) = &*self.owner {
             state.store(StoreKind::Device).block_lifetimes.add_use(*block, queue, position);

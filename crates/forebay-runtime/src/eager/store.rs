@@ -1,7 +1,7 @@
-//! The memory of one space: segments obtained from the device, cut into blocks by the block lifetimes.
+//! The memory of one kind: segments obtained from the device, cut into blocks by the block lifetimes.
 //!
-//! A segment is a reservation with several heaps mapped into it where the device has tiles, else one placed heap; placed, too,
-//! where tiling fails. Free tiles of several segments can become one range, by mapping and without a copy.
+//! A segment is a reservation with several heaps mapped into it if the device has tiles; otherwise, or if tiling fails, it is one placed
+//! heap. Free tiles of several segments can become one range by mapping, without a copy.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::block_lifetimes::BlockLifetimes;
 use super::tiles::{HeapRange, Tiles};
 use super::timeline::Agent;
 
-/// Blocks begin at multiples of this: workspace needs it.
+/// Blocks begin at multiples of this, as workspace requires.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
-/// Where a store's memory is.
+/// The kind of memory that a store manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// Device memory.
@@ -30,21 +30,21 @@ pub enum StoreKind {
 pub struct StoreOptions {
     /// The most bytes.
     pub cap_bytes: u64,
-    /// Segments are multiples of this where the cap allows it, so that small blocks share one.
+    /// Segments are multiples of this if the cap allows it, so that small blocks share one.
     pub segment_bytes: u64,
-    /// Memory is taken in whole tiles of this, and mapped in them; a multiple of the device's tile where it is mapped.
+    /// Memory is taken and mapped in whole tiles of this size; a multiple of the device's tile if it is mapped.
     pub tile_bytes: u64,
-    /// The largest heap behind a reservation; the device's own limit if that is smaller.
+    /// The largest heap behind a reservation, or the device's own limit if that is smaller.
     pub heap_bytes: u64,
-    /// Whether more may be taken when blocks do not fit; else what is taken at the start has to do.
+    /// Whether more can be taken when blocks do not fit. If not, only what is taken at the start can be used.
     pub grows: bool,
-    /// Whether to use tiles where the device has them.
+    /// Whether to use tiles if the device has them.
     pub tiled: bool,
     /// Whether memory that is freed stays while another queue uses it ([`BlockLifetimes::new`]).
     pub tracks_uses: bool,
 }
 
-/// A piece of addresses.
+/// A range of addresses.
 struct Segment {
     memory: MemoryId,
     size_bytes: u64,
@@ -54,30 +54,30 @@ struct Segment {
 /// A block with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// The block lifetimes's name for it.
+    /// The id of the block in the block lifetimes.
     pub block: BlockId,
-    /// As many bytes as were asked for.
+    /// The bytes of the block, as many as were requested.
     pub region: Region,
 }
 
-/// The memory of one space.
+/// The memory of one kind.
 pub struct Store {
     kind: StoreKind,
     options: StoreOptions,
     segments: BTreeMap<SegmentId, Segment>,
     tiles: Tiles,
-    /// Who uses what.
+    /// Tracks who uses what.
     pub block_lifetimes: BlockLifetimes,
 }
 
 impl Store {
-    /// A store without memory.
+    /// Creates a store without memory.
     pub fn new(kind: StoreKind, options: StoreOptions) -> Store {
         let block_lifetimes = BlockLifetimes::new(ALIGNMENT_BYTES, options.tracks_uses);
         Store { kind, options, segments: BTreeMap::new(), tiles: Tiles::default(), block_lifetimes }
     }
 
-    /// Bytes taken from the device.
+    /// The number of bytes taken from the device.
     pub fn reserved_bytes(&self) -> u64 {
         let whole = self.segments.values().filter(|segment| !segment.tiled).map(|segment| segment.size_bytes);
         whole.sum::<u64>() + self.tiles.heap_bytes()
@@ -88,17 +88,17 @@ impl Store {
         self.options.cap_bytes
     }
 
-    /// What is taken at a time where blocks are small.
+    /// The number of bytes that are taken at a time if blocks are small.
     pub fn segment_bytes(&self) -> u64 {
         self.options.segment_bytes
     }
 
-    /// Whether more may be taken when blocks do not fit.
+    /// Whether more memory can be taken when blocks do not fit.
     pub fn grows(&self) -> bool {
         self.options.grows
     }
 
-    /// Bytes for `origin` from what is there; none where nothing fits.
+    /// Allocates bytes for `origin` from existing segments; returns `None` if nothing fits.
     pub fn allocate(&mut self, origin: Agent, size_bytes: u64, owner: &str) -> Option<Allocation> {
         let block = self.block_lifetimes.allocate(origin, size_bytes, owner)?;
         Some(self.place(&block, size_bytes))
@@ -109,11 +109,11 @@ impl Store {
         Allocation { block: block.id, region: Region::new(memory, block.offset_bytes, size_bytes) }
     }
 
-    /// Takes a segment for at least `size_bytes` from the device; not where the cap forbids it. `commands` gets the mapping,
-    /// which is done.
+    /// Takes a segment for at least `size_bytes` from the device, unless the cap forbids it. Appends the mapping, which is already done, to
+    /// `commands`.
     ///
     /// # Errors
-    /// What the device says; nothing is kept then.
+    /// Fails if the device reports an error; nothing is kept in that case.
     pub fn grow(
         &mut self,
         device: &dyn Device,
@@ -142,7 +142,7 @@ impl Store {
             StoreKind::Staging => device.create_host_block(size_bytes),
             StoreKind::Device => device.create_placed(size_bytes),
         };
-        // Where both ways fail, the first one's reason is the better one.
+        // If both ways fail, the first one's reason is the better one.
         let memory = memory.map_err(|error| failure.unwrap_or(error))?;
         self.add_segment(memory, size_bytes, None);
         Ok(true)
@@ -157,8 +157,7 @@ impl Store {
         self.segments.insert(id, Segment { memory, size_bytes, tiled: tile_bytes.is_some() });
     }
 
-    /// A reservation with tiles behind it: those that are mapped nowhere, and new heaps. What was obtained before a failure
-    /// is given back.
+    /// Creates a reservation backed by tiles: unmapped ones, and new heaps. If this fails, everything obtained so far is given back.
     fn grow_tiled(
         &mut self,
         device: &dyn Device,
@@ -182,7 +181,7 @@ impl Store {
         result
     }
 
-    /// Adds heaps until this many bytes are mapped nowhere.
+    /// Adds heaps until this many bytes are unmapped.
     fn add_heaps(&mut self, device: &dyn Device, size_bytes: u64) -> Result<(), DeviceError> {
         let heap_bytes_max = self.options.heap_bytes.min(device.limits().heap_size_max_bytes);
         let tile_bytes = self.options.tile_bytes;
@@ -194,11 +193,11 @@ impl Store {
         Ok(())
     }
 
-    /// Makes free tiles of several segments one range, for a request that nothing fits. Where the caller has not `waited` for
-    /// the origin, only tiles that no one uses any more. `commands` gets the mapping, which is done.
+    /// Combines free tiles of several segments into one range, for a request that does not fit anywhere. Unless the caller has `waited` for
+    /// the origin, only uses tiles that no one uses any more. Appends the mapping, which is already done, to `commands`.
     ///
     /// # Errors
-    /// What the device says.
+    /// Fails if the device reports an error.
     pub fn assemble(
         &mut self,
         device: &dyn Device,
@@ -245,7 +244,8 @@ impl Store {
         Ok(Some(self.place(&assembly.block, size_bytes)))
     }
 
-    /// Gives empty segments back to the device. The bytes given back; `commands` gets the unmapping, which is done.
+    /// Gives empty segments back to the device and returns the number of bytes given back. Appends the unmapping, which is already done, to
+    /// `commands`.
     pub fn trim(&mut self, device: &dyn Device, commands: &mut Vec<Command>) -> u64 {
         let before_bytes = self.reserved_bytes();
         for id in self.block_lifetimes.take_empty_segments() {
@@ -261,7 +261,7 @@ impl Store {
         before_bytes - self.reserved_bytes()
     }
 
-    /// Takes note that a reservation is gone: its tiles are mapped nowhere.
+    /// Notes that a reservation is gone, which leaves its tiles unmapped.
     fn forget(&mut self, region: Region) {
         for (_, range) in self.tiles.unmap(region) {
             self.tiles.add_spare(range);
@@ -272,7 +272,7 @@ impl Store {
         self.tiles.take_unused_heaps().into_iter().for_each(|heap| device.destroy_heap(heap));
     }
 
-    /// Gives everything back to the device, whatever still uses it: the end of the context.
+    /// Gives everything back to the device, even if it is still in use, at the end of the context.
     pub fn clear(&mut self, device: &dyn Device) {
         for segment in std::mem::take(&mut self.segments).values() {
             device.destroy_memory(segment.memory);

@@ -9,9 +9,9 @@ use super::lease::Lease;
 use super::timeline::QueueId;
 use crate::error::RuntimeError;
 
-/// An ordered queue of work on a device. Work of one stream is done in the order in which it was submitted, as far as anyone
-/// can tell; streams run side by side, unless they wait for each other. Cheap to make (streams of the device are
-/// pooled) and to clone (clones are the same stream).
+/// An ordered queue of work on a device. Work of one stream appears to run in the order in which it was submitted; streams run
+/// concurrently, unless they wait for each other. Cheap to create (streams of the device are pooled) and to clone (clones are the same
+/// stream).
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -35,18 +35,18 @@ pub struct Stream {
 }
 
 impl Context {
-    /// The stream that work goes to where no other was entered.
+    /// Returns the stream that work goes to if no other was entered.
     pub fn default_stream(&self) -> Stream {
         Stream::of_lease(self.clone(), self.default_lease().clone())
     }
 }
 
 impl Stream {
-    /// A stream of a context. Waiting work of a stream with a lower `priority` number starts first, where the device can
-    /// tell (as in CUDA); 0 is the default.
+    /// Creates a stream of a context. Waiting work of a stream with a lower `priority` number starts first, if the device supports
+    /// priorities (as in CUDA); 0 is the default.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn new(context: &Context, priority: i32) -> Result<Stream, RuntimeError> {
         let lease = Lease::new(context.shared().clone(), priority)?;
         Ok(Stream::of_lease(context.clone(), Arc::new(lease)))
@@ -61,15 +61,15 @@ impl Stream {
         &self.context
     }
 
-    /// The number of the device's stream behind it, 0 for the default stream. Streams that are equal have the same.
+    /// The number of the underlying stream of the device, 0 for the default stream. Streams that are equal have the same number.
     pub fn number(&self) -> usize {
         self.lease.queue()
     }
 
-    /// Later work of this stream starts after everything submitted to `other` so far is complete.
+    /// Makes later work of this stream start after everything submitted to `other` so far is complete.
     ///
     /// # Errors
-    /// A stream of another context; what the device reports.
+    /// Fails if the streams belong to different contexts, or if the device reports an error.
     pub fn wait_stream(&self, other: &Stream) -> Result<(), RuntimeError> {
         self.check_context(&other.context, "two streams")?;
         let shared = &self.lease.shared;
@@ -83,7 +83,7 @@ impl Stream {
     /// Whether everything submitted to the stream is complete. Does not wait.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn query(&self) -> Result<bool, RuntimeError> {
         self.lease.query()
     }
@@ -91,7 +91,7 @@ impl Stream {
     /// Waits until everything submitted to the stream is complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier; an index out of range, found by an operation that is complete.
+    /// Fails if the device fails or has failed earlier, or if a completed operation found an index out of range.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         self.lease.synchronize()
     }
@@ -101,13 +101,13 @@ impl Stream {
     }
 
     /// # Errors
-    /// Where `context` is not the stream's.
+    /// Fails if `context` is not the stream's.
     pub(super) fn check_context(&self, context: &Context, what: &'static str) -> Result<(), RuntimeError> {
         if self.context.is(context) { Ok(()) } else { Err(RuntimeError::OtherContext { what }) }
     }
 }
 
-/// Whether both are the same stream, or share one of the device's.
+/// Whether both are the same stream, or share one of the device's streams.
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
         self.context.is(&other.context) && self.lease.queue() == other.lease.queue()

@@ -14,9 +14,9 @@ use super::timeline::Agent;
 use super::transfer;
 use crate::error::RuntimeError;
 
-/// A tensor in device memory: packed, row-major. Operations on it go to the thread's current stream and return at once; the
-/// host waits only in [`DeviceTensor::to_host`]. Work on one stream comes in order. Between streams, order is the caller's
-/// ([`Stream::wait_stream`], [`Event`](super::Event)); memory is not: a tensor may be dropped at any time.
+/// A tensor in device memory: packed, row-major. Operations on it go to the thread's current stream and return at once; the host waits only
+/// in [`DeviceTensor::to_host`]. Work on one stream runs in order. Between streams, the caller ensures the order ([`Stream::wait_stream`],
+/// [`Event`](super::Event)), but need not care about memory: a tensor can be dropped at any time.
 ///
 /// Cheap to clone: clones share the bytes.
 ///
@@ -42,7 +42,7 @@ pub struct DeviceTensor {
 }
 
 impl DeviceTensor {
-    /// A tensor of the current stream, whose bytes are not defined yet.
+    /// Creates a tensor of the current stream, whose bytes are not defined yet.
     pub(super) fn uninitialised(
         context: &Context,
         stream: &Stream,
@@ -54,7 +54,7 @@ impl DeviceTensor {
         Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
 
-    /// A tensor in the first bytes of a slice.
+    /// Creates a tensor in the first bytes of a slice.
     pub(super) fn in_slice(slice: &Slice, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let ty = TensorType::new(data_type, shape);
         let size_bytes = describe(&ty)?.total_size_bytes();
@@ -72,7 +72,7 @@ impl DeviceTensor {
     /// Copies an array to the device, on the current stream.
     ///
     /// # Errors
-    /// An array without elements, no memory, or a failure of the device.
+    /// Fails if the array has no elements, if memory runs out, or if the device fails.
     pub fn from_host(context: &Context, array: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         let (stream, ty) = (context.current_stream(), array.ty());
         let size_bytes = describe(&ty)?.total_size_bytes();
@@ -80,10 +80,10 @@ impl DeviceTensor {
         Ok(DeviceTensor { slice: Slice::new(context, span), ty })
     }
 
-    /// A tensor of zeros.
+    /// Creates a tensor of zeros.
     ///
     /// # Errors
-    /// A shape without elements, no memory, or a failure of the device.
+    /// Fails if the shape has no elements, if memory runs out, or if the device fails.
     pub fn zeros(context: &Context, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let stream = context.current_stream();
         let tensor = DeviceTensor::uninitialised(context, &stream, TensorType::new(data_type, shape), "zeros")?;
@@ -91,19 +91,19 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
-    /// Copies the tensor to the host, on the current stream, and waits for it. For several tensors: [`Context::to_host`].
+    /// Copies the tensor to the host, on the current stream, and waits for it. For several tensors, use [`Context::to_host`].
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn to_host(&self) -> Result<Tensor, RuntimeError> {
         let mut arrays = self.context().to_host(&[self])?;
         arrays.pop().ok_or_else(|| RuntimeError::Tensor { reason: format!("{} was not read", self.ty) })
     }
 
-    /// Overwrites the tensor, for everybody who shares its bytes, with another's elements, on the current stream.
+    /// Overwrites the tensor with another's elements, on the current stream. All tensors that share its bytes change.
     ///
     /// # Errors
-    /// Another type or shape, another context, or a failure of the device.
+    /// Fails if the types or shapes differ, if the tensors belong to different contexts, or if the device fails.
     pub fn copy_from(&self, other: &DeviceTensor) -> Result<(), RuntimeError> {
         if !self.context().is(other.context()) {
             return Err(RuntimeError::OtherContext { what: "two tensors" });
@@ -114,12 +114,12 @@ impl DeviceTensor {
         self.slice.copy_from(&other.slice)
     }
 
-    /// Where its elements are in the memory of the process, once the current stream's work so far is done; none on a device with memory of its
-    /// own, and for managed memory, which moves. They stay there for as long as anyone has the tensor. Who reads or writes them orders that
-    /// against later work.
+    /// Waits for the current stream's work so far, and returns the address of the elements in the process's memory; `None` on a device with
+    /// separate memory, and for managed memory, which moves. The elements stay there as long as anyone holds the tensor. Callers that read
+    /// or write them must order that against later work.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn host_address(&self) -> Result<Option<*mut u8>, RuntimeError> {
         let (span, context) = (self.slice.span(), self.context());
         if span.buffer().is_some() {
@@ -133,22 +133,22 @@ impl DeviceTensor {
         Ok(address)
     }
 
-    /// Its bytes, whole groups of four.
+    /// The tensor's bytes, in whole groups of four.
     pub fn slice(&self) -> &Slice {
         &self.slice
     }
 
-    /// The bytes that its elements take, without those that fill the last group of four.
+    /// The bytes of the elements, without those that fill up the last group of four.
     pub(super) fn elements(&self) -> Result<Slice, RuntimeError> {
         self.slice.part(..self.ty.count() * self.ty.data_type.size_bytes())
     }
 
-    /// Sizes in elements; none for a scalar.
+    /// The sizes in elements; empty for a scalar.
     pub fn shape(&self) -> &[u64] {
         &self.ty.shape
     }
 
-    /// Element type.
+    /// The element type.
     pub fn data_type(&self) -> DataType {
         self.ty.data_type
     }
@@ -169,10 +169,10 @@ pub(super) fn describe(ty: &TensorType) -> Result<TensorDesc, RuntimeError> {
 }
 
 impl Slice {
-    /// A tensor in the first bytes. It has to begin at a multiple of 256 of its memory.
+    /// Returns a tensor in the first bytes of the slice, which must begin at a multiple of 256 in its memory.
     ///
     /// # Errors
-    /// Too few bytes, another offset, or a shape without elements.
+    /// Fails if there are too few bytes, if the offset is not such a multiple, or if the shape has no elements.
     pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         DeviceTensor::in_slice(self, data_type, shape)
     }
@@ -182,7 +182,7 @@ impl Context {
     /// Copies tensors to the host, after the current stream's work so far, and waits for all of them together.
     ///
     /// # Errors
-    /// Tensors of another context, no memory, or a failure of the device, then or earlier.
+    /// Fails if tensors belong to another context, if memory runs out, or if the device fails or has failed earlier.
     pub fn to_host(&self, tensors: &[&DeviceTensor]) -> Result<Vec<Tensor>, RuntimeError> {
         let slices = tensors.iter().map(|tensor| tensor.elements()).collect::<Result<Vec<Slice>, _>>()?;
         let read = self.read(&slices.iter().collect::<Vec<_>>())?;

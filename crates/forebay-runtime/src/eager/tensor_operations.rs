@@ -1,4 +1,4 @@
-//! What is done with tensors: operators by name.
+//! Operations on tensors: operators as methods.
 
 use forebay_model::graph::Attribute;
 use forebay_model::{Tensor, TensorType};
@@ -8,17 +8,17 @@ use super::operation::{Input, Operation};
 use super::tensor::DeviceTensor;
 use crate::error::RuntimeError;
 
-/// Common operations. All others: [`Context::operation`].
+/// Common operations. For all others, use [`Context::operation`].
 ///
-/// Each goes to the current stream and returns at once. Errors: shapes or types that do not fit, tensors of several
-/// contexts, no memory, or a failure of the device.
+/// Each goes to the current stream and returns at once. It fails if shapes or types do not fit, if tensors belong to different contexts, if
+/// memory runs out, or if the device fails.
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident($($input:ident),*) = $op_type:literal;)*) => {
         impl DeviceTensor {
             $($(#[$doc])*
             ///
             /// # Errors
-            /// Operands that do not fit, tensors of several contexts, no memory, or a failure of the device.
+            /// Fails if operands do not fit, if tensors belong to different contexts, if memory runs out, or if the device fails.
             #[allow(clippy::needless_lifetimes, reason = "some operations have inputs")]
             pub fn $name<'a>(&'a self, $($input: impl Into<Input<'a>>),*) -> Result<DeviceTensor, RuntimeError> {
                 self.operation($op_type)$(.input($input))*.run_single()
@@ -51,46 +51,46 @@ operations! {
 }
 
 impl DeviceTensor {
-    /// The sum of all elements, a scalar.
+    /// The sum of all elements, as a scalar.
     ///
     /// # Errors
-    /// No memory, or a failure of the device.
+    /// Fails if memory runs out, or if the device fails.
     pub fn sum(&self) -> Result<DeviceTensor, RuntimeError> {
         self.operation("ReduceSum").attribute("keepdims", Attribute::Int(0)).run_single()
     }
 
-    /// Cross-correlation with a weight (output channels, input channels, extents...), stride 1, without padding. For others:
+    /// Cross-correlation with a weight (output channels, input channels, extents...), with stride 1 and without padding. For others, use
     /// `context.operation("Conv")`.
     ///
     /// # Errors
-    /// Shapes or types that do not fit, no memory, or a failure of the device.
+    /// Fails if shapes or types do not fit, if memory runs out, or if the device fails.
     pub fn convolution(&self, weight: &DeviceTensor) -> Result<DeviceTensor, RuntimeError> {
         self.operation("Conv").input(weight).run_single()
     }
 
-    /// The same elements, in the same order, with other sizes.
+    /// Returns the same elements, in the same order, with different sizes.
     ///
     /// # Errors
-    /// Sizes that hold another number of elements, no memory, or a failure of the device.
+    /// Fails if the sizes hold a different number of elements, if memory runs out, or if the device fails.
     pub fn reshape(&self, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
         self.operation("Reshape").input(Tensor::from_i64(&[sizes.len() as u64], &sizes)).run_single()
     }
 
-    /// The dimensions in another order.
+    /// Returns the tensor with its dimensions in another order.
     ///
     /// # Errors
-    /// An order that is none of the dimensions', no memory, or a failure of the device.
+    /// Fails if the order is not a permutation of the dimensions, if memory runs out, or if the device fails.
     pub fn transpose(&self, order: &[i64]) -> Result<DeviceTensor, RuntimeError> {
         self.operation("Transpose").attribute("perm", Attribute::Ints(order.to_vec())).run_single()
     }
 }
 
 impl DeviceTensor {
-    /// A tensor whose elements all have the value of an array of one element.
+    /// Creates a tensor whose elements all have the value of an array of one element.
     ///
     /// # Errors
-    /// A shape without elements, an array of several, no memory, or a failure of the device.
+    /// Fails if the shape has no elements, if the array has several, if memory runs out, or if the device fails.
     pub fn full(context: &Context, shape: &[u64], value: &Tensor) -> Result<DeviceTensor, RuntimeError> {
         if pattern(value)?.is_none() {
             let sizes: Vec<i64> = shape.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
@@ -103,11 +103,10 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
-    /// Overwrites all elements, for everybody who shares the bytes, with the value of an array of one element, on the
-    /// current stream.
+    /// Overwrites all elements with the value of an array of one element, on the current stream. All tensors that share the bytes change.
     ///
     /// # Errors
-    /// Another type, an array of several elements, no memory, or a failure of the device.
+    /// Fails if the types differ, if the array has several elements, if memory runs out, or if the device fails.
     pub fn fill(&self, value: &Tensor) -> Result<(), RuntimeError> {
         if value.data_type() != self.data_type() {
             return Err(RuntimeError::Tensor { reason: format!("{} cannot be filled with {}", self.ty(), value.ty()) });
@@ -124,7 +123,8 @@ impl DeviceTensor {
     }
 }
 
-/// The four bytes whose repetition is an array's only element again and again; none where an element has more and other ones.
+/// The four bytes whose repetition fills memory with an array's only element, or `None` if the element has more bytes and they do not
+/// repeat.
 fn pattern(value: &Tensor) -> Result<Option<[u8; 4]>, RuntimeError> {
     let element = &value.bytes();
     if element.is_empty() || element.len() as u64 != value.data_type().size_bytes() {

@@ -1,4 +1,4 @@
-//! Which tiles of which heaps are mapped where, and which are mapped nowhere. Pure.
+//! Tracks which tiles of which heaps are mapped where, and which are unmapped. This module is pure.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use forebay_base::{HeapId, MemoryId, Region};
 pub struct HeapRange {
     /// The heap.
     pub heap: HeapId,
-    /// The first byte.
+    /// The offset of the first byte.
     pub offset_bytes: u64,
-    /// How many there are.
+    /// The number of bytes.
     pub size_bytes: u64,
 }
 
 impl HeapRange {
-    /// Cuts off the first bytes, at most as many as there are.
+    /// Splits off the first bytes, at most as many as there are.
     fn split_first(self, size_bytes: u64) -> (HeapRange, Option<HeapRange>) {
         let first = HeapRange { size_bytes: size_bytes.min(self.size_bytes), ..self };
         let rest_bytes = self.size_bytes - first.size_bytes;
@@ -40,24 +40,24 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Adds a heap; all of it is mapped nowhere.
+    /// Adds a heap, all of which is unmapped.
     pub fn add_heap(&mut self, heap: HeapId, size_bytes: u64) {
         self.heaps.insert(heap, Heap { size_bytes, mapped_bytes: 0 });
         self.spare.push(HeapRange { heap, offset_bytes: 0, size_bytes });
     }
 
-    /// Bytes of all heaps.
+    /// The number of bytes in all heaps.
     pub fn heap_bytes(&self) -> u64 {
         self.heaps.values().map(|heap| heap.size_bytes).sum()
     }
 
-    /// Bytes that are mapped nowhere.
+    /// The number of unmapped bytes.
     pub fn spare_bytes(&self) -> u64 {
         self.spare.iter().map(|range| range.size_bytes).sum()
     }
 
-    /// Maps bytes that are mapped nowhere to a region, the last added first. What was mapped where; it covers the region
-    /// where there are enough ([`Tiles::spare_bytes`]).
+    /// Maps unmapped bytes to a region, the last added first. Returns what was mapped where; it covers the region if there are enough bytes
+    /// ([`Tiles::spare_bytes`]).
     pub fn map_spare(&mut self, region: Region) -> Vec<(Region, HeapRange)> {
         let mut mapped = Vec::new();
         let mut at_bytes = 0;
@@ -73,7 +73,7 @@ impl Tiles {
         mapped
     }
 
-    /// Notes that a region, so far unmapped, is mapped to bytes of a heap that are mapped nowhere and not spare.
+    /// Records that a region, so far unmapped, is mapped to bytes of a heap that are unmapped and not spare.
     pub fn map(&mut self, region: Region, range: HeapRange) {
         if let Some(heap) = self.heaps.get_mut(&range.heap) {
             heap.mapped_bytes += range.size_bytes;
@@ -81,8 +81,8 @@ impl Tiles {
         self.mapped.insert((region.memory, region.range.start), range);
     }
 
-    /// Takes away the mapping of a region, as far as it has one. What was mapped where; it belongs to the caller now, who
-    /// maps it elsewhere or gives it to [`Tiles::add_spare`].
+    /// Removes any mapping of a region. Returns what was mapped where; it now belongs to the caller, who maps it
+    /// elsewhere or passes it to [`Tiles::add_spare`].
     pub fn unmap(&mut self, region: Region) -> Vec<(Region, HeapRange)> {
         let memory = region.memory;
         self.split(memory, region.range.start);
@@ -101,7 +101,7 @@ impl Tiles {
         unmapped
     }
 
-    /// Cuts the mapping at an address.
+    /// Splits the mapping at an address.
     fn split(&mut self, memory: MemoryId, at_bytes: u64) {
         let before = self.mapped.range((memory, 0)..(memory, at_bytes)).next_back();
         let Some((&(_, start), &range)) = before else { return };
@@ -111,12 +111,12 @@ impl Tiles {
         }
     }
 
-    /// Takes bytes back that are mapped nowhere.
+    /// Takes back bytes that are unmapped.
     pub fn add_spare(&mut self, range: HeapRange) {
         self.spare.push(range);
     }
 
-    /// Takes out the heaps of which nothing is mapped, for the caller to give back to the device.
+    /// Removes the heaps of which nothing is mapped, for the caller to give back to the device.
     pub fn take_unused_heaps(&mut self) -> Vec<HeapId> {
         let unused: Vec<HeapId> =
             self.heaps.iter().filter(|(_, heap)| heap.mapped_bytes == 0).map(|(&heap, _)| heap).collect();
@@ -147,7 +147,7 @@ mod tests {
         let mapped = tiles.map_spare(region(0, 0, 80));
         assert_eq!(mapped.iter().map(|(region, _)| region.range.len()).collect::<Vec<_>>(), [32, 48]);
         assert_eq!(tiles.spare_bytes(), 16);
-        // The middle goes to another reservation: pieces of both heaps.
+        // The middle moves to another reservation: pieces of both heaps.
         let moved = tiles.unmap(region(0, 16, 32));
         assert_eq!(moved[0], (region(0, 16, 16), HeapRange { heap: HeapId(2), offset_bytes: 16, size_bytes: 16 }));
         assert_eq!(moved[1], (region(0, 32, 16), HeapRange { heap: HeapId(1), offset_bytes: 0, size_bytes: 16 }));

@@ -1,23 +1,23 @@
-//! Happens-before between queues and the host, as far as commands have made it: vector clocks. Pure.
+//! The happens-before relation between queues and the host, as established by commands: vector clocks. This module is pure.
 //!
-//! A queue's work has positions, counted from 1. A clock says, per queue, up to which position everything is complete. Each
-//! queue has a clock for its next command, each mark (a record) one for the moment when it fires, and the host one for what
-//! it has seen. Marks hand on everything that their queue had waited for, so a return through a third queue counts.
+//! The work of a queue has positions, counted from 1. A clock gives, for each queue, the position up to which everything is complete. Each
+//! queue has a clock for its next command, each mark (a record) has one for the moment when it fires, and the host has one for what it has
+//! seen. Marks pass on everything that their queue had waited for, so a return through a third queue counts.
 
 use std::collections::VecDeque;
 
-/// A queue: its place among a context's queues.
+/// A queue, by its place among a context's queues.
 pub type QueueId = usize;
 
-/// Per queue, the position up to which everything is complete.
+/// For each queue, the position up to which everything is complete.
 type Clock = Vec<u64>;
 
-/// Who uses memory.
+/// A user of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Agent {
-    /// The host itself: what it uses must be complete.
+    /// The host itself: work on what it uses must be complete.
     Host,
-    /// A queue: what it uses must be complete before its next command starts.
+    /// A queue: work on what it uses must be complete before its next command starts.
     Queue(QueueId),
 }
 
@@ -29,12 +29,12 @@ struct Mark {
     clock: Clock,
 }
 
-/// One queue's past and knowledge.
+/// The past of one queue, and what it knows.
 #[derive(Clone, Debug, Default)]
 struct Timeline {
-    /// Position of the latest work.
+    /// The position of the latest work.
     issued: u64,
-    /// Generation of the latest record.
+    /// The generation of the latest record.
     recorded: u64,
     clock: Clock,
     /// Records, oldest first: those that the host has not seen fire, and the latest one.
@@ -74,19 +74,19 @@ impl Timelines {
         self.queues.len() - 1
     }
 
-    /// Counts a command of the queue; its position.
+    /// Counts a command of the queue and returns its position.
     pub fn issue(&mut self, queue: QueueId) -> u64 {
         self.queues[queue].issued += 1;
         self.queues[queue].issued
     }
 
-    /// Position of the queue's latest work; 0 before any.
+    /// The position of the queue's latest work; 0 before any.
     pub fn issued(&self, queue: QueueId) -> u64 {
         self.queues[queue].issued
     }
 
-    /// Marks the queue's present: the generation to wait for, and whether it must be recorded now. A mark that stands for
-    /// the same present already serves again.
+    /// Marks the queue's current position. Returns the generation to wait for, and whether it must be recorded now: an existing mark is
+    /// reused if it already covers that position.
     pub fn record(&mut self, queue: QueueId) -> (u64, bool) {
         let timeline = &mut self.queues[queue];
         let mut clock = timeline.clock.clone();
@@ -100,16 +100,16 @@ impl Timelines {
         (generation, true)
     }
 
-    /// The earliest generation of the queue that stands behind a position, if there is one.
+    /// The earliest generation of the queue that was recorded at or after a position, if there is one.
     pub fn mark_behind(&self, queue: QueueId, position: u64) -> Option<u64> {
         let marks = &self.queues[queue].marks;
         marks.iter().find(|mark| mark.position >= position).map(|mark| mark.generation)
     }
 
-    /// Lets a queue wait for a generation of another. Whether that changes anything: a wait for what is known to be
-    /// complete by then need not be submitted.
+    /// Makes a queue wait for a generation of another. Returns whether that changes anything: a wait for what is known to be complete by
+    /// then need not be submitted.
     pub fn wait(&mut self, queue: QueueId, on: QueueId, generation: u64) -> bool {
-        // A mark that is gone was seen by the host. A queue keeps its own order without waits.
+        // A mark that has been removed was seen by the host. A queue keeps its own order without waits.
         let mark = self.queues[on].marks.iter().find(|mark| mark.generation == generation).filter(|_| queue != on);
         let Some(clock) = mark.map(|mark| mark.clock.clone()) else { return false };
         let known = |other| self.known(Agent::Queue(queue), other);
@@ -118,7 +118,7 @@ impl Timelines {
         needed
     }
 
-    /// The host has seen a generation of the queue fire. Whether that is news.
+    /// Notes that the host has seen a generation of the queue fire. Returns whether that is news.
     pub fn see(&mut self, queue: QueueId, generation: u64) -> bool {
         let seen = self.queues[queue].marks.iter().rfind(|mark| mark.generation <= generation);
         let Some(clock) = seen.map(|mark| mark.clock.clone()).filter(|clock| !covers(&self.host, clock)) else {
@@ -133,8 +133,8 @@ impl Timelines {
         true
     }
 
-    /// Up to which position of a queue everything is complete for an agent's next step. A queue has all of its own work
-    /// behind it, because it keeps hazards of its own in order.
+    /// The position of a queue up to which everything is complete for an agent's next step. For a queue, all of its own work counts as
+    /// complete, because it orders its own hazards.
     pub fn known(&self, agent: Agent, queue: QueueId) -> u64 {
         match agent {
             Agent::Host => at(&self.host, queue),
@@ -143,13 +143,13 @@ impl Timelines {
         }
     }
 
-    /// Whether the host has seen everything of the queue complete, what the queue waited for included.
+    /// Whether the host has seen that everything of the queue is complete, including what the queue waited for.
     pub fn is_quiet(&self, queue: QueueId) -> bool {
         let timeline = &self.queues[queue];
         at(&self.host, queue) >= timeline.issued && covers(&self.host, &timeline.clock)
     }
 
-    /// Number of records that are kept.
+    /// The number of records that are kept.
     pub fn mark_count(&self) -> usize {
         self.queues.iter().map(|timeline| timeline.marks.len()).sum()
     }

@@ -1,4 +1,4 @@
-//! Events that measure time: device events of their own, pooled and bounded.
+//! Events that measure time: separate device events, pooled and bounded.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,18 @@ use forebay_device::{Device, DeviceError};
 pub struct Timer {
     /// The device's event.
     pub event: EventId,
-    /// Which of its records.
+    /// The generation of the record.
     pub generation: u64,
 }
 
-/// What a request for a timer gives.
+/// The result of a request for a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A timer to record. With it, where it was used before, the record that was seen fired.
+    /// A timer to record and, if it was used before, the record that was seen to have fired.
     Timer(Timer, Option<Timer>),
-    /// All are recorded; this one was let go of first and will be free when it has fired.
+    /// All timers are recorded; this one was released first and will be free when it has fired.
     WaitFor(Timer),
-    /// All are held by events of the user.
+    /// All timers are held by events of the user.
     None,
 }
 
@@ -30,25 +30,25 @@ pub enum Found {
 pub struct Timers {
     limit: usize,
     created: Vec<EventId>,
-    /// Timers that their event let go of, oldest first.
+    /// Timers released by their events, oldest first.
     unused: VecDeque<Timer>,
 }
 
 impl Timers {
-    /// No timers yet, and never more than `limit`.
+    /// Creates a pool without timers, which never has more than `limit`.
     pub fn new(limit: usize) -> Timers {
         Timers { limit, ..Timers::default() }
     }
 
-    /// The most timers that there may be.
+    /// The maximum number of timers.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// A timer to record next.
+    /// Returns a timer to record next.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn take(&mut self, device: &dyn Device) -> Result<Found, DeviceError> {
         let fired = |timer: &Timer| device.query_event(timer.event) >= timer.generation;
         if let Some(last) = self.unused.front().copied().filter(fired) {
@@ -63,12 +63,12 @@ impl Timers {
         Ok(self.unused.front().map_or(Found::None, |&timer| Found::WaitFor(timer)))
     }
 
-    /// Takes back a timer that no one will ask for its time.
+    /// Takes back a timer whose time no one will request.
     pub fn give_back(&mut self, timer: Timer) {
         self.unused.push_back(timer);
     }
 
-    /// Destroys all timers: the end of the context.
+    /// Destroys all timers, at the end of the context.
     pub fn clear(&mut self, device: &dyn Device) {
         self.created.drain(..).for_each(|event| device.destroy_event(event));
     }

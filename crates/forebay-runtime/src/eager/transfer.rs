@@ -1,7 +1,7 @@
-//! Bytes between the host's arrays and the device: in pieces, through host blocks; in place where the memory is one.
+//! Transfers between the host's arrays and the device: in pieces, through host blocks; in place if they share one memory.
 //!
-//! The blocks are a ring: bounded, taken again when copies have passed, and given back to the device when transfers have
-//! long needed less of it ([`ring`](super::ring)).
+//! The blocks form a ring: bounded, reused when copies have passed, and given back to the device when transfers have needed less of it for
+//! long ([`ring`](super::ring)).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use super::stream::Stream;
 use super::timeline::Agent;
 use crate::error::RuntimeError;
 
-/// Bytes that go through one block.
+/// The number of bytes that go through one block.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A host block, free again when dropped and every copy has passed.
+/// A host block, which is free again once it is dropped and every copy has passed.
 struct Staging<'a> {
     shared: &'a Shared,
     block: BlockId,
@@ -30,15 +30,15 @@ struct Staging<'a> {
 }
 
 impl<'a> Staging<'a> {
-    /// A block from what no thread holds.
+    /// Takes a block that no thread holds.
     fn new(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
-        // The host itself uses it, so it must be out of everybody's use.
+        // The host itself uses it, so no one else must use it any more.
         let place = shared.allocate(StoreKind::Staging, Agent::Host, size_bytes, "staging")?;
         lock(&shared.ring.state).holders += 1;
         Ok(Staging { shared, block: place.block, region: place.region })
     }
 
-    /// A block; where threads hold all of them, waits until one lets go. The caller holds none itself.
+    /// Takes a block; if threads hold all of them, waits until one is released. The caller holds none itself.
     fn wait_for(shared: &'a Shared, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
         let ring = &shared.ring;
         loop {
@@ -69,7 +69,7 @@ impl Drop for Staging<'_> {
     }
 }
 
-/// Copies one piece between a host block and device bytes, on a stream. Its position.
+/// Copies one piece between a host block and device bytes, on a stream. Returns the copy's position.
 fn copy(
     stream: &Stream,
     staging: &Staging,
@@ -88,10 +88,10 @@ fn copy(
     Ok(position)
 }
 
-/// A block with bytes from the host, of at least `size_bytes`. The position of the last copy on the stream.
+/// Allocates at least `size_bytes` and writes bytes from the host to them. Also returns the position of the last copy on the stream.
 ///
 /// # Errors
-/// No memory, or a failure of the device.
+/// Fails if memory runs out, or if the device fails.
 pub fn upload(
     context: &Context,
     stream: &Stream,
@@ -104,7 +104,7 @@ pub fn upload(
         let position = stage(context, stream, &span, bytes, name)?;
         return Ok((span, position));
     }
-    // The host writes it at once, so it must be out of everybody's use.
+    // The host writes to it at once, so no one else must use it any more.
     let span = context.span(Agent::Host, size_bytes, name)?;
     write_in_place(context, &span, bytes);
     Ok((span, 0))
@@ -113,7 +113,7 @@ pub fn upload(
 /// Writes device bytes from the host, in the stream's order.
 ///
 /// # Errors
-/// No memory, or a failure of the device.
+/// Fails if memory runs out, or if the device fails.
 pub fn write(context: &Context, stream: &Stream, span: &Span, bytes: &[u8], name: &str) -> Result<(), RuntimeError> {
     if context.device().limits().unified {
         context.shared().synchronize(stream.queue())?;
@@ -129,8 +129,7 @@ fn write_in_place(context: &Context, span: &Span, bytes: &[u8]) {
     context.shared().lock().note_host(HostAction::Write(region));
 }
 
-/// Writes device bytes through host blocks. Returns when the bytes have been read; they arrive later. The position of the
-/// last copy.
+/// Writes device bytes through host blocks. Returns the position of the last copy, once the bytes have been read; they arrive later.
 fn stage(context: &Context, stream: &Stream, span: &Span, bytes: &[u8], name: &str) -> Result<u64, RuntimeError> {
     let (name, shared): (Arc<str>, _) = (name.into(), context.shared());
     let mut position = 0;
@@ -145,10 +144,10 @@ fn stage(context: &Context, stream: &Stream, span: &Span, bytes: &[u8], name: &s
     Ok(position)
 }
 
-/// Reads device bytes on the host, in the stream's order, and waits for them: once, where the ring takes all of them.
+/// Reads device bytes on the host, in the stream's order, and waits for them: only once if the ring holds all of them.
 ///
 /// # Errors
-/// No memory, or a failure of the device.
+/// Fails if memory runs out, or if the device fails.
 pub fn read(context: &Context, stream: &Stream, spans: &[&Span]) -> Result<Vec<Vec<u8>>, RuntimeError> {
     let mut results = spans.iter().map(|span| zeroed(span.region().range.len())).collect::<Result<Vec<_>, _>>()?;
     let shared = context.shared();
@@ -171,7 +170,7 @@ pub fn read(context: &Context, stream: &Stream, spans: &[&Span]) -> Result<Vec<V
     Ok(reader.results)
 }
 
-/// A host block with bytes on their way to a result, and the first byte there.
+/// A host block with bytes on their way to a result, and the offset of their first byte in the result.
 struct Piece<'a> {
     staging: Staging<'a>,
     result: usize,
@@ -184,14 +183,14 @@ struct Round<'a> {
     pieces: Vec<Piece<'a>>,
 }
 
-/// Reads in rounds: while the host takes the bytes of one out of the ring, the next ones are on their way.
+/// Reads in rounds: while the host takes the bytes of one round out of the ring, the next ones are on their way.
 struct Reader<'a> {
     shared: &'a Shared,
     stream: &'a Stream,
     name: Arc<str>,
     /// Oldest first.
     rounds: VecDeque<Round<'a>>,
-    /// Copies that have no record behind them yet.
+    /// Copies with no record after them yet.
     open: Vec<Piece<'a>>,
     open_bytes: u64,
     results: Vec<Vec<u8>>,
@@ -213,7 +212,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A block; where the ring is full, what is on its way is finished first.
+    /// Takes a block; if the ring is full, first finishes what is on its way.
     fn staging(&mut self, size_bytes: u64) -> Result<Staging<'a>, RuntimeError> {
         loop {
             if self.open.is_empty() && self.rounds.is_empty() {
@@ -231,7 +230,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Puts a record behind the latest copies.
+    /// Adds a record after the latest copies.
     fn close(&mut self) -> Result<(), RuntimeError> {
         let generation = self.shared.record(&mut self.shared.lock(), self.stream.queue())?;
         self.rounds.push_back(Round { generation, pieces: std::mem::take(&mut self.open) });
@@ -239,7 +238,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Waits for the oldest round, and takes its bytes out of the ring. Whether there was one.
+    /// Waits for the oldest round, and takes its bytes out of the ring. Returns whether there was one.
     fn finish(&mut self) -> Result<bool, RuntimeError> {
         let Some(round) = self.rounds.pop_front() else { return Ok(false) };
         self.shared.wait_for_results(self.stream.queue(), round.generation)?;
@@ -252,17 +251,17 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Now and then, gives blocks back that were not needed for a while.
+/// Occasionally gives back blocks that have not been needed for a while.
 fn shrink(shared: &Shared) {
     if shared.ring.count() {
         shared.shrink_staging(&mut shared.lock());
     }
 }
 
-/// Bytes of the host.
+/// Allocates zeroed bytes on the host.
 ///
 /// # Errors
-/// More than it has.
+/// Fails if the host does not have enough memory.
 pub fn zeroed(size_bytes: u64) -> Result<Vec<u8>, RuntimeError> {
     let mut bytes = Vec::new();
     let length = usize::try_from(size_bytes).unwrap_or(usize::MAX);

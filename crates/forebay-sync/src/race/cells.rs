@@ -1,8 +1,7 @@
 //! The last accesses of all bytes.
 //!
-//! A memory is a row of cells: runs of bytes with the same past. An access cuts the row where it begins and ends; a write
-//! leaves one cell behind. So the number of cells that all accesses go through grows with the number of accesses, not
-//! with the number of ends that a long trace ever had.
+//! A memory is a row of cells: runs of bytes with the same past. An access cuts the row at both of its ends, and a write leaves a single
+//! cell. So the total number of cells that accesses visit grows with the number of accesses, not with the number of ends in a long trace.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +17,11 @@ use crate::physical::{PhysicalBytes, PhysicalMemory};
 struct Cell {
     /// The last write.
     write: Option<Moment>,
-    /// Each timeline's last read since that write.
+    /// The last read of each timeline since that write.
     reads: Vec<Moment>,
 }
 
-/// The cells of one memory by their first byte; each ends where the next begins, and the first begins at byte 0.
+/// The cells of one memory by their first byte. Each cell ends where the next begins, and the first begins at byte 0.
 #[derive(Debug)]
 struct Row(BTreeMap<u64, Cell>);
 
@@ -32,20 +31,20 @@ pub(super) struct Cells {
     rows: BTreeMap<PhysicalMemory, Row>,
 }
 
-/// A hazard that nothing orders: the earlier access, and the bytes in ascending order.
+/// An unordered hazard: the earlier access, and the bytes in ascending order.
 pub(super) type Unordered = (Moment, Hazard, Vec<PhysicalBytes>);
 
-/// What an access met.
+/// The hazards of an access.
 #[derive(Debug, Default)]
 pub(super) struct Met {
     /// Pairs of accesses with a hazard, ordered or not.
     pub hazards: usize,
-    /// Those that are not ordered.
+    /// The hazards that are not ordered.
     pub unordered: Vec<Unordered>,
 }
 
 impl Row {
-    /// Lets a cell begin at this byte.
+    /// Splits the row so that a cell begins at this byte.
     fn cut(&mut self, at: u64) {
         if let Some((_, cell)) = self.0.range(..=at).next_back().filter(|&(&start, _)| start < at) {
             let rest = cell.clone();
@@ -53,7 +52,7 @@ impl Row {
         }
     }
 
-    /// The cells of a range that was cut out, with their bytes.
+    /// The cells of a range that has been cut out, with their bytes.
     fn cells(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, &Cell)> {
         let ends = self.0.range(range.start..=range.end).skip(1).map(|(&end, _)| end);
         self.0.range(range.start..range.end).zip(ends).map(|((&start, cell), end)| (ByteRange::new(start, end), cell))
@@ -77,7 +76,7 @@ impl Row {
 }
 
 impl Cells {
-    /// Compares the accesses of `now` with the past, then adds them.
+    /// Compares the accesses at `now` with the past, then adds them.
     pub fn access(&mut self, now: Moment, uses: &Uses, order: &Order) -> Met {
         let mut found: BTreeMap<(Moment, Hazard), Vec<PhysicalBytes>> = BTreeMap::new();
         let mut hazards: Vec<(Moment, Hazard)> = Vec::new();
@@ -109,7 +108,7 @@ impl Cells {
         Met { hazards: hazards.len(), unordered: found.into_iter().map(unordered).collect() }
     }
 
-    /// The cells of a range, cut where it begins and ends.
+    /// The cells of a range, after cutting the row at its ends.
     fn cut_out(&mut self, bytes: PhysicalBytes) -> impl Iterator<Item = (ByteRange, &Cell)> {
         let row = self.rows.entry(bytes.memory).or_insert_with(|| Row([(0, Cell::default())].into()));
         if !bytes.range.is_empty() {

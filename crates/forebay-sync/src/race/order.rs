@@ -1,4 +1,4 @@
-//! Happens-before, followed through barriers, records, waits and what the host knows.
+//! Happens-before, derived from barriers, records, waits and what the host knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,23 @@ use forebay_base::{Command, EventId, StreamId};
 
 use super::violation::{Actor, Violation};
 
-/// An access, by its place in the list and in its timeline.
+/// The moment of an access: its time in the list, and its timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    /// Counts the entries of all steps.
+    /// The index of the entry, counted across all steps.
     pub time: usize,
     /// The stream's number; the host comes after all streams.
     pub timeline: usize,
 }
 
-/// Per timeline, the time before which everything is complete.
+/// For each timeline, the time before which everything is complete.
 type Clock = Vec<usize>;
 
 fn join(clock: &mut [usize], other: &[usize]) {
     clock.iter_mut().zip(other).for_each(|(mine, &theirs)| *mine = theirs.max(*mine));
 }
 
-/// An event as far as the list has been followed.
+/// The state of an event at one point of the list.
 #[derive(Debug)]
 struct Recorded {
     generation: u64,
@@ -34,11 +34,11 @@ struct Recorded {
 #[derive(Debug)]
 pub(super) struct Order {
     streams: Vec<StreamId>,
-    /// Whether the first record of each event must be generation 1.
+    /// Whether the first record of each event must have generation 1.
     counts_from_one: bool,
-    /// Time of the list's first entry.
+    /// The time of the list's first entry.
     start: usize,
-    /// Per stream, what is complete when its next command starts.
+    /// For each stream, what is complete when its next command starts.
     clocks: Vec<Clock>,
     /// What the host knows to be complete.
     host: Clock,
@@ -54,30 +54,30 @@ impl Order {
         Order { streams, counts_from_one, start: 0, clocks, host, events: BTreeMap::new() }
     }
 
-    /// The moment of the entry with this index, in the stream or, without one, on the host.
+    /// The moment of the entry with this index, in the stream, or on the host if there is no stream.
     pub fn moment(&self, index: usize, stream: Option<StreamId>) -> Moment {
         let host = self.streams.len();
         let timeline = stream.map_or(host, |stream| self.streams.partition_point(|&other| other < stream));
         Moment { time: self.start + index, timeline }
     }
 
-    /// The stream of a moment; none on the host.
+    /// The stream of a moment; `None` for the host.
     pub fn stream(&self, moment: Moment) -> Option<StreamId> {
         self.streams.get(moment.timeline).copied()
     }
 
-    /// Whether `past` is complete before `now`, the entry that was reached last, starts.
+    /// Whether `past` is complete before `now`, the latest entry, starts.
     pub fn is_before(&self, past: Moment, now: Moment) -> bool {
         self.clocks.get(now.timeline).unwrap_or(&self.host)[past.timeline] > past.time
     }
 
-    /// Follows the host to the entry with this index: whatever it did before is complete.
+    /// Advances the host to the entry with this index: everything that it did before is complete.
     pub fn advance(&mut self, index: usize) {
         let at = self.moment(index, None);
         self.host[at.timeline] = at.time;
     }
 
-    /// Follows the next command. What is wrong with it as far as order goes. It comes after all that the host knows.
+    /// Processes the next command, which comes after everything that the host knows, and returns its violation of the order, if any.
     pub fn submit(&mut self, index: usize, command: &Command) -> Option<Violation> {
         let at = self.moment(index, Some(command.stream()?));
         let clock = &mut self.clocks[at.timeline];
@@ -104,7 +104,7 @@ impl Order {
         }
     }
 
-    /// The host waits until an event has fired.
+    /// Processes the host's wait for an event.
     pub fn host_waits(&mut self, index: usize, event: EventId, generation: u64) -> Option<Violation> {
         let Some(fired) = recorded(&self.events, event, generation) else {
             return Some(Violation::WaitWithoutRecord { command: index, actor: Actor::Host, event, generation });
@@ -113,7 +113,7 @@ impl Order {
         None
     }
 
-    /// The host waits for everything that was submitted to a stream.
+    /// Processes the host's wait for everything submitted to a stream.
     pub fn host_synchronizes(&mut self, index: usize, stream: StreamId) {
         let time = self.start + index;
         // A stream without commands has nothing to wait for.
@@ -125,7 +125,7 @@ impl Order {
 
     fn record(&mut self, index: usize, at: Moment, event: EventId, generation: u64) -> Option<Violation> {
         let mut clock = self.clocks[at.timeline].clone();
-        // A wait for the record comes after the record itself, too.
+        // A wait for the record also comes after the record itself.
         clock[at.timeline] = at.time + 1;
         let Some(recorded) = self.events.get_mut(&event) else {
             self.events.insert(event, Recorded { generation, last: at, clocks: [(generation, clock)].into() });
@@ -133,7 +133,7 @@ impl Order {
             return wrong.then_some(Violation::Generation { command: index, event, generation, previous: 0 });
         };
         let previous = recorded.generation;
-        // Where generations are one growing number, a later one that fires first would release waits for the earlier.
+        // With generations as one growing number, a later one that fires first would release waits for the earlier.
         let ordered = recorded.last.timeline == at.timeline || clock[recorded.last.timeline] > recorded.last.time;
         recorded.clocks.insert(generation, clock);
         (recorded.generation, recorded.last) = (generation.max(previous), at);
@@ -143,19 +143,19 @@ impl Order {
         (!ordered).then_some(Violation::UnorderedRecords { command: index, event, generation })
     }
 
-    /// Ends a step of `length` commands: generations begin again.
+    /// Ends a step of `length` commands; generations start again.
     pub fn end_step(&mut self, length: usize) {
         self.start += length;
         self.events.clear();
     }
 
-    /// The host waits for every stream.
+    /// Processes the host's wait for every stream.
     pub fn join_all(&mut self) {
         self.host.fill(self.start);
     }
 }
 
-/// What is complete once a generation of an event has fired.
+/// The clock once a generation of an event has fired.
 fn recorded(events: &BTreeMap<EventId, Recorded>, event: EventId, generation: u64) -> Option<&Clock> {
     events.get(&event)?.clocks.get(&generation)
 }

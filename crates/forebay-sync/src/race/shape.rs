@@ -1,11 +1,11 @@
-//! What a single command must not do: overlap itself.
+//! The rule for a single command: it must not overlap itself.
 
 use forebay_base::{Command, Launch, Region};
 
 use super::violation::Violation;
 use crate::physical::{PhysicalBytes, TileMap};
 
-/// Adds what is wrong with one command.
+/// Adds the violations of one command.
 pub(super) fn check(index: usize, command: &Command, tiles: &TileMap, violations: &mut Vec<Violation>) {
     match command {
         Command::Copy { from, to, .. } => {
@@ -39,7 +39,7 @@ fn check_launch(index: usize, launch: &Launch, tiles: &TileMap, violations: &mut
     }
 }
 
-/// Whether two regions name a common physical byte. Regions without mapping are reported elsewhere.
+/// Whether two regions have a physical byte in common. Unmapped regions are reported elsewhere.
 fn overlap(tiles: &TileMap, one: Region, other: Region) -> bool {
     let pieces = |region: Region| -> Vec<PhysicalBytes> { tiles.physical(region).unwrap_or_default() };
     let others = pieces(other);

@@ -1,4 +1,4 @@
-//! Traces: what a host submitted and did itself, in the order in which it did so.
+//! Traces: what a host submitted and what it did itself, in order.
 
 use forebay_base::{Command, EventId, Region, StreamId};
 
@@ -18,31 +18,31 @@ pub enum TraceEntry {
     Host(HostAction),
 }
 
-/// What the host did itself, at once, between commands. Each action is complete before the host goes on.
+/// An action of the host itself between commands. Each action is complete before the host continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAction {
-    /// It read the bytes.
+    /// The host read the bytes.
     Read(Region),
-    /// It wrote the bytes.
+    /// The host wrote the bytes.
     Write(Region),
-    /// It waited until this generation had fired, or asked and found that it had.
+    /// The host waited until this generation had fired, or asked and found that it had.
     WaitEvent {
         /// The event.
         event: EventId,
-        /// Which record.
+        /// The generation of the record.
         generation: u64,
     },
-    /// It waited for everything submitted to the stream so far, or asked and found it complete.
+    /// The host waited for everything submitted to the stream so far, or asked and found it complete.
     Synchronize(StreamId),
 }
 
 /// Checks a trace, eager or planned, from its beginning to its end.
 ///
 /// - Every command comes after everything that the host knew to be complete when it submitted the command.
-/// - `Map` and `Unmap` may stand anywhere, and a command uses the bytes that are mapped when it is submitted. A memory that
-///   the trace maps is a reservation from the beginning. An `Unmap` counts as the host's write of the bytes that it takes
-///   away: a command that is still using them races with it.
-/// - An event's generations grow over the whole trace and may begin anywhere.
+/// - `Map` and `Unmap` may appear anywhere, and a command uses the bytes that are mapped when it is submitted. A memory that the trace maps
+///   is a reservation from the beginning. An `Unmap` counts as a write by the host to the bytes that it unmaps: a command that is still
+///   using them races with it.
+/// - The generations of an event grow over the whole trace and may start anywhere.
 ///
 /// ```
 /// use forebay_base::{Command, EventId, MemoryId, Region, StreamId};
@@ -66,7 +66,7 @@ pub enum HostAction {
 /// ```
 ///
 /// # Errors
-/// Every violation found, in the order of the trace.
+/// All violations found, in the order of the trace.
 pub fn check_trace(entries: &[TraceEntry]) -> Result<RaceReport, Vec<Violation>> {
     let commands = || {
         entries.iter().filter_map(|entry| match entry {
@@ -105,7 +105,7 @@ pub fn check_trace(entries: &[TraceEntry]) -> Result<RaceReport, Vec<Violation>>
     }
 }
 
-/// Follows a command: its order, its mapping, the bytes that it uses.
+/// Processes a command: its order, its mapping and the bytes that it uses.
 fn submit(
     index: usize,
     command: &Command,
@@ -130,7 +130,7 @@ fn submit(
     (command.stream().map_or(Actor::Host, Actor::Stream), Uses::of_command(index, command, tiles, violations))
 }
 
-/// Follows what the host did: what it knows afterwards, and the bytes that it used.
+/// Processes an action of the host: what the host knows afterwards, and the bytes that it used.
 fn act(
     index: usize,
     action: &HostAction,

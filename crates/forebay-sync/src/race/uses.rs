@@ -14,14 +14,14 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// The bytes of a command, as [`Uses::find`] finds them. Mapping, barriers, records and waits use none.
+    /// The bytes of a command, determined by [`Uses::find`]. Mapping, barriers, records and waits use none.
     pub fn of_command(index: usize, command: &Command, tiles: &TileMap, violations: &mut Vec<Violation>) -> Uses {
         let Some(stream) = command.stream() else { return Uses::default() };
         let regions = (&command.reads()[..], &command.writes()[..]);
         Uses::find(index, Actor::Stream(stream), regions, tiles, violations)
     }
 
-    /// Follows regions through the mapping. Adds a violation for each that is not mapped.
+    /// Translates regions through the mapping. Adds a violation for each region that is not mapped.
     pub fn find(
         index: usize,
         actor: Actor,
@@ -46,7 +46,7 @@ impl Uses {
     }
 }
 
-/// Ranges of one physical memory each, in order, touching ones joined.
+/// Sorts ranges by physical memory and position, and joins those that touch.
 pub(super) fn joined(mut ranges: Vec<PhysicalBytes>) -> Vec<PhysicalBytes> {
     ranges.sort_unstable();
     let mut joined: Vec<PhysicalBytes> = Vec::with_capacity(ranges.len());

@@ -1,4 +1,4 @@
-//! What the checker finds.
+//! The violations that the checker finds.
 
 use std::fmt;
 
@@ -28,54 +28,54 @@ impl fmt::Display for Hazard {
     }
 }
 
-/// Who acts.
+/// The origin of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Actor {
     /// A command of this stream.
     Stream(StreamId),
-    /// The host, which reads, writes or waits.
+    /// The host, which is reading, writing or waiting.
     Host,
-    /// The host, which takes a mapping away: no one may be using the bytes then.
+    /// The host, which removes a mapping: nothing may be using the bytes at that time.
     Unmap,
 }
 
-/// Two accesses with a hazard that nothing orders.
+/// Two accesses with a hazard that is not ordered.
 ///
-/// The earlier one is always a command: what the host does is complete before anything that it does or submits next.
+/// The earlier one is always a command, because the host's actions are complete before anything that it does or submits next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
     /// Index of the earlier command in the list.
     pub first: usize,
-    /// Its step, from 0.
+    /// The step of the earlier command, from 0.
     pub first_step: usize,
-    /// Its stream.
+    /// The stream of the earlier command.
     pub first_stream: StreamId,
     /// Index of the later access in the list.
     pub second: usize,
-    /// Its step, from 0.
+    /// The step of the later access, from 0.
     pub second_step: usize,
-    /// Whose access it is.
+    /// The origin of the later access.
     pub second_actor: Actor,
     /// Why they must be ordered.
     pub hazard: Hazard,
-    /// The bytes that both touch, in ascending order.
+    /// The bytes that both access, in ascending order.
     pub bytes: Vec<PhysicalBytes>,
 }
 
-/// The caller's names of list entries, by index.
+/// The caller's names for list entries, by index.
 type Names<'a> = &'a dyn Fn(usize) -> Option<String>;
 
-/// A command in passing: by its name, else by its index.
+/// A short reference to a command: its name, or its index if it has no name.
 fn short(index: usize, names: Names<'_>) -> String {
     names(index).map_or_else(|| format!("command {index}"), |name| format!("'{name}'"))
 }
 
-/// A command by its name, if it has one, and its index.
+/// A full reference to a command: its name, if it has one, and its index.
 fn long(index: usize, names: Names<'_>) -> String {
     names(index).map_or_else(|| format!("command {index}"), |name| format!("'{name}' (command {index})"))
 }
 
-/// The stream or the host that does something at an index.
+/// The command or the host that acts at an index.
 fn subject(actor: Actor, index: usize, names: Names<'_>) -> String {
     match actor {
         Actor::Stream(_) => long(index, names),
@@ -84,7 +84,7 @@ fn subject(actor: Actor, index: usize, names: Names<'_>) -> String {
 }
 
 impl Race {
-    /// The race in words, with the caller's names of commands: index in the list to name.
+    /// Describes the race, using the caller's names for commands, by index in the list.
     pub fn describe(&self, names: &dyn Fn(usize) -> Option<String>) -> String {
         let Race { first, first_stream, second, second_actor, hazard, .. } = self;
         let command = |index: usize, stream: &StreamId| match names(index) {
@@ -129,18 +129,18 @@ impl fmt::Display for Race {
     }
 }
 
-/// Something that a list of commands must not do.
+/// A violation of the rules by a list of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// Two commands race.
     Race(Race),
-    /// The prologue is wrong.
+    /// The prologue is invalid.
     Mapping(SyncError),
-    /// A command of a trace maps what cannot be mapped.
+    /// A command of a trace maps something that cannot be mapped.
     CannotMap {
         /// Index of the command.
         command: usize,
-        /// Why not.
+        /// The reason.
         error: SyncError,
     },
     /// A step maps or unmaps.
@@ -152,25 +152,25 @@ pub enum Violation {
     Unmapped {
         /// Index in the list.
         command: usize,
-        /// Who uses them.
+        /// The user of the bytes.
         actor: Actor,
         /// The region.
         region: Region,
-        /// First byte of its memory that is not mapped.
+        /// The first byte of its memory that is not mapped.
         offset_bytes: u64,
     },
     /// A wait has no record before it in the list.
     WaitWithoutRecord {
         /// Index of the wait.
         command: usize,
-        /// Who waits.
+        /// The stream or the host that waits.
         actor: Actor,
         /// The event.
         event: EventId,
         /// The generation that is waited for.
         generation: u64,
     },
-    /// The generations of an event do not grow, or do not start at 1 in a list that runs again and again.
+    /// The generations of an event do not grow, or do not start at 1 in a list that runs repeatedly.
     Generation {
         /// Index of the record.
         command: usize,
@@ -178,10 +178,10 @@ pub enum Violation {
         event: EventId,
         /// The generation that it records.
         generation: u64,
-        /// The generation recorded before; 0 for none.
+        /// The generation recorded before; 0 if there was none.
         previous: u64,
     },
-    /// Two records of an event may fire in the wrong order.
+    /// Two records of an event might fire in the wrong order.
     UnorderedRecords {
         /// Index of the later record.
         command: usize,
@@ -199,7 +199,7 @@ pub enum Violation {
         /// Bytes written.
         to: Region,
     },
-    /// A command writes bytes that it also reads or writes through another binding, without the kernel's permission.
+    /// A command writes bytes that it also reads or writes through another binding, and the kernel does not allow this.
     OverlapsItself {
         /// Index of the command.
         command: usize,
@@ -211,8 +211,8 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// The violation in words, with the caller's names of commands (index in the list to name), for example the nodes that
-    /// they come from. What has no name is named by its index; the host is always named as the host.
+    /// Describes the violation, using the caller's names for commands (by index in the list), such as the nodes that they come from. A
+    /// command without a name is identified by its index; the host is always called the host.
     pub fn describe(&self, names: &dyn Fn(usize) -> Option<String>) -> String {
         match self {
             Violation::Race(race) => race.describe(names),
@@ -261,7 +261,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What a list without violations holds.
+/// Counts for a list without violations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaceReport {
     /// Launches, copies and fills.
@@ -272,12 +272,12 @@ pub struct RaceReport {
     pub waits: usize,
     /// Records.
     pub records: usize,
-    /// Pairs of accesses with a hazard, all ordered, in all steps.
+    /// Pairs of accesses with a hazard, all of them ordered, in all steps.
     pub hazards: usize,
 }
 
 impl RaceReport {
-    /// Counts commands; `hazards` is the checker's.
+    /// Counts commands; `hazards` comes from the checker.
     pub(super) fn of<'a>(commands: impl Iterator<Item = &'a Command>, hazards: usize) -> RaceReport {
         let mut report = RaceReport { work: 0, barriers: 0, waits: 0, records: 0, hazards };
         for command in commands {

@@ -14,13 +14,13 @@ use crate::files::{self, FolderLock, LockError};
 use crate::pieces::{Give, Take};
 use crate::progress::Progress;
 
-/// The file that is locked. It locks nothing by being there: the system takes the lock from a process that ends.
+/// The file that is locked. Its mere existence locks nothing: the system releases the lock when the process ends.
 const LOCK: &str = ".forebay.lock";
 
-/// Begins the names of folders of checkpoints that stay.
+/// The prefix of the names of folders that hold kept checkpoints.
 const KEPT: &str = "step-";
 
-/// How far a run is: what a checkpoint says next to its tensors.
+/// How far a run has come: what a checkpoint holds besides its tensors.
 pub(crate) struct Position<'a> {
     pub(crate) step: u64,
     pub(crate) seed: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Position<'a> {
     pub(crate) progress: Option<Progress>,
 }
 
-/// A directory into which only the holder of this writes checkpoints. Readers need no lock.
+/// A directory into which only the holder of this value writes checkpoints. Readers need no lock.
 ///
 /// ```
 /// use forebay::CheckpointFolder;
@@ -49,10 +49,11 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
-    /// Locks a directory, which is made if need be, until the value is dropped or the process ends, however it ends.
+    /// Locks a directory, creating it if necessary, until the value is dropped or the process ends, no matter how.
     ///
     /// # Errors
-    /// [`Error::File`] where another writer has it, with the number of its process, and where the system refuses.
+    /// Fails with [`Error::File`] if another writer holds the directory, in which case the error gives its process ID, or if the system
+    /// reports an error.
     pub fn lock(directory: impl AsRef<Path>) -> Result<CheckpointFolder, Error> {
         let directory = directory.as_ref();
         let lock = FolderLock::take(directory, LOCK).map_err(|error| match error {
@@ -65,16 +66,16 @@ impl CheckpointFolder {
         Ok(CheckpointFolder { lock })
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub fn path(&self) -> &Path {
         self.lock.folder()
     }
 
-    /// Writes a checkpoint. The one that was there stays complete until the new one is.
+    /// Writes a checkpoint. The previous one stays complete until the new one is.
     ///
     /// # Errors
-    /// [`Error::File`] where the system refuses, with the file; the checkpoint that was there is then still whole. Tensors that
-    /// cannot be read from where they are.
+    /// Fails with [`Error::File`], which names the file, if the system reports an error; the previous checkpoint is then still intact.
+    /// Also fails if tensors cannot be read from where they are.
     pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let Checkpoint { step, seed, position, progress, contents, .. } = checkpoint;
         let run = Position { step: *step, seed: *seed, position, progress: *progress };
@@ -85,23 +86,23 @@ impl CheckpointFolder {
         self.write_from(&run, &checkpoint.types(), &mut give)
     }
 
-    /// Keeps the checkpoint that is there as `step-N` inside the directory, next to those of other steps; the `count` that were written last
-    /// stay. Files are linked where the file system can, so a checkpoint takes its room once.
+    /// Keeps the current checkpoint as `step-N` inside the directory, next to those of other steps. Only the `count` checkpoints written
+    /// last are kept. Files are hard-linked if the file system supports it, so that a checkpoint takes up space only once.
     ///
     /// # Errors
-    /// [`Error::File`] where there is no checkpoint, or the system refuses.
+    /// Fails with [`Error::Checkpoint`] if there is no checkpoint, and with [`Error::File`] if the system reports an error.
     pub fn keep_last(&self, count: u64) -> Result<(), Error> {
         let directory = self.path();
         let unread = |reason| Error::Checkpoint { path: directory.join(MANIFEST), reason };
         let content = read_content(&directory.join(MANIFEST)).map_err(unread)?;
         let kept = directory.join(format!("{KEPT}{:08}", content.step));
         let refused = |error| files::write_error(&kept, error);
-        // Half a folder of a writer that died is made again.
+        // An incomplete folder, left by a writer that died, is created again.
         if kept.is_dir() {
             fs::remove_dir_all(&kept).map_err(refused)?;
         }
         fs::create_dir(&kept).map_err(refused)?;
-        // The manifest comes last: a folder with one is whole.
+        // The manifest comes last, so a folder that has one is complete.
         let is_other =
             |name: &str| name != LOCK && name != MANIFEST && !name.starts_with("tensors-") && !name.ends_with(SUFFIX);
         let entries = fs::read_dir(directory).map_err(refused)?.flatten();
@@ -121,10 +122,10 @@ impl CheckpointFolder {
         Ok(())
     }
 
-    /// Writes a checkpoint of tensors of these types, which `give` gives one after the other.
+    /// Writes a checkpoint of tensors of these types, which `give` provides one after the other.
     ///
     /// # Errors
-    /// As [`CheckpointFolder::write`], and what `give` reports.
+    /// Same as [`CheckpointFolder::write`], and any error from `give`.
     pub(crate) fn write_from(
         &self,
         run: &Position,
@@ -137,7 +138,7 @@ impl CheckpointFolder {
         let content = Content { step: run.step, seed: run.seed, position, progress: run.progress, tensors };
         let manifest = manifest_text(&content).map_err(|error| files::write_error(&directory.join(MANIFEST), error))?;
         let replaced = files::replace(&directory.join(MANIFEST), manifest.as_bytes());
-        // Tensors that no manifest names only take room, of which there may be too little already.
+        // Tensors that no manifest names only take up space, which may already be scarce.
         match read_content(&directory.join(MANIFEST)) {
             Ok(content) => remove_others(directory, Some(&content.tensors.file)),
             Err(_) => remove_others(directory, None),
@@ -146,7 +147,7 @@ impl CheckpointFolder {
     }
 }
 
-/// Removes kept checkpoints but for those that were written last, this one among them.
+/// Removes all kept checkpoints except the last `count` that were written, including `newest`.
 fn remove_older(directory: &Path, newest: &Path, count: u64) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let mut found: Vec<_> = entries
@@ -166,8 +167,8 @@ fn remove_older(directory: &Path, newest: &Path, count: u64) {
     }
 }
 
-/// Removes tensors of older checkpoints, and what a writer that died left half written. They are of no use any more, but do
-/// no harm either, so failures are ignored.
+/// Removes the tensors of older checkpoints and the partial files of a writer that died. They are no longer of use but do no harm either,
+/// so failures are ignored.
 fn remove_others(directory: &Path, keep: Option<&str>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {

@@ -1,4 +1,4 @@
-//! The file of a checkpoint's tensors, in the format of safetensors, written and read in pieces.
+//! A checkpoint's tensor file, in safetensors format, written and read in pieces.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,9 +16,9 @@ use crate::error::Error;
 use crate::files::{self, Unnamed};
 use crate::pieces::{Give, write_value};
 
-/// Bytes of the number that says how long the header is. The header's length is a multiple of it.
+/// The size in bytes of the number that holds the header's length. The length is a multiple of this size.
 const LENGTH_BYTES: usize = 8;
-/// Longest header that the format allows.
+/// The longest header that the format allows, in bytes.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// A file is checked in pieces of this many bytes.
 const PIECE_BYTES: usize = 256 << 10;
@@ -40,7 +40,7 @@ const TYPES: [(DataType, Dtype); 13] = [
     (DataType::Bool, Dtype::BOOL),
 ];
 
-/// None for narrow types: nothing that trains is of them.
+/// Returns `None` for narrow types, which nothing that trains has.
 fn dtype(data_type: DataType) -> Option<Dtype> {
     TYPES.iter().find(|(ours, _)| *ours == data_type).map(|(_, theirs)| *theirs)
 }
@@ -49,7 +49,7 @@ fn data_type(dtype: Dtype) -> Option<DataType> {
     TYPES.iter().find(|(_, theirs)| *theirs == dtype).map(|(ours, _)| *ours)
 }
 
-/// Names in the order of the file, and its header with the number in front of it.
+/// Returns the names in file order, and the file's header preceded by its length.
 fn header(types: &BTreeMap<String, TensorType>) -> Result<(Vec<&str>, Vec<u8>), String> {
     let mut sorted: Vec<(&str, &TensorType)> = types.iter().map(|(name, ty)| (name.as_str(), ty)).collect();
     // The widest types first, so that all elements are aligned; then by name.
@@ -78,7 +78,7 @@ fn header(types: &BTreeMap<String, TensorType>) -> Result<(Vec<&str>, Vec<u8>), 
     Ok((sorted.into_iter().map(|(name, _)| name).collect(), header))
 }
 
-/// Writes what passes, and keeps count of it.
+/// A writer that counts the bytes that pass through and computes their checksum.
 struct Counted<'a> {
     to: &'a mut dyn Write,
     size_bytes: u64,
@@ -98,10 +98,11 @@ impl Write for Counted<'_> {
     }
 }
 
-/// Writes tensors of these types into a file of the directory, whose name says the step and the checksum. `give` gives the tensors.
+/// Writes tensors of these types into a file in the directory, whose name contains the step and the checksum. `give` provides the
+/// tensors.
 ///
 /// # Errors
-/// [`Error::File`] where the system refuses, and what `give` reports.
+/// Fails with [`Error::File`] if the system reports an error, or with any error from `give`.
 pub(super) fn write(
     directory: &Path,
     step: u64,
@@ -134,10 +135,10 @@ pub(super) fn write(
     Ok(TensorFile { file: name, size_bytes, crc32 })
 }
 
-/// Checks a file, and says where in it the tensors are.
+/// Checks a file, and returns where the tensors are in it.
 ///
 /// # Errors
-/// A file that is missing, cut short, changed, or of another format.
+/// Fails if the file is missing, truncated, changed, or in another format.
 pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String, Contents>, String> {
     let file = forebay_limits::open_regular(path).map_err(|error| error.to_string())?;
     let metadata = file.metadata().map_err(|error| error.to_string())?;
@@ -180,7 +181,7 @@ pub(super) fn read(path: &Path, expected: &TensorFile) -> Result<BTreeMap<String
     header.tensors().into_iter().map(contents).collect()
 }
 
-/// The checksum of a whole file.
+/// Computes the checksum of a whole file.
 fn checksum(mut file: &File) -> io::Result<u32> {
     let mut crc32 = crc32fast::Hasher::new();
     let mut piece = vec![0; PIECE_BYTES];

@@ -1,8 +1,8 @@
-//! Counts per class: accuracy, Dice and what else follows from them.
+//! Counts per class, and what follows from them: accuracy, Dice and others.
 
 use forebay_model::Tensor;
 
-/// The place of a position's class in logits whose classes have `inner` elements each.
+/// Returns the index of a position's class in logits whose classes have `inner` elements each.
 pub(super) fn place(position: usize, class: usize, classes: usize, inner: usize) -> usize {
     (position / inner) * classes * inner + position % inner + class * inner
 }
@@ -27,9 +27,9 @@ pub struct ClassCounts {
 }
 
 impl ClassCounts {
-    /// Adds a batch: `logits` is row-major of `shape`, with the classes along `class_axis`; `labels` has the other axes.
-    /// The prediction is the class of the largest logit, the first of equals. Labels that equal `ignored` do not count.
-    /// Returns the number of positions that did.
+    /// Adds a batch: `logits` is row-major of `shape`, with the classes along `class_axis`; `labels` has the other axes. The prediction
+    /// is the class of the largest logit, or the first of several equal ones. Labels that equal `ignored` do not count. Returns the
+    /// number of positions that did.
     pub fn add(
         &mut self,
         logits: &[f32],
@@ -41,7 +41,7 @@ impl ClassCounts {
         self.count_all(|index| logits[index], shape, class_axis, labels.iter().copied(), ignored)
     }
 
-    /// The same of tensors, without a copy of them; none where they are of other types.
+    /// Same as `add`, for tensors and without copying them. Returns `None` if their types do not fit.
     pub fn add_tensors(
         &mut self,
         logits: &Tensor,
@@ -85,7 +85,7 @@ impl ClassCounts {
         self.right[labelled] += u64::from(labelled == predicted);
     }
 
-    /// Adds a decision between no and yes, of a class of its own.
+    /// Adds a decision between no and yes, for one class with its own counts.
     pub(super) fn add_decision(&mut self, labelled: bool, predicted: bool) {
         for counts in [&mut self.right, &mut self.predicted, &mut self.labelled] {
             counts.resize(2, 0);
@@ -93,40 +93,41 @@ impl ClassCounts {
         self.count_one(usize::from(labelled), usize::from(predicted));
     }
 
-    /// Positions counted.
+    /// Returns the number of positions counted.
     pub fn count(&self) -> u64 {
         self.labelled.iter().sum()
     }
 
-    /// Positions whose prediction is the label.
+    /// Returns the number of positions whose prediction is the label.
     pub fn right(&self) -> u64 {
         self.right.iter().sum()
     }
 
-    /// Share of positions whose prediction is the label; none where nothing was counted.
+    /// Returns the share of positions whose prediction is the label, or `None` if nothing was counted.
     pub fn accuracy(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.right() as f64 / self.count() as f64)
     }
 
-    /// Dice of each class: twice the overlap of predictions and labels over their sum; none for a class that neither has.
+    /// Returns the Dice of each class: twice the overlap of predictions and labels over their sum. It is `None` for a class that neither
+    /// has.
     pub fn dice(&self) -> Vec<Option<f64>> {
         let sums = self.predicted.iter().zip(&self.labelled).map(|(predicted, labelled)| predicted + labelled);
         self.right.iter().zip(sums).map(|(&right, sum)| (sum > 0).then(|| 2.0 * right as f64 / sum as f64)).collect()
     }
 
-    /// Intersection over union of each class; none for a class that neither predictions nor labels have.
+    /// Returns the intersection over union of each class. It is `None` for a class that neither predictions nor labels have.
     pub fn iou(&self) -> Vec<Option<f64>> {
         let share = |dice: f64| dice / (2.0 - dice);
         self.dice().into_iter().map(|dice| dice.map(share)).collect()
     }
 
-    /// Mean of the classes' Dice that are defined.
+    /// Returns the mean Dice of the classes for which it is defined.
     pub fn mean_dice(&self) -> Option<f64> {
         mean(self.dice())
     }
 }
 
-/// The mean of what is defined.
+/// Returns the mean of the values that are defined.
 pub(super) fn mean(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     let defined: Vec<f64> = values.into_iter().flatten().collect();
     (!defined.is_empty()).then(|| defined.iter().sum::<f64>() / defined.len() as f64)

@@ -5,7 +5,7 @@ use super::classes::mean;
 /// The most scores that are kept.
 const SCORES_MAX: usize = 1 << 25;
 
-/// Scores by class, each with whether it is of a positive label.
+/// Scores by class, each with whether its label is positive.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranking {
     scores: Vec<Vec<(f32, bool)>>,
@@ -13,7 +13,7 @@ pub(super) struct Ranking {
 }
 
 impl Ranking {
-    /// Adds a score. From a number of scores on that would take too much memory, there is no area.
+    /// Adds a score. Once there are so many scores that they would take too much memory, there is no area.
     pub(super) fn add(&mut self, class: usize, score: f32, is_positive: bool) {
         self.count += 1;
         if self.count > SCORES_MAX {
@@ -26,7 +26,7 @@ impl Ranking {
         self.scores[class].push((score, is_positive));
     }
 
-    /// The mean of the classes' areas, of those that have positive and negative labels.
+    /// Returns the mean area of the classes that have positive and negative labels.
     pub(super) fn area(&self) -> Option<f64> {
         if self.count > SCORES_MAX {
             return None;
@@ -35,7 +35,7 @@ impl Ranking {
     }
 }
 
-/// The probability that a positive score is above a negative one; equal scores count half.
+/// Returns the probability that a positive score is above a negative one; equal scores count half.
 fn area(scores: &[(f32, bool)]) -> Option<f64> {
     let mut sorted = scores.to_vec();
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,4 +1,4 @@
-//! Which device.
+//! Device options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +9,11 @@ use crate::Shard;
 use crate::error::Error;
 use crate::process_group::ProcessGroup;
 
-/// A device by its name on the command line: a backend (`host`, `null`, `vulkan`), and where there may be several devices of it,
-/// which one (`vulkan:0`, `vulkan:radeon`). `cpu` is another name of `host`.
+/// The name of a device, as on the command line: a backend (`host`, `null`, `vulkan`) and, if the backend can have several devices, which
+/// one (`vulkan:0`, `vulkan:radeon`). `cpu` is another name for `host`.
 ///
-/// A name says nothing of whether there is such a device: that shows when it is opened. [`devices`](crate::devices) lists what
-/// there is.
+/// A valid name does not imply that the device exists: that is checked when the device is opened. [`devices`](crate::devices) lists the
+/// available devices.
 ///
 /// ```
 /// use forebay::DeviceName;
@@ -32,24 +32,24 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// What stands before the colon: `vulkan` of `vulkan:1`.
+    /// Returns the part before the colon: `vulkan` in `vulkan:1`.
     pub fn backend(&self) -> &str {
         &self.backend
     }
 
-    /// What stands behind the colon, where there is one: a number, or a part of the name that a driver gives.
+    /// Returns the part after the colon, if there is one: a number, or part of the name that the driver reports.
     pub fn adapter(&self) -> Option<&str> {
         self.adapter.as_deref()
     }
 
-    /// The same as a number, where it is one.
+    /// Returns the part after the colon as a number, if it is one.
     pub fn index(&self) -> Option<usize> {
         self.adapter.as_ref()?.parse().ok()
     }
 }
 
 impl Default for DeviceName {
-    /// The device that is there on every machine.
+    /// Returns the device that every machine has.
     fn default() -> DeviceName {
         DeviceName { backend: forebay_devices::DEFAULT.to_string(), adapter: None }
     }
@@ -59,7 +59,7 @@ impl FromStr for DeviceName {
     type Err = Error;
 
     /// # Errors
-    /// A name with nothing before or behind its colon.
+    /// Fails if the part before or after the colon is empty.
     fn from_str(text: &str) -> Result<DeviceName, Error> {
         let (backend, adapter) = match text.split_once(':') {
             Some((backend, adapter)) => (backend, Some(adapter)),
@@ -97,27 +97,27 @@ impl fmt::Display for DeviceName {
 pub struct DeviceOptions {
     /// The device.
     pub name: DeviceName,
-    /// A machine to plan for instead, whether or not it is there. Its memories are budgets where none are given, what exceeds
-    /// that of the host goes to its disk, and nothing is computed.
+    /// A machine to plan for instead, whether or not it is available. Its memory sizes are the budgets if none are given, what exceeds its
+    /// host memory goes to its disk, and nothing is computed.
     pub machine: Option<MachineDescription>,
-    /// Threads for kernels and copies together; as many as the machine runs at once, where not given. No result depends
-    /// on it.
+    /// The number of threads for kernels and copies together; by default, as many as the machine runs at once. Results do not depend on it.
     pub threads: Option<usize>,
-    /// The largest heap behind a reservation, in bytes; the device's own limit where not given.
+    /// The size of the largest heap that backs a reservation, in bytes; by default, the device's own limit.
     pub heap_size: Option<u64>,
-    /// The unit in which heaps are mapped, in bytes: a power of two, whole pages, no more than a heap; the device's own where
-    /// not given. No result depends on it.
+    /// The unit in which heaps are mapped, in bytes: a power of two, a whole number of pages, and no larger than a heap; by default, the
+    /// device's own unit. Results do not depend on it.
     pub tile_size: Option<u64>,
-    /// Whether heaps are mapped tile by tile where the device can. Without, memory is placed heaps. No result depends on it.
+    /// Whether heaps are mapped tile by tile if the device supports it. Otherwise, memory consists of placed heaps. Results do not depend
+    /// on it.
     pub tiled: bool,
-    /// The processes that compute one batch together; this one alone where not given.
+    /// The processes that compute one batch together; by default, only this one.
     pub processes: Option<ProcessGroup>,
-    /// What of a training step each of these processes keeps a slice of.
+    /// Which values of a training step each of these processes keeps a slice of.
     pub shard: Shard,
-    /// What lies between these processes, for predictions; what the machine's description says, where not given.
+    /// The network between these processes, for predictions; by default, the one in the machine's description.
     pub network: Option<Network>,
-    /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with
-    /// device `host`; at full speed where not given.
+    /// Slows copies between host and device down to this many bytes per second in each direction, for experiments with the device `host`;
+    /// by default, copies run at full speed.
     pub link_bytes_per_second: Option<u64>,
 }
 

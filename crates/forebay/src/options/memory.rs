@@ -1,4 +1,4 @@
-//! Which memory budgets, and who moves what between memories.
+//! Memory budgets, and who moves what between memories.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use forebay_runtime::eager::managed::Policy;
 
 use crate::error::Error;
 
-/// Who decides what is on the device. No result depends on it.
+/// Who decides what is on the device. Results do not depend on it.
 ///
 /// ```
 /// use forebay::{MemoryMode, Model, Session};
@@ -28,9 +28,9 @@ pub enum MemoryMode {
     /// A plan, made before the first step.
     #[default]
     Planned,
-    /// Managed memory, of which the framework says every move.
+    /// Managed memory, with every move decided by the framework.
     Direct,
-    /// Managed memory, with hints of the framework: what comes, and what is needed no longer.
+    /// Managed memory, with hints from the framework: what comes next, and what is no longer needed.
     Cooperative,
     /// Managed memory alone.
     Automatic,
@@ -53,9 +53,10 @@ pub enum MemoryMode {
 pub enum MemoryLimit {
     /// Bytes, or a share of what the process would take without a limit.
     Size(MemorySize),
-    /// A percentage of what the machine, or the control group that the process is in, has free: with what the process has already.
+    /// A percentage of the free memory of the machine, or of the control group that the process is in, including what the process already
+    /// has.
     OfFree(f64),
-    /// No limit, whatever is free.
+    /// No limit, however much is free.
     Unlimited,
 }
 
@@ -63,7 +64,7 @@ impl FromStr for MemoryLimit {
     type Err = Error;
 
     /// # Errors
-    /// A text that is no limit.
+    /// Fails if the text is not a limit.
     fn from_str(text: &str) -> Result<MemoryLimit, Error> {
         let refused = |reason: &str| Error::Option {
             reason: format!("'{text}' is no memory limit: {reason} (write 300MiB, 60%, 80%free or none)"),
@@ -92,7 +93,7 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// The memory limit that plans keep to.
+/// The memory limit that plans stay within.
 ///
 /// ```
 /// use forebay::{Model, Session};
@@ -111,9 +112,9 @@ impl fmt::Display for MemoryLimit {
 pub struct ProcessLimit {
     /// The most that the process may take.
     pub bytes: u64,
-    /// What it would take without a limit, as far as a plan can tell.
+    /// What the process would take without a limit, as far as a plan can tell.
     pub unlimited_bytes: u64,
-    /// Whether it was chosen because a step without a limit would take more than is free.
+    /// Whether the limit was chosen because a step without a limit would take more than is free.
     pub chosen: bool,
 }
 
@@ -128,32 +129,34 @@ pub struct ProcessLimit {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MemoryOptions {
-    /// Memory that the whole process may take, as the system counts it (its resident memory): weights, activations, gradients,
-    /// state, batches, the program itself. Only for devices whose memory is the host's. What does not fit is recomputed, and where a
-    /// folder to spill to is named and recomputation does not suffice, it goes there. It takes the place of the budgets. Where none
-    /// is given and no budget either, a step that would take more than is free gets what is free as its limit.
+    /// The memory that the whole process may take, as the system counts it (its resident memory): weights, activations, gradients, state,
+    /// batches, and the program itself.
+    ///
+    /// Only for devices whose memory is the host's. What does not fit is recomputed; if recomputation does not suffice and a spill folder
+    /// is given, it goes there. This limit replaces the budgets. If neither a limit nor a budget is given, a step that would take more than
+    /// is free gets the free memory as its limit.
     pub memory_limit: Option<MemoryLimit>,
-    /// Device memory that may exist at once; unlimited where not given. Where device memory is the host's, there is one pool, and
-    /// this is its limit: it means the same as `memory_limit`, as long as the whole process can stay within it. Where it cannot, with a
-    /// link of a given speed, with a budget for host memory next to it, or in a mode of managed memory, it is the device memory of
-    /// `simulate_device`.
+    /// The device memory that may exist at once; unlimited by default.
+    ///
+    /// If device memory is the host's, there is one pool, and this is its limit: it means the same as `memory_limit`, as long as the whole
+    /// process can stay within it. If the process cannot, or if a link speed, a host memory budget or a managed memory mode is set, it is
+    /// the device memory of `simulate_device`.
     pub device_memory: Option<MemorySize>,
-    /// Takes a part of the host's memory for the memory of a device of its own, with this budget: what does not fit there is
-    /// copied to the rest and back. For development and experiments on a CPU. On devices with memory of their own, it means the
-    /// same as `device_memory`.
+    /// Uses part of the host's memory as the memory of a separate device, with this budget: what does not fit there is copied to the rest
+    /// and back. For development and experiments on a CPU. On devices with their own memory, it means the same as `device_memory`.
     pub simulate_device: Option<MemorySize>,
-    /// Host memory for swapped tensors, inputs, outputs and staging; unlimited where not given.
+    /// The host memory for swapped tensors, inputs, outputs and staging; unlimited by default.
     pub host_memory: Option<MemorySize>,
-    /// A folder for what exceeds the host memory: files without names, gone when the process ends. Where none is given, what
-    /// exceeds it is an error.
+    /// A folder for what exceeds the host memory. Its files have no names and are gone when the process ends. If no folder is given,
+    /// exceeding the host memory is an error.
     pub spill_dir: Option<PathBuf>,
     /// Who decides what is on the device.
     pub mode: MemoryMode,
-    /// In which order managed memory evicts when it is left alone ([`MemoryMode::Automatic`]); as a driver of unified memory
-    /// does where not given.
+    /// The order in which managed memory evicts when it decides alone ([`MemoryMode::Automatic`]); by default, the order of a unified
+    /// memory driver.
     pub eviction: Option<Policy>,
-    /// Whether managed memory takes device memory as it needs it. Without, it takes all that it may have at the start and
-    /// keeps it. A plan always takes all that it needs at the start.
+    /// Whether managed memory allocates device memory as it needs it. Otherwise, it allocates all that it may have at the start and keeps
+    /// it. A plan always allocates all that it needs at the start.
     pub growth: bool,
 }
 
@@ -173,10 +176,10 @@ impl Default for MemoryOptions {
 }
 
 impl MemoryOptions {
-    /// What managed memory is told; none where a plan decides.
+    /// Returns what managed memory is told; `None` if a plan decides.
     ///
     /// # Errors
-    /// An order of eviction where the mode has its own.
+    /// Fails if an eviction order is given and the mode has its own.
     pub(crate) fn strategy(&self) -> Result<Option<Strategy>, Error> {
         if self.eviction.is_some() && self.mode != MemoryMode::Automatic {
             let reason = "an order of eviction has a meaning only for memory that is left alone: add --memory automatic, or \
@@ -191,7 +194,7 @@ impl MemoryOptions {
         })
     }
 
-    /// Turns budgets that are shares into bytes, so that plans made later have the budgets of the first one.
+    /// Converts budgets that are shares into bytes, so that later plans have the same budgets as the first one.
     pub(crate) fn fix_budgets(&mut self, in_core_peak_bytes: u64) {
         for size in [&mut self.device_memory, &mut self.host_memory].into_iter().flatten() {
             *size = MemorySize::Bytes(size.resolve(in_core_peak_bytes));
@@ -204,10 +207,10 @@ impl MemoryOptions {
         !has_two && self.mode == MemoryMode::Planned
     }
 
-    /// Gives each budget its one meaning, on a device whose memory is the host's (`in_process`) or another.
+    /// Resolves the meaning of each budget, on a device whose memory is the host's (`in_process`) or another.
     ///
     /// # Errors
-    /// Budgets that exclude each other.
+    /// Fails if budgets exclude each other.
     pub(crate) fn settle(&mut self, in_process: bool) -> Result<(), Error> {
         let refuse = |reason: &str| Err(Error::Option { reason: reason.to_string() });
         let limits = !matches!(self.memory_limit, None | Some(MemoryLimit::Unlimited));
@@ -218,7 +221,7 @@ impl MemoryOptions {
             return refuse("a simulated device has the device memory that is simulated: give one of both sizes");
         }
         if in_process && self.is_one_pool() {
-            // It stays, for a process that cannot keep to it.
+            // The budget stays set, for a process that cannot stay within it.
             if let Some(size) = self.device_memory {
                 self.memory_limit = Some(MemoryLimit::Size(size));
             }

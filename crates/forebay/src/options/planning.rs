@@ -2,7 +2,7 @@
 
 use forebay_plan::{LaunchOrder, SavedCosts};
 
-/// Whether operators may run on the host that the device cannot run.
+/// Whether operators that the device cannot run may run on the host.
 ///
 /// ```
 /// use forebay::HostOperators;
@@ -13,18 +13,19 @@ use forebay_plan::{LaunchOrder, SavedCosts};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HostOperators {
-    /// Those that the device cannot run. Their operands are copied to the host and back within the step, as the plan says.
+    /// Operators that the device cannot run may run on the host. Their operands are copied to the host and back within the step, as
+    /// planned.
     #[default]
     Needed,
-    /// None: an operator that the device cannot run is an error, which names it and what the device lacks.
+    /// No operator may run on the host. One that the device cannot run is an error, which names it and what the device lacks.
     Never,
 }
 
 impl HostOperators {
-    /// All of them.
+    /// All variants.
     pub const ALL: [HostOperators; 2] = [HostOperators::Needed, HostOperators::Never];
 
-    /// As it is written on the command line.
+    /// Returns the name that is used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             HostOperators::Needed => "needed",
@@ -44,20 +45,20 @@ impl HostOperators {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Updates {
-    /// On the device, to which state comes as far as it does not stay there.
+    /// On the device. State that does not stay there is copied to it.
     #[default]
     Device,
-    /// On the host's processor, in host memory: state never crosses the link. Gradients cross it to the host, as soon as they are there, and
-    /// parameters to the device. Where the device's memory is the host's, this changes nothing. Results have the bits of the host
-    /// device's kernels, whatever the budget.
+    /// On the host's processor, in host memory, so that state never crosses the link. Gradients cross it to the host as soon as they are
+    /// available, and parameters cross it to the device. If the device's memory is the host's, this changes nothing. Results have the bits
+    /// of the host device's kernels, whatever the budget.
     Host,
 }
 
 impl Updates {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Updates; 2] = [Updates::Device, Updates::Host];
 
-    /// As it is written on the command line.
+    /// Returns the name that is used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Updates::Device => "device",
@@ -76,13 +77,15 @@ impl Updates {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlanSearch {
-    /// A program of more than 500 launches begins with the first plan that is found. The search goes on while steps run, and a better plan
-    /// takes over between two of them ([`Replan`](crate::Replan)). When it does depends on how fast the machine is; results do not depend on
-    /// it. Within a limit on the process, and for a machine that is only described, all of the search comes before the first step.
+    /// A program of more than 500 launches starts with the first plan that is found.
+    ///
+    /// The search continues while steps run, and a better plan takes over between two steps ([`Replan`](crate::Replan)). The time at which
+    /// that happens depends on the speed of the machine; results do not. With a limit on the process, and for a machine that is only
+    /// described, the whole search takes place before the first step.
     #[default]
     Continued,
-    /// All of the search comes before the first step. On two cores that takes up to half a minute for two thousand launches, and up to two
-    /// minutes for ten thousand.
+    /// The whole search takes place before the first step. On two cores, it takes up to half a minute for two thousand launches, and up to
+    /// two minutes for ten thousand.
     Whole,
 }
 
@@ -96,21 +99,20 @@ pub enum PlanSearch {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PlanningOptions {
-    /// Durations to plan with until others are measured; estimates where not given. They are those of one model and batch size:
-    /// a trainer's plans for other batch sizes, and for evaluation, begin with estimates.
+    /// The durations to plan with until others are measured; by default, estimates. They apply to one model and batch size: a trainer's
+    /// plans for other batch sizes and for evaluation start with estimates.
     pub costs: Option<SavedCosts>,
-    /// Whether operators are merged: neighbouring kernels become one, and the pieces of a concatenation are computed in
-    /// their place.
+    /// Whether operators are fused: neighbouring kernels become one, and the pieces of a concatenation are computed in their place.
     pub fuse: bool,
-    /// In which order launches are planned. No result depends on it.
+    /// The order in which launches are planned. Results do not depend on it.
     pub order: LaunchOrder,
-    /// Whether operators may run on the host that the device cannot run.
+    /// Whether operators that the device cannot run may run on the host.
     pub host_operators: HostOperators,
     /// Where training steps update parameters and the optimizer's state.
     pub updates: Updates,
     /// How long to look for the fastest plan within a budget.
     pub search: PlanSearch,
-    /// Whether every plan is checked for races and lost data before it runs. Always so in debug builds.
+    /// Whether every plan is checked for races and lost data before it runs. Debug builds always check.
     pub check: bool,
 }
 
@@ -137,7 +139,7 @@ impl Default for PlanningOptions {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct MeasuringOptions {
-    /// Whether to keep when every command ran: see [`Session::trace`](crate::Session::trace) and
+    /// Whether to record when every command ran: see [`Session::trace`](crate::Session::trace) and
     /// [`Trainer::trace`](crate::Trainer::trace).
     pub trace: bool,
 }

@@ -1,9 +1,9 @@
-//! Schedules next to `torch.optim.lr_scheduler` of PyTorch 2.15: the rates of twelve steps of an optimizer with `lr=0.1`, with
+//! Schedules compared with `torch.optim.lr_scheduler` of PyTorch 2.15: the rates of twelve steps of an optimizer with `lr=0.1`, with
 //! `scheduler.step()` after each.
 
 use super::*;
 
-/// The curve, the expression that makes it in PyTorch, and PyTorch's rates.
+/// The schedule, the expression that creates it in PyTorch, and PyTorch's rates.
 fn cases() -> Vec<(Schedule, &'static str, [f32; 12])> {
     let schedule = Schedule::new;
     let step = || Curve::Step { every: 3, gamma: 0.5 };
@@ -150,8 +150,8 @@ fn rates_are_those_of_pytorch() {
     }
 }
 
-/// `ReduceLROnPlateau(o, factor=0.5, patience=1, threshold=0.01, cooldown=1, min_lr=0.02)`, the rates after `scheduler.step(loss)` of each
-/// loss.
+/// `ReduceLROnPlateau(o, factor=0.5, patience=1, threshold=0.01, cooldown=1, min_lr=0.02)`, with the rates after `scheduler.step(loss)` for
+/// each loss.
 #[test]
 fn a_plateau_reduces_as_pytorch_does() {
     let plateau = Plateau { factor: 0.5, patience: 1, threshold: 0.01, cooldown: 1, min_rate: 0.02 };

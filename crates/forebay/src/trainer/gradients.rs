@@ -11,19 +11,21 @@ use crate::error::Error;
 use crate::runner::Runner;
 use crate::step_report::StepReport;
 
-/// Takes the gradient of a parameter, by its name.
+/// A callback that takes the name of a parameter and its gradient.
 pub(super) type Visit<'a> = &'a mut dyn FnMut(&str, Tensor) -> Result<(), Error>;
 
 impl Trainer {
-    /// The same step, bit for bit, which also shows the gradient of each parameter that trains: in the order of their names, as the optimizer
-    /// would take it without limits (of all parts of the batch; divided by the loss scale again, where there is one). Only one of them is
-    /// read into host memory at a time. Gradients that can be read have to stay until the step ends, so these steps have a plan of their
-    /// own, within the same budgets, which is made at the first of them, or by [`Trainer::plan_gradients`]. Values move from one plan to the
-    /// other: a step with gradients in between others takes longer.
+    /// Trains on one batch like [`Trainer::step`], bit for bit, and passes the gradient of each parameter that trains to `visit`, in the
+    /// order of their names.
+    ///
+    /// The gradients are those that the optimizer would take without clipping: of all parts of the batch, and divided by the loss scale
+    /// again if there is one. Only one of them is read into host memory at a time. Gradients that can be read must stay until the step
+    /// ends, so these steps have a separate plan within the same budgets, which is made at the first of them or by
+    /// [`Trainer::plan_gradients`]. Values move from one plan to the other, so a step with gradients between other steps takes longer.
     ///
     /// # Errors
-    /// As of [`Trainer::step`]; budgets that are too small for that plan: nothing is changed then. What `visit` gives: it is not called
-    /// again, and the step is done all the same.
+    /// Fails as [`Trainer::step`] does. If the budgets are too small for the separate plan, nothing is changed. If `visit` returns an
+    /// error, it is not called again, and the step is done anyway.
     ///
     /// ```
     /// use forebay::{Model, Tensor, Trainer};
@@ -53,11 +55,11 @@ impl Trainer {
         self.step_for(batch, labels, Some(&mut visit))
     }
 
-    /// Makes the plan of [`Trainer::step_with_gradients`] for batches of the planned sizes, so that a budget which is too small for it is
+    /// Makes the plan of [`Trainer::step_with_gradients`] for batches of the planned sizes, so that a budget that is too small for it is
     /// found before any training.
     ///
     /// # Errors
-    /// As of `step_with_gradients`, for what does not depend on the samples.
+    /// Fails as `step_with_gradients` does, except for errors that depend on the samples.
     pub fn plan_gradients(&mut self) -> Result<(), Error> {
         let main = self.main();
         let labels = main.has_own_labels.then(|| main.labels.shape.clone());
@@ -70,7 +72,7 @@ impl Trainer {
     }
 }
 
-/// Shows the gradients of the step that has just run.
+/// Passes the gradients of the step that has just run to `visit`.
 pub(super) fn show(runner: &Runner, visit: Visit) -> Result<(), Error> {
     let names = runner.plan().outputs.iter().map(|output| output.name.as_str());
     let mut parameters: Vec<&str> = names.filter_map(|name| name.strip_prefix(GRADIENT_PREFIX)).collect();

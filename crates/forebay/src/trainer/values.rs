@@ -1,4 +1,4 @@
-//! What a trainer has learnt: parameters and state, models and checkpoints of them.
+//! What a trainer has learnt: parameters and state, and models and checkpoints that contain them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,27 +15,28 @@ use crate::error::Error;
 use crate::pieces::Take;
 
 impl Trainer {
-    /// Brings what each of several processes keeps a slice of ([`Shard`](crate::Shard)) to process 0, so that this one has the whole
-    /// until the next step: parameters, state, models and checkpoints come from there. All processes call it at once. The whole goes
-    /// into a file without a name, in the folder for what exceeds memory or in that of the system for temporary files. Where nothing is
-    /// sharded, it does nothing.
+    /// Collects the values that are sharded among several processes ([`Shard`](crate::Shard)) in process 0, which then has the whole values
+    /// until the next step: parameters, state, models and checkpoints come from there.
+    ///
+    /// All processes must call this at once. The whole values go into a file without a name, in the folder for what exceeds memory or in
+    /// the system's folder for temporary files. If nothing is sharded, this does nothing.
     ///
     /// # Errors
-    /// What the device or the other processes report, or a file that cannot be written.
+    /// Fails if the device or another process reports an error, or if a file cannot be written.
     pub fn collect_shards(&mut self) -> Result<(), Error> {
         let Trainer { shards, engine, .. } = self;
         let folder = engine.machine().options.memory.spill_dir.clone();
         shards.collect(folder.as_deref(), &mut |name, take| engine.give(name, take))
     }
 
-    /// The types of parameters and state: of the whole of what is sharded.
+    /// Returns the types of parameters and state; for a sharded value, the type of the whole.
     fn types(&self) -> BTreeMap<String, TensorType> {
         let whole =
             |(name, ty): (&String, &TensorType)| (name.clone(), self.shards.whole_type(name).unwrap_or(ty).clone());
         self.engine.types().iter().map(whole).collect()
     }
 
-    /// The newest value of a parameter or of state, in memory; none where there is none of this name.
+    /// Returns the newest value of a parameter or of state, in memory; `None` if there is none with this name.
     fn value(&self, name: &str) -> Result<Option<Tensor>, Error> {
         match self.shards.has(name) {
             true => Ok(Some(self.shards.whole(name)?.to_tensor()?)),
@@ -43,7 +44,7 @@ impl Trainer {
         }
     }
 
-    /// Gives the newest value of a parameter or of state in pieces.
+    /// Passes the newest value of a parameter or of state to `take` in pieces.
     fn give(&self, name: &str, take: Take) -> Result<(), Error> {
         match self.shards.has(name) {
             true => self.shards.whole(name)?.give_in_pieces(take),
@@ -51,7 +52,7 @@ impl Trainer {
         }
     }
 
-    /// The newest values as they are now.
+    /// Returns the newest values as they are now.
     fn snapshot(&self) -> Result<BTreeMap<String, Contents>, Error> {
         let mut values = self.engine.snapshot()?;
         for (name, value) in &mut values {
@@ -62,19 +63,21 @@ impl Trainer {
         Ok(values)
     }
 
-    /// The trained parameters, by the names of the model's initializers: all of them, in host memory at once. Where that is too
-    /// much, [`Trainer::parameter`] gives one of them, and [`Trainer::for_each_parameter`] one after the other.
+    /// Returns all trained parameters, by the names of the model's initializers.
+    ///
+    /// All of them are in host memory at once; if that is too much, [`Trainer::parameter`] returns one of them, and
+    /// [`Trainer::for_each_parameter`] visits one after the other.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         self.values_with(|role| role == Role::Parameter)
     }
 
-    /// One trained parameter; none where the model has no parameter of this name.
+    /// Returns one trained parameter; `None` if the model has no parameter with this name.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn parameter(&self, name: &str) -> Result<Option<Tensor>, Error> {
         match self.main().compiled.changing.get(name) {
             Some((Role::Parameter, _)) => self.value(name),
@@ -82,11 +85,11 @@ impl Trainer {
         }
     }
 
-    /// Shows all trained parameters, one after the other, in the order of their names. Only one of them is in host memory at a
+    /// Passes all trained parameters to `visit`, one after the other, in the order of their names. Only one of them is in host memory at a
     /// time.
     ///
     /// # Errors
-    /// What the device reports, or what `visit` gives: it is not called again then.
+    /// Fails if the device reports an error or `visit` returns one; `visit` is then not called again.
     pub fn for_each_parameter(&self, mut visit: impl FnMut(&str, Tensor) -> Result<(), Error>) -> Result<(), Error> {
         for (name, (role, _)) in &self.main().compiled.changing {
             if let (Role::Parameter, Some(tensor)) = (role, self.value(name)?) {
@@ -96,11 +99,11 @@ impl Trainer {
         Ok(())
     }
 
-    /// Everything else that steps change: running statistics, optimizer state, the optimizer's own step counter; in host
-    /// memory at once.
+    /// Returns everything else that steps change: running statistics, optimizer state, and the optimizer's own step counter. All of it is
+    /// in host memory at once.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn state(&self) -> Result<BTreeMap<String, Tensor>, Error> {
         self.values_with(|role| role != Role::Parameter)
     }
@@ -111,19 +114,19 @@ impl Trainer {
         changing.map(value).filter_map(Result::transpose).collect()
     }
 
-    /// Writes the trained model as ONNX: the model that was read, with trained parameters and running statistics. The
-    /// file is replaced as a whole or not at all. Parameters are copied in pieces from wherever they are.
+    /// Writes the trained model as ONNX: the model that was read, with the trained parameters and running statistics. The file is replaced
+    /// as a whole or not at all. Parameters are copied in pieces from wherever they are.
     ///
     /// # Errors
-    /// What the device reports, or a file that cannot be written.
+    /// Fails if the device reports an error or a file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         self.write_model(path.as_ref(), &|_| None)
     }
 
-    /// The same with the moving averages of the parameters in their place.
+    /// Like [`Trainer::save`], with the moving averages of the parameters in place of the parameters.
     ///
     /// # Errors
-    /// As [`Trainer::save`], and [`Error::Option`] where no averages are kept.
+    /// Fails as [`Trainer::save`] does, and with [`Error::Option`] if no averages are kept.
     pub fn save_average(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         if self.options.average.is_none() {
             let reason = "no moving averages are kept: start a trainer with a decay of averages for that".to_string();
@@ -132,7 +135,7 @@ impl Trainer {
         self.write_model(path.as_ref(), &|name| Some(average_of(name)))
     }
 
-    /// Writes the model with the values of other names where there are values of those.
+    /// Writes the model. If `instead` returns another name for a value, and that name has a value, that value is written instead.
     fn write_model(&self, path: &Path, instead: &dyn Fn(&str) -> Option<String>) -> Result<(), Error> {
         let graph = self.model.graph();
         let all = self.types();
@@ -144,12 +147,13 @@ impl Trainer {
         })
     }
 
-    /// Everything that a later trainer needs to go on from here, as it is now; `position` is the caller's position in the data.
-    /// It is a copy in host memory, or in a file without a name in the folder for what exceeds memory where the options have
-    /// one. [`Trainer::save_checkpoint`] writes a checkpoint without this copy.
+    /// Returns everything that a later trainer needs to continue from here, as it is now; `position` is the caller's position in the data.
+    ///
+    /// The checkpoint is a copy in host memory or, if the options have a folder for what exceeds memory, in a file without a name in that
+    /// folder. [`Trainer::save_checkpoint`] writes a checkpoint without this copy.
     ///
     /// # Errors
-    /// What the device reports.
+    /// Fails if the device reports an error.
     pub fn checkpoint(&self, position: &Value) -> Result<Checkpoint, Error> {
         Ok(Checkpoint {
             step: self.step_count,
@@ -161,41 +165,41 @@ impl Trainer {
         })
     }
 
-    /// Numbers in all parameters that train.
+    /// Returns the number of elements in all parameters that train.
     pub fn parameter_count(&self) -> u64 {
         let changing = self.main().compiled.changing.iter();
         let parameters = changing.filter(|(_, (role, _))| *role == Role::Parameter);
         parameters.map(|(_, (_, info))| info.shape.iter().product::<u64>()).sum()
     }
 
-    /// Bytes of the tensors of a checkpoint: parameters, optimizer state and running statistics.
+    /// Returns the number of bytes of the tensors in a checkpoint: parameters, optimizer state and running statistics.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.types().values().map(|ty| ty.checked_size_bytes().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
     }
 
-    /// Writes a checkpoint into a directory. The one that was there stays complete until the new one is.
+    /// Writes a checkpoint into a directory. The previous checkpoint there stays complete until the new one is.
     ///
     /// # Errors
-    /// What the device reports, or a file that cannot be written.
+    /// Fails if the device reports an error or a file cannot be written.
     pub fn save_checkpoint(&self, directory: impl AsRef<Path>, position: &Value) -> Result<(), Error> {
         self.write_checkpoint(&CheckpointFolder::lock(directory)?, position)
     }
 
-    /// The same into a directory that is locked already. Values are copied in pieces from wherever they are.
+    /// Like [`Trainer::save_checkpoint`], into a directory that is already locked. Values are copied in pieces from wherever they are.
     ///
     /// # Errors
-    /// As [`Trainer::save_checkpoint`].
+    /// Fails as [`Trainer::save_checkpoint`] does.
     pub fn write_checkpoint(&self, folder: &CheckpointFolder, position: &Value) -> Result<(), Error> {
         let run = Position { step: self.step_count, seed: self.options.seed, position, progress: Some(self.progress) };
         folder.write_from(&run, &self.types(), &mut |name, take| self.give(name, take))
     }
 
-    /// Goes on from a checkpoint: the next step is what it would have been in the run that wrote it, bit for bit, whatever
-    /// the budgets of either. The checkpoint's seed replaces that of the options. One that was read from a directory is copied in
-    /// pieces to where its tensors belong, at the next step.
+    /// Continues from a checkpoint. The next step is what it would have been in the run that wrote it, bit for bit, whatever the budgets of
+    /// either run. The checkpoint's seed replaces that of the options. The tensors of a checkpoint that was read from a directory are
+    /// copied in pieces to their places at the next step.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] for a checkpoint of another model or optimizer; the trainer is then as before.
+    /// Returns [`Error::Checkpoint`] if the checkpoint is of another model or optimizer; the trainer then stays as before.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let refuse = |reason| Err(Error::Checkpoint { path: checkpoint.source.clone(), reason });
         let changing = &self.main().compiled.changing;

@@ -1,4 +1,4 @@
-//! Evaluation of samples that are larger than what is trained on.
+//! Evaluation of samples that are larger than those trained on.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::step_report::{Evaluation, scalar};
 use crate::tensor_info::TensorInfo;
 use crate::windows::{Grid, Merging, Windows};
 
-/// What a batch has of an input, or of labels.
+/// An input of a batch, or its labels.
 enum Samples {
-    /// A tensor of each sample, without the batch axis, whose last axes are those that windows are cut along.
+    /// A tensor for each sample, without the batch axis. Windows are cut along its last axes.
     Large(Vec<Tensor>),
     /// A row for each sample.
     Rows(Tensor),
@@ -39,7 +39,7 @@ impl Samples {
         Samples::Large((0..rows).filter_map(|number| row(number).reshaped(shape)).collect())
     }
 
-    /// The windows of a batch of them, each by its sample and number.
+    /// Cuts a batch of windows, each given by its sample and number.
     fn cut(&self, chosen: &[(u64, usize)], grid: &Grid) -> Tensor {
         match self {
             Samples::Large(all) => {
@@ -56,16 +56,18 @@ impl Samples {
 }
 
 impl Trainer {
-    /// Runs the model over samples in windows, in evaluation mode, with the current parameters, which stay as they are: predictions are merged, and
-    /// the loss is that of the merged ones. Of a loss that needs more than one prediction, or that the model computes itself, it is the
-    /// mean of the windows' losses.
+    /// Runs the model over samples in windows, in evaluation mode, with the current parameters, which do not change. Predictions are
+    /// merged, and the loss is that of the merged predictions. If the loss needs more than one prediction, or if the model computes it
+    /// itself, the result is the mean of the windows' losses.
     ///
-    /// The first input with more axes than a window says what the sizes of samples are; whatever has the same last axes is cut alike, the labels too. Where
-    /// windows do not fill a batch, some go through the model twice, so that there is one plan. Merged predictions are in host memory, so the
-    /// host computes their loss, next to the budgets for the device and within the limit on the process. The bits do not depend on budgets.
+    /// The first input with more axes than a window determines the sizes of samples. Everything with the same last axes is cut in the same
+    /// way, including the labels. If windows do not fill a batch, some go through the model twice, so that one plan is enough. Merged
+    /// predictions are in host memory, so the host computes their loss, outside the device budgets but within the limit on the process. The
+    /// bits do not depend on budgets.
     ///
     /// # Errors
-    /// Windows without a meaning, samples without such axes, predictions that do not have a window's sizes; as [`Trainer::evaluate`].
+    /// Fails as [`Trainer::evaluate`] does, and if the windows are invalid, the samples do not have such axes, or predictions do not have
+    /// the sizes of a window.
     ///
     /// ```
     /// use forebay::{Model, Tensor, Trainer, Windows};
@@ -134,7 +136,7 @@ impl Trainer {
         Ok(Evaluation { loss, logits })
     }
 
-    /// Refuses windows of other sizes than the model takes.
+    /// Rejects windows of sizes that the model does not take.
     fn check_windows(&self, sizes: &[u64]) -> Result<(), Error> {
         let Some(info) = self.inputs().iter().find(|info| info.shape.len() > sizes.len()) else { return Ok(()) };
         let first = info.shape.len() - sizes.len();
@@ -157,11 +159,12 @@ impl Trainer {
         windows.batch_size.unwrap_or_else(|| self.batch_size.div_ceil(self.options.accumulate.max(1)))
     }
 
-    /// Makes the plans of [`Trainer::evaluate_windows`] for samples of these sizes along their last axes, one at a time, so that budgets which
-    /// are too small for them are found before any training. Where labels have a shape of their own, plans are made when they are needed.
+    /// Makes the plans of [`Trainer::evaluate_windows`] for samples of these sizes along their last axes, evaluated one at a time, so that
+    /// budgets that are too small for them are found before any training. If labels have their own shape, plans are made when they are
+    /// needed.
     ///
     /// # Errors
-    /// As of `evaluate_windows`, for what does not depend on the samples.
+    /// Fails as `evaluate_windows` does, except for errors that depend on the samples.
     pub fn plan_windows(&mut self, sample: &[u64], windows: &Windows) -> Result<(), Error> {
         windows.check()?;
         let axes = windows.sizes.len();
@@ -206,12 +209,12 @@ impl Trainer {
         }
     }
 
-    /// The loss of predictions, by name; none where it depends on more.
+    /// Returns the loss of the predictions with this name; `None` if it depends on more than these.
     fn loss_of(&mut self, name: &str, predictions: &Tensor, labels: Tensor) -> Result<Option<f32>, Error> {
         if !LossPlan::takes_predictions(&self.options) {
             return Ok(None);
         }
-        // What the next window needs is taken again then: the loss may have the memory meanwhile.
+        // The next window allocates what it needs again, so the loss can use the memory meanwhile.
         self.make_room()?;
         let options = self.options.clone();
         let losses = self.losses()?;
@@ -219,12 +222,12 @@ impl Trainer {
     }
 }
 
-/// Losses of merged predictions, which are in host memory: so the host computes them, next to the budgets for the device.
+/// Computes the losses of merged predictions. These are in host memory, so the host computes their losses, outside the device budgets.
 pub(super) struct Losses {
     engine: Engine,
-    /// By shape of predictions: the number of the plan, and the plan.
+    /// The number of each plan and the plan itself, by the shape of the predictions.
     plans: BTreeMap<Vec<u64>, (u64, LossPlan)>,
-    /// Plans made so far.
+    /// The number of plans made so far.
     made: u64,
 }
 
@@ -237,7 +240,7 @@ impl Losses {
         Ok(Losses { engine, plans: BTreeMap::new(), made: 0 })
     }
 
-    /// Makes the plan for these predictions, unless there is one.
+    /// Makes the plan for these predictions unless there is one already.
     fn plan(&mut self, predictions: &TensorInfo, options: &TrainingOptions) -> Result<(), Error> {
         if self.plans.contains_key(&predictions.shape) {
             return Ok(());

@@ -6,7 +6,7 @@ use super::{
 };
 use OperandRef::{Read, Write};
 
-/// Of `Attention`.
+/// The facts of `Attention`.
 pub(super) fn attention(is_causal: bool) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Attention,
@@ -38,7 +38,7 @@ pub(super) fn attention(is_causal: bool) -> KernelFacts<'static> {
     }
 }
 
-/// Of `AttentionGradient`.
+/// The facts of `AttentionGradient`.
 pub(super) fn gradient(is_causal: bool) -> KernelFacts<'static> {
     let operands = AttentionOperands {
         queries: &[Read(1), Write(0)],
@@ -49,20 +49,20 @@ pub(super) fn gradient(is_causal: bool) -> KernelFacts<'static> {
     of_gradient(KernelKind::AttentionGradient, 5, operands)
 }
 
-/// Of `AttentionQueryGradient`.
+/// The facts of `AttentionQueryGradient`.
 pub(super) fn query_gradient(is_causal: bool) -> KernelFacts<'static> {
     let operands = AttentionOperands { queries: &[Read(1), Write(0)], ..read_by_gradients(is_causal) };
     of_gradient(KernelKind::AttentionQueryGradient, 3, operands)
 }
 
-/// Of `AttentionKeyGradient`.
+/// The facts of `AttentionKeyGradient`.
 pub(super) fn key_gradient(is_causal: bool) -> KernelFacts<'static> {
     let operands =
         AttentionOperands { keys: &[Read(2), Write(0)], values: &[Read(3), Write(1)], ..read_by_gradients(is_causal) };
     of_gradient(KernelKind::AttentionKeyGradient, 4, operands)
 }
 
-/// What every gradient reads.
+/// The operands that every gradient reads.
 fn read_by_gradients(is_causal: bool) -> AttentionOperands {
     AttentionOperands {
         queries: &[Read(1)],
@@ -89,7 +89,7 @@ fn of_gradient(kind: KernelKind, products: u32, operands: AttentionOperands) -> 
         by_rows: ByRows::NONE,
         leading_axes: None,
         broadcast_from: None,
-        // A part of the keys reads their columns of the mask.
+        // A part of the keys reads only the corresponding columns of the mask.
         reads_entangled: 4,
         runs_in_less_workspace: false,
         updates_state: false,

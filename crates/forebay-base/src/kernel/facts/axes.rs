@@ -1,4 +1,4 @@
-//! Axes: from what is known of a kernel and its operands' sizes to the dimensions of a launch.
+//! Axes: derives the dimensions of a launch from the facts of its kernel and the sizes of its operands.
 
 mod attention;
 mod integer;
@@ -12,17 +12,17 @@ use super::super::{PRODUCT_COLUMNS, PRODUCT_ROWS, ProductPart};
 use super::{Along, Axes, AxisRole, CutAxes, Dimension, KernelFacts, Leaves, OperandRef};
 use crate::{DataType, TensorDesc};
 
-/// Operands of a launch, with the dimensions that were found.
+/// The operands of a launch, and the dimensions found so far.
 struct Operands<'a> {
     reads: &'a [&'a TensorDesc],
     writes: &'a [&'a TensorDesc],
     found: Vec<Dimension>,
 }
 
-/// Operands with one of their axes each.
+/// Operands, each with one of its axes.
 type AxesOf<'a> = &'a [(OperandRef, Along)];
 
-/// Where launches are cut along a dimension, if they are, and the leaves of sums over it.
+/// The boundaries at which launches are cut along a dimension, if any, and the leaves of sums over it.
 #[derive(Clone, Copy)]
 struct Cut {
     step: Option<u64>,
@@ -30,7 +30,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// Nowhere.
+    /// No cuts.
     const NONE: Cut = Cut { step: None, leaves: None };
 }
 
@@ -46,7 +46,7 @@ impl From<Option<Leaves>> for Cut {
     }
 }
 
-/// An axis of an operand with an index.
+/// Makes an axis from an operand's index and an axis number.
 type AxisOf = fn(usize, usize) -> (OperandRef, Along);
 
 const fn read(index: usize, axis: usize) -> (OperandRef, Along) {
@@ -66,7 +66,7 @@ impl<'a> Operands<'a> {
         self.writes.get(index).copied()
     }
 
-    /// Adds a dimension; operands that the launch lacks are left out.
+    /// Adds a dimension, leaving out operands that the launch lacks.
     fn add(&mut self, role: AxisRole, cut: impl Into<Cut>, targets: AxesOf, sources: AxesOf) {
         let Cut { step: cut, leaves } = cut.into();
         let is_there = |&(operand, _): &(OperandRef, Along)| match operand {
@@ -82,7 +82,7 @@ impl<'a> Operands<'a> {
         self.add(AxisRole::Free, cut, targets, &[]);
     }
 
-    /// Rows of a product, each of which is computed from itself alone.
+    /// Adds the rows of a product, each of which is computed from its own terms alone.
     fn product_rows(&mut self, may_be_cut: bool, targets: AxesOf) {
         self.free(may_be_cut.then_some(1), targets);
         self.found.iter_mut().last().into_iter().for_each(|rows| rows.at_once = PRODUCT_ROWS);
@@ -92,7 +92,7 @@ impl<'a> Operands<'a> {
         self.add(AxisRole::Whole, Cut::NONE, targets, &[]);
     }
 
-    /// All writes and some reads, of the same sizes: axis by axis, with its role and cut. None where sizes differ.
+    /// Adds all axes of writes and reads of equal sizes, each with its role and cut. Returns `None` if sizes differ.
     fn elements<C: Into<Cut>>(
         &mut self,
         reads: &[usize],
@@ -117,8 +117,8 @@ impl<'a> Operands<'a> {
 }
 
 impl KernelFacts<'_> {
-    /// The dimensions of a launch with operands of these descriptors; none where operands are not as the kernel's row says, which
-    /// is not cut then.
+    /// The dimensions of a launch with operands of these descriptors. Returns `None` if the operands do not match the kernel's row; such a
+    /// launch is not cut.
     pub fn dimensions(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<Vec<Dimension>> {
         let mut operands = Operands { reads, writes, found: Vec::new() };
         operands.find(self)?;
@@ -187,7 +187,7 @@ impl Operands<'_> {
             }
             Axes::ChannelGradient => {
                 let sizes = self.read(0)?.sizes();
-                // With sums that are given, nothing is summed.
+                // If the sums are given, nothing is summed.
                 let is_sum = all_writes.len() > 1;
                 let role = if is_sum { AxisRole::Reduced } else { AxisRole::Free };
                 self.channels(&[0, 1], &[0], |axis| (role, lines::of_channels(sizes, axis)))?;
@@ -205,8 +205,8 @@ impl Operands<'_> {
         }
     }
 
-    /// Operands of one axis, of which some have an element for each block of the others' elements. Step and hyperparameters, which are
-    /// the last reads, are needed whole.
+    /// Operands with one axis, some of which have one element per block of the others' elements. Step and hyperparameters, the last reads,
+    /// are needed whole.
     fn block_update(&mut self, block: u64, of_blocks: &[usize], written_of_blocks: &[usize]) -> Option<()> {
         let &[count] = self.write(0)?.sizes() else { return None };
         let reads = 0..=self.writes.len();
@@ -225,7 +225,7 @@ impl Operands<'_> {
         Some(())
     }
 
-    /// All operands have the same axes, of the same sizes but for some.
+    /// All operands have the same axes, with the same sizes except along some of them.
     fn within(&mut self, inside: Range<usize>) -> Option<()> {
         let sizes = self.write(0)?.sizes();
         let (reads, writes) = (self.reads, self.writes);
@@ -256,7 +256,7 @@ impl Operands<'_> {
         Some(())
     }
 
-    /// Along an axis in which nothing is left out or added, each index comes from the same.
+    /// Along an axis on which nothing is left out or added, each index comes from the same index.
     fn placed(&mut self, begins: &[u64]) -> Option<()> {
         let (from, to) = (self.read(0)?.sizes(), self.write(0)?.sizes());
         for (axis, &size) in to.iter().enumerate() {
@@ -270,7 +270,7 @@ impl Operands<'_> {
         (from.len() == to.len()).then_some(())
     }
 
-    /// `chosen` has the axes of the data, but those of the indices in place of one.
+    /// `chosen` has the axes of the data, with one of them replaced by those of the indices.
     fn gather(&mut self, axis: usize, is_gradient: bool) -> Option<()> {
         let (data, chosen): (AxisOf, AxisOf) = if is_gradient { (write, read) } else { (read, write) };
         let data_desc = if is_gradient { self.write(0)? } else { self.read(0)? };
@@ -292,7 +292,7 @@ impl Operands<'_> {
         is_same.then_some(())
     }
 
-    /// Batches, rows, columns, and terms of the sums.
+    /// Batches, rows, columns, and the terms of the sums.
     fn product(
         &mut self,
         transposed: [bool; 2],
@@ -306,9 +306,9 @@ impl Operands<'_> {
         if rank < 2 || ranks.iter().any(|&rank| rank < 2) {
             return None;
         }
-        // The rows and the columns of a factor: its last two axes, the other way round where it is transposed.
+        // The rows and columns of a factor are its last two axes, swapped if it is transposed.
         let of = |factor: usize, of_rows: bool| ranks[factor] - if of_rows == transposed[factor] { 1 } else { 2 };
-        // A factor lacks the first axes of the result, or repeats along them.
+        // A factor may lack the first axes of the result, or broadcast along them.
         let own = |operand: &TensorDesc, axis: usize| {
             let sizes = operand.sizes();
             (axis + sizes.len()).checked_sub(rank).filter(|&own| sizes[own] > 1)
@@ -324,16 +324,16 @@ impl Operands<'_> {
         let with_summand = |targets: [(OperandRef, Along); 2], axis: usize| -> Vec<_> {
             targets.into_iter().chain(has_summand.then(|| read(summand, axis))).collect()
         };
-        // What is part of a product is not cut again.
+        // A part of a product is not cut again.
         let is_whole = part == ProductPart::Whole;
         self.product_rows(is_whole, &with_summand([read(0, of(0, true)), write(0, rank - 2)], rank - 2));
-        // Where there are batches, rows are packed.
+        // With batches, rows are packed.
         let is_one_matrix = y.sizes()[..rank - 2].iter().all(|&size| size == 1);
         let may_be_cut = is_whole && is_one_matrix;
         let columns = (OperandRef::Write(0), Along { first: first_column, ..Along::axis(rank - 1) });
         let targets = with_summand([read(1, of(1, false)), columns], rank - 1);
         self.add(AxisRole::Columns, may_be_cut.then_some(PRODUCT_COLUMNS), &targets, &[]);
-        // Sums in 16 bits are rounded, so that nothing can be added to them.
+        // 16-bit sums are rounded, so nothing can be added to them.
         let may_be_added = may_add_terms && !has_summand && y.data_type() == DataType::Float32;
         let leaves = (may_be_cut && y.is_packed() && may_be_added).then_some(lines::PRODUCT);
         self.add(AxisRole::Reduced, leaves, &[read(0, of(0, false)), read(1, of(1, true))], &[]);

@@ -5,7 +5,7 @@ use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `Convolution`.
+/// The facts of `Convolution`.
 pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::Convolution,
@@ -29,7 +29,7 @@ pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     }
 }
 
-/// Of `ConvolutionDataGradient`.
+/// The facts of `ConvolutionDataGradient`.
 pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::ConvolutionDataGradient,
@@ -53,7 +53,7 @@ pub(super) fn data_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a>
     }
 }
 
-/// Of `ConvolutionWeightGradient`.
+/// The facts of `ConvolutionWeightGradient`.
 pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::ConvolutionWeightGradient,
@@ -77,7 +77,7 @@ pub(super) fn weight_gradient<'a>(convolution: &'a Convolution) -> KernelFacts<'
     }
 }
 
-/// Of `Pool`.
+/// The facts of `Pool`.
 pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::Pool,
@@ -104,14 +104,14 @@ pub(super) fn pool<'a>(op: PoolOp, window: &'a Window) -> KernelFacts<'a> {
     }
 }
 
-/// Of `PoolGradient`.
+/// The facts of `PoolGradient`.
 pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::PoolGradient,
         in_place: &[],
         indices: None,
         types: ElementTypes::NotSixteenBit,
-        // Where windows overlap, gradients are added.
+        // If windows overlap, gradients are added.
         sixteen_bit: SixteenBit::of(&[0, 1], if window.overlaps() { &[] } else { &[0] }),
         work: Work::Elements,
         counted_along: OperandRef::Read(0),
@@ -129,7 +129,8 @@ pub(super) fn pool_gradient<'a>(window: &'a Window) -> KernelFacts<'a> {
     }
 }
 
-/// Of `PoolIndices`. What it writes depends on where in the channel a window lies, so launches are cut along images and channels alone.
+/// The facts of `PoolIndices`. What it writes depends on the position of a window in the channel, so launches are cut only along images and
+/// channels.
 pub(super) fn pool_indices() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::PoolIndices,

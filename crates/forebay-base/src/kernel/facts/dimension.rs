@@ -1,4 +1,4 @@
-//! Dimensions: what each axis of a launch's operands is, and which axes of different operands belong together.
+//! Dimensions: the meaning of each axis of a launch's operands, and which axes of different operands belong together.
 
 use super::super::lines::Leaves;
 use super::OperandRef;
@@ -8,16 +8,16 @@ use super::OperandRef;
 pub struct Along {
     /// The axis.
     pub axis: usize,
-    /// How many indices of the axis belong to one index of the dimension, one after the other.
+    /// The number of consecutive indices of the axis that belong to one index of the dimension.
     pub elements: u64,
-    /// The index of the axis that belongs to index 0.
+    /// The index of the axis that belongs to index 0 of the dimension.
     pub first: u64,
-    /// By how many (times `elements`) the axis' index grows from one index to the next.
+    /// The step of the axis's index (in units of `elements`) from one index of the dimension to the next.
     pub step: i64,
-    /// How many indices of the dimension one index of the axis covers, one after the other; the last index may cover fewer. More
-    /// than 1 for what is known of blocks of elements: launches are cut between blocks, then.
+    /// The number of consecutive indices of the dimension that one index of the axis covers; the last one may cover fewer. It is more than
+    /// 1 for data that has one element per block: launches are then cut between blocks.
     pub covers: u64,
-    /// How many indices the dimension has, where the axis runs along another one as well; none where the axis says it.
+    /// The number of indices of the dimension if the axis also runs along another dimension; otherwise `None`, and the axis determines it.
     pub indices: Option<u64>,
 }
 
@@ -28,8 +28,8 @@ impl Along {
     }
 }
 
-/// A window along one spatial dimension: index `t` of the target's axis sees index `t stride + tap dilation - pad_begin` of the
-/// source's, for each of its taps, as far as there is such an index.
+/// A window along one spatial dimension: index `t` of the target's axis sees index `t stride + tap dilation - pad_begin` of the source's
+/// axis for each tap, if that index exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingAxis {
     /// Number of taps.
@@ -40,74 +40,74 @@ pub struct SlidingAxis {
     pub dilation: u64,
     /// Elements of padding before the source.
     pub pad_begin: u64,
-    /// Elements of padding after the source, where results depend on them.
+    /// Elements of padding after the source, if results depend on them.
     pub pad_end: Option<u64>,
 }
 
 impl SlidingAxis {
-    /// Elements of the source from a window's first tap to behind its last.
+    /// The number of source elements from the first tap of a window to the last, both included.
     pub fn reach(&self) -> u64 {
         (self.taps.max(1) - 1) * self.dilation + 1
     }
 }
 
-/// What a dimension is for a kernel.
+/// The role of a dimension in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisRole {
-    /// A batch, or any other axis along which each result comes from operands at the same index alone.
+    /// A batch axis, or any other along which each result is computed only from operands at the same index.
     Free,
-    /// The same, and parameters or statistics differ from index to index.
+    /// Like `Free`, but parameters or statistics differ from index to index.
     Channel,
-    /// The columns of a matrix: a part writes its own where they lie among those of others, and says which they are
+    /// The columns of a matrix: a part writes its own between those of other parts, and states which they are
     /// ([`ProductPart::Columns`](super::ProductPart::Columns)).
     Columns,
-    /// As `Free`, and the kernel says up to which key its first row sees
-    /// ([`Placement::Diagonal`](super::Placement::Diagonal)): this number is added to that from one index to the next.
+    /// Like `Free`, but the kernel has a parameter for the last key that its first row sees
+    /// ([`Placement::Diagonal`](super::Placement::Diagonal)): this number is added to it from one index to the next.
     Diagonal(i64),
-    /// Results, or some of them, are sums over it: they lack it.
+    /// Some or all results are sums over the dimension and do not have it as an axis.
     Reduced,
-    /// A spatial axis with a halo: targets see sources through a window. Where no result has it, it is reduced as well.
+    /// A spatial axis with a halo: targets see sources through a window. If no result has it, it is also reduced.
     Spatial(SlidingAxis),
-    /// Some indices of what is read, at equal distances, each for one result.
+    /// Equally spaced indices of a read, each selected for one result.
     Taken,
-    /// Every result needs all of it.
+    /// Every result needs the whole dimension.
     Whole,
 }
 
-/// A dimension of a launch: indices of some axes of its operands that belong together.
+/// A dimension of a launch: corresponding indices of some axes of its operands.
 ///
 /// An operand that no dimension runs along is needed whole by every part of the launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dimension {
-    /// What it is.
+    /// The role of the dimension.
     pub role: AxisRole,
-    /// Whether launches are cut along it; then parts begin at multiples of this number of indices of the operand that they are counted
-    /// along, if their results are to have the bits of the whole.
+    /// If launches can be cut along the dimension, the boundaries: for results with the same bits as the whole, parts begin at multiples of
+    /// this number of indices, of the operand along which parts are counted.
     pub cut: Option<u64>,
-    /// How many of these indices devices compute at once, a power of two: parts that begin elsewhere waste some of their work.
+    /// The number of these indices that devices compute at once, a power of two: parts that begin elsewhere waste some work.
     pub at_once: u64,
-    /// Where results are sums over it that are added in a tree: the leaves, in indices of the operand that parts are counted along.
-    /// Parts are nodes of the tree then.
+    /// If results are sums over the dimension that are added in a tree, the leaves, in indices of the operand along which parts are
+    /// counted. Parts are then nodes of the tree.
     pub leaves: Option<Leaves>,
-    /// The operands that have an axis along it; of a spatial dimension, those on the target's side.
+    /// The operands that have an axis along the dimension; for a spatial dimension, those on the target side.
     pub targets: Vec<(OperandRef, Along)>,
-    /// Those on the source's side of a spatial dimension.
+    /// The operands on the source side of a spatial dimension.
     pub sources: Vec<(OperandRef, Along)>,
 }
 
 impl Dimension {
-    /// An operand's axis on either side, and whether that is the source's.
+    /// The axis of an operand on either side, and whether that is the source side.
     pub fn along(&self, operand: OperandRef) -> Option<(Along, bool)> {
         let of = |side: &[(OperandRef, Along)]| side.iter().find(|(own, _)| *own == operand).map(|&(_, along)| along);
         of(&self.targets).map(|along| (along, false)).or_else(|| of(&self.sources).map(|along| (along, true)))
     }
 
-    /// Whether the launch writes an operand that has an axis on the source's side.
+    /// Whether the launch writes an operand that has an axis on the source side.
     pub fn writes_sources(&self) -> bool {
         self.sources.iter().any(|(operand, _)| matches!(operand, OperandRef::Write(_)))
     }
 
-    /// Whether all of the launch's results are sums over it.
+    /// Whether all results of the launch are sums over the dimension.
     pub fn is_reduced(&self) -> bool {
         !self.targets.iter().chain(&self.sources).any(|(operand, _)| matches!(operand, OperandRef::Write(_)))
     }

@@ -1,4 +1,4 @@
-//! Kernels that compute each element from those in its place.
+//! Kernels that compute each element from the elements at the same position.
 
 use super::super::{BinaryOp, UnaryOp};
 use super::{
@@ -6,7 +6,7 @@ use super::{
     SixteenBit, Work,
 };
 
-/// Of `Unary`.
+/// The facts of `Unary`.
 pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Unary,
@@ -35,7 +35,7 @@ pub(super) fn unary(op: UnaryOp) -> KernelFacts<'static> {
     }
 }
 
-/// Of `UnaryGradient`.
+/// The facts of `UnaryGradient`.
 pub(super) fn unary_gradient() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::UnaryGradient,
@@ -59,7 +59,7 @@ pub(super) fn unary_gradient() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Binary`.
+/// The facts of `Binary`.
 pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Binary,
@@ -101,7 +101,7 @@ pub(super) fn binary(op: BinaryOp) -> KernelFacts<'static> {
     }
 }
 
-/// Of `Select`.
+/// The facts of `Select`.
 pub(super) fn select() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Select,
@@ -125,7 +125,7 @@ pub(super) fn select() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Cast`.
+/// The facts of `Cast`.
 pub(super) fn cast() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Cast,
@@ -149,7 +149,7 @@ pub(super) fn cast() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Fill`.
+/// The facts of `Fill`.
 pub(super) fn fill() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Fill,
@@ -173,7 +173,7 @@ pub(super) fn fill() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Dropout`.
+/// The facts of `Dropout`.
 pub(super) fn dropout() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Dropout,
@@ -197,7 +197,7 @@ pub(super) fn dropout() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Random`.
+/// The facts of `Random`.
 pub(super) fn random() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Random,

@@ -4,7 +4,7 @@ use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `Exchange`.
+/// The facts of `Exchange`.
 pub(super) fn exchange() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Exchange,

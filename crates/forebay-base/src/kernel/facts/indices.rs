@@ -7,17 +7,17 @@ use crate::TensorDesc;
 /// An operand that holds indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indices {
-    /// Which operand that is read.
+    /// The read that holds the indices.
     pub read: usize,
-    /// The axis along which they choose.
+    /// The axis along which they select.
     pub axis: usize,
-    /// Whose axis it is.
+    /// The operand to which the axis belongs.
     pub data: OperandRef,
 }
 
 impl Kernel {
-    /// Which operand that is read holds indices, and how many entries they choose from; none for kernels without indices, or where
-    /// operands are missing.
+    /// The read that holds indices and the number of entries that they select from; `None` for kernels without indices, or if operands are
+    /// missing.
     pub fn index_limit<'a>(&self, desc: impl Fn(OperandRef) -> Option<&'a TensorDesc>) -> Option<(usize, u64)> {
         let Indices { read, axis, data } = self.indices()?;
         Some((read, *desc(data)?.sizes().get(axis)?))

@@ -5,7 +5,7 @@ use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `IntegerProduct`.
+/// The facts of `IntegerProduct`.
 pub(super) fn product(transpose_b: bool) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::IntegerProduct,
@@ -29,7 +29,7 @@ pub(super) fn product(transpose_b: bool) -> KernelFacts<'static> {
     }
 }
 
-/// Of `IntegerConvolution`.
+/// The facts of `IntegerConvolution`.
 pub(super) fn convolution<'a>(convolution: &'a Convolution) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::IntegerConvolution,

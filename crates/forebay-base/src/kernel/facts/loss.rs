@@ -6,7 +6,7 @@ use super::{
     SixteenBit, Work,
 };
 
-/// Of `SoftmaxCrossEntropy`.
+/// The facts of `SoftmaxCrossEntropy`.
 pub(super) fn cross_entropy(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::SoftmaxCrossEntropy,
@@ -30,7 +30,7 @@ pub(super) fn cross_entropy(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `SoftmaxCrossEntropyGradient`.
+/// The facts of `SoftmaxCrossEntropyGradient`.
 pub(super) fn cross_entropy_gradient(axis: usize, ignore_index: Option<i64>) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::SoftmaxCrossEntropyGradient,
@@ -54,7 +54,7 @@ pub(super) fn cross_entropy_gradient(axis: usize, ignore_index: Option<i64>) -> 
     }
 }
 
-/// Of `MeanSquaredError`.
+/// The facts of `MeanSquaredError`.
 pub(super) fn squared_error() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::MeanSquaredError,
@@ -78,7 +78,7 @@ pub(super) fn squared_error() -> KernelFacts<'static> {
     }
 }
 
-/// Of `MeanSquaredErrorGradient`.
+/// The facts of `MeanSquaredErrorGradient`.
 pub(super) fn squared_error_gradient() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::MeanSquaredErrorGradient,

@@ -6,7 +6,7 @@ use super::{
     Work,
 };
 
-/// Of `Copy`.
+/// The facts of `Copy`.
 pub(super) fn copy() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Copy,
@@ -30,7 +30,7 @@ pub(super) fn copy() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Slice`.
+/// The facts of `Slice`.
 pub(super) fn slice<'a>(starts: &'a [u64], steps: &'a [i64]) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::Slice,
@@ -54,7 +54,7 @@ pub(super) fn slice<'a>(starts: &'a [u64], steps: &'a [i64]) -> KernelFacts<'a> 
     }
 }
 
-/// Of `SliceGradient`.
+/// The facts of `SliceGradient`.
 pub(super) fn slice_gradient<'a>(starts: &'a [u64]) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::SliceGradient,
@@ -78,7 +78,7 @@ pub(super) fn slice_gradient<'a>(starts: &'a [u64]) -> KernelFacts<'a> {
     }
 }
 
-/// Of `Pad`.
+/// The facts of `Pad`.
 pub(super) fn pad<'a>(begins: &'a [u64]) -> KernelFacts<'a> {
     KernelFacts {
         kind: KernelKind::Pad,
@@ -102,7 +102,7 @@ pub(super) fn pad<'a>(begins: &'a [u64]) -> KernelFacts<'a> {
     }
 }
 
-/// Of `Gather`.
+/// The facts of `Gather`.
 pub(super) fn gather(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Gather,
@@ -126,7 +126,7 @@ pub(super) fn gather(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `GatherGradient`.
+/// The facts of `GatherGradient`.
 pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::GatherGradient,
@@ -150,7 +150,7 @@ pub(super) fn gather_gradient(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `Scatter`. Any update may go to any row, so launches are not cut.
+/// The facts of `Scatter`. Any update can go to any row, so launches are not cut.
 pub(super) fn scatter(op: ScatterOp) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Scatter,

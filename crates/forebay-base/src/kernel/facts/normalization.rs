@@ -5,7 +5,7 @@ use super::{
     SixteenBit, Work,
 };
 
-/// Of `BatchNormalization`.
+/// The facts of `BatchNormalization`.
 pub(super) fn batch() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::BatchNormalization,
@@ -29,7 +29,7 @@ pub(super) fn batch() -> KernelFacts<'static> {
     }
 }
 
-/// Of `BatchNormalizationTraining`.
+/// The facts of `BatchNormalizationTraining`.
 pub(super) fn batch_training() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::BatchNormalizationTraining,
@@ -53,7 +53,7 @@ pub(super) fn batch_training() -> KernelFacts<'static> {
     }
 }
 
-/// Of `BatchNormalizationGradient`.
+/// The facts of `BatchNormalizationGradient`.
 pub(super) fn batch_gradient() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::BatchNormalizationGradient,
@@ -77,7 +77,7 @@ pub(super) fn batch_gradient() -> KernelFacts<'static> {
     }
 }
 
-/// Of `RunningStatistics`.
+/// The facts of `RunningStatistics`.
 pub(super) fn running_statistics() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::RunningStatistics,
@@ -101,7 +101,7 @@ pub(super) fn running_statistics() -> KernelFacts<'static> {
     }
 }
 
-/// Of `LayerNormalization`.
+/// The facts of `LayerNormalization`.
 pub(super) fn layer(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LayerNormalization,
@@ -125,7 +125,7 @@ pub(super) fn layer(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `LayerNormalizationGradient`.
+/// The facts of `LayerNormalizationGradient`.
 pub(super) fn layer_gradient(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LayerNormalizationGradient,
@@ -149,7 +149,7 @@ pub(super) fn layer_gradient(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `LocalResponseNormalization`.
+/// The facts of `LocalResponseNormalization`.
 pub(super) fn local_response() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LocalResponseNormalization,
@@ -173,7 +173,7 @@ pub(super) fn local_response() -> KernelFacts<'static> {
     }
 }
 
-/// Of `LocalResponseNormalizationGradient`.
+/// The facts of `LocalResponseNormalizationGradient`.
 pub(super) fn local_response_gradient() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LocalResponseNormalizationGradient,

@@ -5,7 +5,7 @@ use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `Sgd`.
+/// The facts of `Sgd`.
 pub(super) fn sgd() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Sgd,
@@ -29,7 +29,7 @@ pub(super) fn sgd() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Adam`.
+/// The facts of `Adam`.
 pub(super) fn adam() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Adam,
@@ -53,7 +53,7 @@ pub(super) fn adam() -> KernelFacts<'static> {
     }
 }
 
-/// Of `Adam8Bit`.
+/// The facts of `Adam8Bit`.
 pub(super) fn adam_8_bit() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Adam8Bit,

@@ -1,26 +1,26 @@
-//! Placement: what in a kernel's own description depends on where in the tensors its operands lie.
+//! Placement: the parameters of a kernel that depend on where its operands lie in their tensors.
 
 use super::super::{Activation, Kernel, ProductPart, Summing, UnaryOp, Window};
 use crate::DataType;
 
-/// What of a kernel a part of a launch has for itself.
+/// The parameters of a kernel that differ from part to part of a launch.
 #[derive(Debug)]
 pub enum Placement<'a> {
     /// Nothing.
     None,
-    /// A window, whose padding is where the part begins and ends.
+    /// A window, whose padding depends on where the part begins and ends.
     Window(&'a mut Window),
-    /// By dimension: the first index that is taken.
+    /// The first index that is taken in each dimension.
     Starts(&'a mut [u64]),
-    /// The number of the first element.
+    /// The index of the first element.
     FirstElement(&'a mut u64),
-    /// Which part of a product it is, and what is applied where its sums are complete.
+    /// The part of a product, and the activation that is applied once its sums are complete.
     Product(&'a mut ProductPart, &'a mut Activation),
-    /// The last key that the first row sees, counted from the first key.
+    /// The last key that the first row sees, relative to the first key.
     Diagonal(&'a mut i64),
 }
 
-/// The axes that a kernel names: numbers that are others where axes of its operands are merged.
+/// The axis numbers in a kernel's parameters, which change if axes of its operands are merged.
 #[derive(Debug)]
 pub enum AxisNumbers<'a> {
     /// None.
@@ -29,18 +29,18 @@ pub enum AxisNumbers<'a> {
     One(&'a mut usize),
     /// Some, ascending.
     Some(&'a mut Vec<usize>),
-    /// The first ones, by their number.
+    /// The leading axes, given by their count.
     First(&'a mut usize),
 }
 
-/// Whether no parameter of a function is NaN.
+/// Whether none of a function's parameters is NaN.
 fn equals_itself(op: UnaryOp) -> bool {
     let same = op;
     op == same
 }
 
 impl Kernel {
-    /// What a part of a launch of this kernel has for itself.
+    /// The parameters that a part of a launch of this kernel must set.
     pub fn placement(&mut self) -> Placement<'_> {
         match self {
             Kernel::Slice { starts, .. } => Placement::Starts(starts),
@@ -103,7 +103,7 @@ impl Kernel {
         }
     }
 
-    /// What a kernel applies to its result; none for kernels that can apply nothing.
+    /// The activation that a kernel applies to its result; `None` for kernels that cannot apply one.
     pub fn activation_mut(&mut self) -> Option<&mut Activation> {
         match self {
             Kernel::Binary { activation, op } => (!op.is_comparison()).then_some(activation),
@@ -112,7 +112,7 @@ impl Kernel {
             | Kernel::ConvolutionDataGradient { activation, .. }
             | Kernel::BatchNormalization { activation, .. }
             | Kernel::BatchNormalizationTraining { activation, .. } => Some(activation),
-            // This names what the forward kernel applied.
+            // This names the activation that the forward kernel applied.
             Kernel::BatchNormalizationGradient { .. } => None,
             Kernel::Unary(_)
             | Kernel::UnaryGradient(_)
@@ -166,19 +166,19 @@ impl Kernel {
         }
     }
 
-    /// A copy of what a kernel applies to its result; see [`Kernel::activation_mut`].
+    /// A copy of the activation that a kernel applies to its result; see [`Kernel::activation_mut`].
     pub fn activation(&self) -> Option<Activation> {
         self.clone().activation_mut().copied()
     }
 
-    /// Whether fusion may have the kernel apply this to its result, of this type.
+    /// Whether fusion can let the kernel apply this activation to its result, which has this type.
     pub fn can_apply(&self, activation: Activation, data_type: DataType) -> bool {
         let sums_products =
             matches!(self, Kernel::MatMul { .. } | Kernel::Convolution { .. } | Kernel::ConvolutionDataGradient { .. });
         let limits_any = sums_products || matches!(self, Kernel::Binary { op, .. } if !op.is_comparison());
         match activation {
             Activation::None | Activation::Relu => self.activation().is_some(),
-            // Kernels are compared, which those with NaN in them cannot be.
+            // Kernels are compared, and NaN would make a kernel unequal to itself.
             Activation::Clip { low, high } => {
                 limits_any && data_type == DataType::Float32 && !low.is_nan() && !high.is_nan()
             }
@@ -189,7 +189,7 @@ impl Kernel {
         }
     }
 
-    /// The axes that a kernel names.
+    /// The axis numbers in the kernel's parameters.
     pub fn axis_numbers(&mut self) -> AxisNumbers<'_> {
         match self {
             Kernel::Softmax { axis }
@@ -256,8 +256,8 @@ impl Kernel {
         }
     }
 
-    /// The same function where the first two axes of its operands ([`super::LeadingAxes`]) have become one. None where it names one
-    /// of these two.
+    /// The same function after the first two axes of its operands ([`super::LeadingAxes`]) have been merged. Returns `None` if it names one
+    /// of these two axes.
     pub fn with_leading_axes_merged(mut self) -> Option<Kernel> {
         match self.axis_numbers() {
             AxisNumbers::None => {}

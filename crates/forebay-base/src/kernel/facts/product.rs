@@ -6,13 +6,13 @@ use super::{
     SixteenBit, Work,
 };
 
-/// Of `MatMul`.
+/// The facts of `MatMul`.
 pub(super) fn product(transposed: [bool; 2], alpha: f32, part: ProductPart) -> KernelFacts<'static> {
     let [transpose_a, transpose_b] = transposed;
     KernelFacts {
         kind: KernelKind::MatMul,
         in_place: match part {
-            // A summand of some columns has no place in all of them.
+            // The summand has only some of the columns, so a result with all of them cannot take its place.
             ProductPart::Columns { first: 0 } => &[],
             ProductPart::Whole | ProductPart::Columns { .. } => &[(0, 2)],
         },

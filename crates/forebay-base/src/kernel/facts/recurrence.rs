@@ -5,7 +5,7 @@ use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `Recurrent`. Steps follow each other, and sequences lie next to each other at every step: it is not cut.
+/// The facts of `Recurrent`. Steps follow each other, and at every step the sequences are adjacent in memory, so it is not cut.
 pub(super) fn recurrent(cell: RecurrentCell) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Recurrent,
@@ -32,7 +32,7 @@ pub(super) fn recurrent(cell: RecurrentCell) -> KernelFacts<'static> {
     }
 }
 
-/// Of `RecurrentGradient`: the gates once more, and the products with the weights back from each step.
+/// The facts of `RecurrentGradient`, which recomputes the gates and multiplies by the weights backwards from each step.
 pub(super) fn recurrent_gradient(cell: RecurrentCell) -> KernelFacts<'static> {
     let first = if cell.has_cell_state() { 3 } else { 2 };
     KernelFacts {

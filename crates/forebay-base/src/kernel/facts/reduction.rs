@@ -6,7 +6,7 @@ use super::{
     SixteenBit, Work,
 };
 
-/// Of `Reduce`.
+/// The facts of `Reduce`.
 pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
     let leading = LeadingAxes { merge: Merge::SumsOfRows, ..LeadingAxes::of(&[0], 0) };
     KernelFacts {
@@ -35,7 +35,7 @@ pub(super) fn reduce<'a>(op: ReduceOp, axes: &'a [usize]) -> KernelFacts<'a> {
     }
 }
 
-/// Of `Softmax`.
+/// The facts of `Softmax`.
 pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Softmax,
@@ -59,7 +59,7 @@ pub(super) fn softmax(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `LogSoftmax`.
+/// The facts of `LogSoftmax`.
 pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LogSoftmax,
@@ -83,7 +83,7 @@ pub(super) fn log_softmax(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `SoftmaxGradient`.
+/// The facts of `SoftmaxGradient`.
 pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::SoftmaxGradient,
@@ -107,7 +107,7 @@ pub(super) fn softmax_gradient(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `LogSoftmaxGradient`.
+/// The facts of `LogSoftmaxGradient`.
 pub(super) fn log_softmax_gradient(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::LogSoftmaxGradient,

@@ -1,11 +1,11 @@
-//! Kernels that order the elements along an axis, or go through them one after the other.
+//! Kernels that sort the elements along an axis or process them one after another.
 
 use super::super::ScanOp;
 use super::{
     Axes, ByRows, CutChoice, ElementTypes, GradientReads, KernelFacts, KernelKind, OperandRef, SixteenBit, Work,
 };
 
-/// Of `TopK`.
+/// The facts of `TopK`.
 pub(super) fn top_k(axis: usize) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::TopK,
@@ -29,7 +29,7 @@ pub(super) fn top_k(axis: usize) -> KernelFacts<'static> {
     }
 }
 
-/// Of `Scan`.
+/// The facts of `Scan`.
 pub(super) fn scan(axis: usize, op: ScanOp) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Scan,
@@ -51,7 +51,7 @@ pub(super) fn scan(axis: usize, op: ScanOp) -> KernelFacts<'static> {
         gradient: match op {
             ScanOp::Sum => GradientReads::of(&[], &[]),
             ScanOp::Product => GradientReads::of(&[0], &[]),
-            // Only gradients use it.
+            // Only gradients use this operation.
             ScanOp::Recurrence => GradientReads::None,
         },
         axes: Axes::AllAlong { axis },

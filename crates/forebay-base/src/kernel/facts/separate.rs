@@ -1,19 +1,19 @@
-//! Separate: launches that have results of several kinds become several launches, where they are cut.
+//! Separate: launches with several kinds of results can be cut into several launches.
 
 use super::super::Kernel;
 
-/// A launch of its own for some results of a launch, which reads all that this reads.
+/// A separate launch for some of a launch's results, with the same reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Separate {
     /// The kernel.
     pub kernel: Kernel,
-    /// The writes that are its results, in their order.
+    /// The range of writes that it computes, in order.
     pub writes: std::ops::Range<usize>,
 }
 
 impl Kernel {
-    /// Launches that together write the bits that a launch of this kernel writes, each cut along other axes than it is, and together
-    /// slower; none for kernels that there are no such launches of.
+    /// Launches that together write the same bits as a launch of this kernel. Each is cut along other axes than the original, and together
+    /// they are slower. Empty for kernels without such launches.
     pub fn separate(&self) -> Vec<Separate> {
         match *self {
             Kernel::AttentionGradient(options) => vec![

@@ -1,4 +1,4 @@
-//! Sums over positions in parts, and how a kernel that sums is cut into them.
+//! Sums over positions in parts, and the way in which a kernel that sums is cut into them.
 
 use super::super::{Kernel, ReduceOp, Summing, lines, sums_rows};
 use super::{
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::TensorDesc;
 
-/// Of `Sums`.
+/// The facts of `Sums`.
 pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::Sums,
@@ -38,7 +38,7 @@ pub(super) fn sums(of: Summing) -> KernelFacts<'static> {
     }
 }
 
-/// Of `AddSums`.
+/// The facts of `AddSums`.
 pub(super) fn add_sums() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::AddSums,
@@ -62,7 +62,7 @@ pub(super) fn add_sums() -> KernelFacts<'static> {
     }
 }
 
-/// Of `FromSums`.
+/// The facts of `FromSums`.
 pub(super) fn from_sums() -> KernelFacts<'static> {
     KernelFacts {
         kind: KernelKind::FromSums,
@@ -86,48 +86,48 @@ pub(super) fn from_sums() -> KernelFacts<'static> {
     }
 }
 
-/// The reads of a kernel that its sums are of.
+/// The reads of a kernel from which its sums are computed.
 fn inputs(of: Summing) -> &'static [usize] {
     match of {
         Summing::BatchStatistics { .. } | Summing::Rows { .. } | Summing::Channels => &[0],
         Summing::BatchGradient { .. } => &[0, 1, 2, 3, 4, 5],
         Summing::CrossEntropy { .. } | Summing::SquaredError => &[0, 1],
-        // The scale has no part in these sums.
+        // The scale does not affect these sums.
         Summing::LayerGradient { .. } => &[0, 1, 3, 4],
     }
 }
 
-/// A launch that sums, as three: its sums ([`Kernel::Sums`]), what becomes of them ([`Kernel::FromSums`]), and the rest.
+/// A launch that sums, split into three: its sums ([`Kernel::Sums`]), the results computed from them ([`Kernel::FromSums`]), and the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SumsInParts {
-    /// Which sums.
+    /// The kind of sums.
     pub of: Summing,
-    /// The launch's reads that they are of.
+    /// The launch's reads from which the sums are computed.
     pub reads: &'static [usize],
-    /// The launch's reads that the results are made of, behind the sums.
+    /// The launch's reads from which, after the sums, the results are computed.
     pub finish_reads: &'static [usize],
-    /// The launch's first write that is made of the sums; all behind it are, too.
+    /// The launch's first write that is computed from the sums; all writes after it are, too.
     pub first_finished: usize,
-    /// What else there is to compute; none where the sums are all.
+    /// The computation that remains; `None` if the sums are everything.
     pub rest: Option<Rest>,
 }
 
-/// What a launch computes besides its sums, from the first write.
+/// The part of a launch that is not sums, from the first write on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rest {
     /// The kernel.
     pub kernel: Kernel,
-    /// How many of the launch's reads it reads, from the first on.
+    /// The number of the launch's reads that it reads, from the first on.
     pub reads: usize,
-    /// Whether it reads what was made of the sums then.
+    /// Whether it then reads the results computed from the sums.
     pub reads_finished: bool,
     /// Whether it reads the sums last.
     pub reads_sums: bool,
 }
 
 impl Kernel {
-    /// How a launch of this kernel becomes sums, where parts add up to them; none for kernels that do not sum, or whose results are
-    /// sums themselves.
+    /// Splits a launch of this kernel into sums, so that its parts add up to the whole. Returns `None` for kernels that do not sum, or
+    /// whose results are sums themselves.
     pub fn sums_in_parts(&self, reads: &[&TensorDesc], writes: &[&TensorDesc]) -> Option<SumsInParts> {
         let all = |of: Summing| SumsInParts { of, reads: inputs(of), finish_reads: &[], first_finished: 0, rest: None };
         match *self {

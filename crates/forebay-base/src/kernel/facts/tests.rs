@@ -1,4 +1,4 @@
-//! Facts of the samples of every kernel agree with each other.
+//! Checks that the facts of every kernel's samples are consistent.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn all_axes_of_samples_have_one_role() {
         let dimensions = dimensions(&sample).unwrap_or_else(|| panic!("{}: sizes do not fit", sample.name()));
         let reads = (0..sample.reads.len()).map(OperandRef::Read);
         for operand in reads.chain((0..sample.writes.len()).map(OperandRef::Write)) {
-            // Heads are groups, and members of these.
+            // Heads are both groups and members of groups.
             let own = dimensions.iter().filter_map(|one| one.along(operand)).filter(|(own, _)| own.indices.is_none());
             let axes: Vec<usize> = own.map(|(along, _)| along.axis).collect();
             let distinct: BTreeSet<usize> = axes.iter().copied().collect();
@@ -63,7 +63,7 @@ fn facts_name_operands_that_there_are() {
     for sample in samples::all() {
         let (facts, name) = (sample.kernel.facts(), sample.name());
         for &(write, read) in facts.in_place {
-            // A result may only take the place of what has its size.
+            // A result can only replace an operand of the same size.
             let (Some(write), Some(read)) = (sample.writes.get(write), sample.reads.get(read)) else { continue };
             let is_same = write.element_count() == read.element_count();
             assert!(is_same, "{name}: {write} in the place of {read}");
@@ -81,7 +81,7 @@ fn facts_name_operands_that_there_are() {
     }
 }
 
-/// A kernel that sums names sums whose own kernel reads as many operands, and makes every result of them but the first.
+/// A kernel that sums names sums whose kernel reads the same number of operands and computes every result except the first.
 #[test]
 fn kernels_that_sum_agree_with_their_sums() {
     let mut summing = BTreeSet::new();
@@ -89,7 +89,7 @@ fn kernels_that_sum_agree_with_their_sums() {
         let (reads, writes) = (sample.reads.iter().collect::<Vec<_>>(), sample.writes.iter().collect::<Vec<_>>());
         let Some(sums) = sample.kernel.sums_in_parts(&reads, &writes) else { continue };
         summing.insert(sample.kernel.facts().kind);
-        // Its parts are cut as it is.
+        // Its parts are cut in the same way.
         let own: Vec<_> = sums.reads.iter().map(|&read| reads[read]).collect();
         let table = TensorDesc::packed(DataType::Float64, &[sums.of.rows(), 1]).unwrap();
         let parts = Kernel::Sums { of: sums.of };
@@ -124,7 +124,7 @@ fn a_window_ties_rows_of_results_to_rows_that_they_see() {
     assert!(rows(&found).writes_sources() && !rows(&found).is_reduced());
 }
 
-/// Where parts may begin follows the lines that sums are made by.
+/// Parts can begin where the reduction blocks of the sums do.
 #[test]
 fn cuts_keep_to_lines() {
     let product = Kernel::product(false, false);
@@ -141,7 +141,7 @@ fn cuts_keep_to_lines() {
         let steps: Vec<_> = found.iter().map(|one| one.cut).collect();
         assert_eq!(steps, [Some(1), Some(PRODUCT_COLUMNS), terms], "sums of 16 bits are rounded");
     }
-    // Columns of a part are counted from its first.
+    // The columns of a part are counted from its first column.
     let mut columns = product.clone();
     if let super::Placement::Product(part, _) = columns.placement() {
         *part = ProductPart::Columns { first: 256 };
@@ -159,7 +159,7 @@ fn cuts_keep_to_lines() {
     assert_eq!(largest.facts().dimensions(&[&x], &[&y]).unwrap()[0].cut, None, "only sums go on from each other");
 }
 
-/// Launches of their own read what the launch reads, and together write each of its results once.
+/// Separate launches read what the launch reads, and together write each of its results once.
 #[test]
 fn separate_launches_write_all_results_once() {
     let mut separable = BTreeSet::new();
@@ -182,7 +182,7 @@ fn separate_launches_write_all_results_once() {
     assert_eq!(separable, BTreeSet::from([KernelKind::AttentionGradient]));
 }
 
-/// Attention is cut along the first of its axes with more than one index; what is summed along an axis is not cut there.
+/// Attention is cut along the first of its axes with more than one index; it is not cut along an axis over which something is summed.
 #[test]
 fn attention_is_cut_axis_by_axis() {
     let options = AttentionOptions { scale: 1.0, softcap: 0.0, causal: Some(0) };

@@ -1,4 +1,4 @@
-//! Passes compared with plain ones, which look at every item for every base.
+//! Compares passes with naive ones that look at every item for every base.
 
 use super::*;
 use forebay_base::ByteRange;
@@ -40,7 +40,7 @@ fn aligned(base: i64, alignment: i64) -> i64 {
     (base + alignment - 1) / alignment * alignment
 }
 
-/// The last simple item that a simple one rests on; `Err` where items of several pieces have a say.
+/// The last simple item that a simple one rests on; `Err` if items of several pieces are involved.
 fn plain_below(items: &[Item], attempt: &Attempt, item: usize) -> Result<Option<usize>, usize> {
     let base = attempt.bases[item];
     let reach = base - items[item].alignment_bytes as i64 + 1..=base;

@@ -1,4 +1,4 @@
-//! The vocabulary of gradients: small graphs of kernels and views, each value with its type.
+//! The building blocks of gradients: small graphs of kernels and views, with typed values.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use crate::context::GradientBuilder;
 use crate::graph::{Attribute, NEWEST_OPSET, Node, Operation, TensorType, ValueId};
 
 impl GradientBuilder<'_> {
-    /// A constant: it never trains.
+    /// Adds a constant, which never trains.
     pub fn constant(&mut self, tensor: Tensor) -> ValueId {
         let value = self.graph.add_initializer(&format!("{}.constant", self.prefix), tensor);
         self.graph.constants.insert(value);
         value
     }
 
-    /// Every element is `value`.
+    /// Returns a tensor with every element equal to `value`.
     pub fn fill(&mut self, value: f64, ty: &TensorType) -> ValueId {
         self.one(Kernel::Fill { value }, &[], ty.clone())
     }
 
-    /// A kernel with one output.
+    /// Appends a kernel with one output.
     pub fn one(&mut self, kernel: Kernel, inputs: &[ValueId], output: TensorType) -> ValueId {
         self.kernel(kernel.name(), kernel.clone(), inputs, &[output]).remove(0)
     }
 
-    /// A function of one variable.
+    /// Applies a function of one variable.
     pub fn unary(&mut self, op: UnaryOp, x: ValueId) -> ValueId {
         let ty = self.ty(x);
         self.one(Kernel::Unary(op), &[x], ty)
     }
 
-    /// `scale` times x; x itself where that is the same.
+    /// Returns `scale` times x, or x itself if that is the same.
     pub fn scaled(&mut self, x: ValueId, scale: f32) -> ValueId {
         if scale == 1.0 {
             return x;
@@ -41,7 +41,7 @@ impl GradientBuilder<'_> {
         self.unary(UnaryOp::Affine { scale, shift: 0.0 }, x)
     }
 
-    /// A function of two variables of which one broadcasts to the other.
+    /// Applies a function of two variables, one of which broadcasts to the other.
     ///
     /// # Panics
     /// If the shapes do not broadcast: gradients are built for operands that do.
@@ -54,21 +54,21 @@ impl GradientBuilder<'_> {
         self.one(Kernel::Binary { op, activation: Activation::None }, &[a, b], ty)
     }
 
-    /// Elements of `a` where the condition holds, else of `b`.
+    /// Returns elements of `a` where the condition holds and of `b` elsewhere.
     pub fn select(&mut self, condition: ValueId, a: ValueId, b: ValueId) -> ValueId {
         let ty = self.ty(a);
         let shape = broadcast(&broadcast(&ty.shape, &self.ty(b).shape), &self.ty(condition).shape);
         self.one(Kernel::Select, &[condition, a, b], TensorType { data_type: ty.data_type, shape })
     }
 
-    /// 0 of the type of a value, to broadcast.
+    /// Returns 0 in the type of a value, to broadcast.
     pub fn zero(&mut self, like: ValueId) -> ValueId {
         let data_type = self.ty(like).data_type;
         let bytes = vec![0; data_type.size_bytes() as usize];
         self.constant(Tensor::new(data_type, &[], bytes).expect("one element"))
     }
 
-    /// The sum of two gradients of one value; the first may not exist yet.
+    /// Adds a gradient of a value to the sum of earlier ones, which may not exist yet.
     pub fn accumulate(&mut self, sum: Option<ValueId>, d: ValueId) -> ValueId {
         match sum {
             None => d,
@@ -76,7 +76,7 @@ impl GradientBuilder<'_> {
         }
     }
 
-    /// A view of another shape; the value itself where it has that shape.
+    /// Returns a view of another shape, or the value itself if it has that shape.
     pub fn reshape(&mut self, x: ValueId, shape: &[u64]) -> ValueId {
         let ty = self.ty(x);
         if ty.shape == shape {
@@ -100,7 +100,7 @@ impl GradientBuilder<'_> {
         self.operator("Transpose", &[x], &[("perm", attribute)], TensorType::new(ty.data_type, &shape))
     }
 
-    /// Repeats x to a shape that it broadcasts to, `scale` times.
+    /// Broadcasts x to a shape and multiplies it by `scale`.
     pub fn expand_scaled(&mut self, x: ValueId, shape: &[u64], scale: f32) -> ValueId {
         let ty = self.ty(x);
         if ty.shape == shape {
@@ -109,7 +109,7 @@ impl GradientBuilder<'_> {
         self.one(Kernel::Unary(UnaryOp::Affine { scale, shift: 0.0 }), &[x], TensorType::new(ty.data_type, shape))
     }
 
-    /// The sum over everything that broadcasting `shape` to x's shape repeats.
+    /// Returns the sum over everything that broadcasting `shape` to the shape of x repeats.
     pub fn sum_to(&mut self, x: ValueId, shape: &[u64]) -> ValueId {
         let ty = self.ty(x);
         let added = ty.shape.len().saturating_sub(shape.len());
@@ -119,7 +119,7 @@ impl GradientBuilder<'_> {
         self.reshape(sum, shape)
     }
 
-    /// The sum along some axes, which stay as size 1.
+    /// Returns the sum along some axes, which are kept with size 1.
     pub fn sum(&mut self, x: ValueId, axes: &[usize]) -> ValueId {
         if axes.iter().all(|&axis| self.ty(x).shape[axis] == 1) {
             return x;
@@ -131,7 +131,7 @@ impl GradientBuilder<'_> {
         self.one(Kernel::Reduce { op: ReduceOp::Sum, axes: axes.to_vec() }, &[x], ty)
     }
 
-    /// The parts of x along an axis; `None` for those that are not wanted.
+    /// Splits x along an axis; returns `None` for the parts that are not wanted.
     pub fn split(&mut self, x: ValueId, axis: usize, sizes: &[u64], wanted: &[bool]) -> Vec<Option<ValueId>> {
         let ty = self.ty(x);
         let target = self.ints(&sizes.iter().map(|&size| size as i64).collect::<Vec<_>>());
@@ -151,12 +151,12 @@ impl GradientBuilder<'_> {
         parts
     }
 
-    /// Values joined along an axis.
+    /// Concatenates values along an axis.
     pub fn concatenate(&mut self, values: &[ValueId], axis: usize, ty: TensorType) -> ValueId {
         self.operator("Concat", values, &[("axis", Attribute::Int(axis as i64))], ty)
     }
 
-    /// A step of a decomposition as nodes.
+    /// Appends a step of a decomposition as nodes.
     pub(crate) fn action(&mut self, action: &Action, inputs: &[ValueId], outputs: &[TensorType]) -> Vec<ValueId> {
         match action {
             Action::Kernel(kernel) => self.kernel(kernel.name(), kernel.clone(), inputs, outputs),
@@ -170,7 +170,7 @@ impl GradientBuilder<'_> {
         }
     }
 
-    /// An operator whose result's type is known. Unlike [`GradientBuilder::onnx`] it never folds.
+    /// Appends an operator whose result type is known. Unlike [`GradientBuilder::onnx`], it never folds.
     fn operator(
         &mut self,
         op_type: &str,
@@ -193,7 +193,7 @@ impl GradientBuilder<'_> {
     }
 }
 
-/// NumPy's broadcasting of shapes that are known to fit.
+/// Broadcasts shapes that are known to be compatible, by NumPy's rules.
 fn broadcast(a: &[u64], b: &[u64]) -> Vec<u64> {
     let rank = a.len().max(b.len());
     let size = |shape: &[u64], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);

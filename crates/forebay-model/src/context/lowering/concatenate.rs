@@ -1,4 +1,4 @@
-//! Concatenation without a kernel of its own.
+//! Concatenation without a dedicated kernel.
 
 use forebay_base::tensor::BASE_OFFSET_ALIGNMENT_BYTES;
 use forebay_base::{Kernel, Tensor, TensorDesc};
@@ -9,18 +9,17 @@ use crate::error::ModelError;
 use crate::graph::TensorType;
 use crate::program::Operand;
 
-/// Largest axis of a concatenation that needs an index per slice.
+/// The largest size of the axis of a concatenation that needs an index per slice.
 const GATHERED_SIZE_MAX: u64 = 1 << 24;
 
 /// A piece with its first index along the axis.
 type Piece = (Operand, u64);
 
 impl Lowering<'_> {
-    /// Concatenates the node's inputs along `axis` into its output 0. A piece that was computed in its place costs nothing,
-    /// others are copied.
+    /// Concatenates the node's inputs along `axis` into its output 0. A piece that was computed in place costs nothing; others are copied.
     ///
     /// # Errors
-    /// Where an operand cannot live on a device, or misaligned pieces are too many.
+    /// Fails if an operand cannot be on a device, or if there are too many misaligned pieces.
     pub fn concatenate(&mut self, view: &NodeView, axis: usize) -> Result<(), ModelError> {
         let output = self.output(view, 0)?;
         let mut pieces = Vec::with_capacity(view.node.inputs.len());
@@ -35,7 +34,7 @@ impl Lowering<'_> {
     /// Concatenates packed operands along `axis`.
     ///
     /// # Errors
-    /// Where misaligned pieces are too many.
+    /// Fails if there are too many misaligned pieces.
     pub(crate) fn join(
         &mut self,
         view: &NodeView,
@@ -83,8 +82,8 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Pieces whose bases would be misaligned in the output go into a buffer with gaps, where they are aligned; a gather
-    /// then leaves the gaps out.
+    /// Copies pieces whose bases would be misaligned in the output into a buffer with gaps, where they are aligned; a gather then removes
+    /// the gaps.
     fn gather_pieces(
         &mut self,
         view: &NodeView,
@@ -97,7 +96,7 @@ impl Lowering<'_> {
             let reason = format!("{axis_size} slices at misaligned offsets are more than {GATHERED_SIZE_MAX}");
             return Err(view.error(reason));
         }
-        // The stride is a multiple of the largest power of two in it, so this many slices reach the next aligned base.
+        // The stride is a multiple of its largest power-of-two factor, so this many slices reach the next aligned base.
         let stride_bytes = axis_stride_bytes(&output.desc, axis);
         let step = (BASE_OFFSET_ALIGNMENT_BYTES >> stride_bytes.trailing_zeros().min(4)).max(1);
         let mut spread = Vec::with_capacity(pieces.len());
@@ -113,7 +112,7 @@ impl Lowering<'_> {
         shape[axis] = end;
         let name = view.node.label(view.graph);
         let data = self.temporary(&name, &TensorType { data_type: output.desc.data_type(), shape })?;
-        // The gaps are read as part of the whole, so they must hold something.
+        // The gaps are read as part of the whole, so they must be initialised.
         self.launch(view, Kernel::Fill { value: 0.0 }, vec![], vec![data.clone()]);
         self.copy_pieces(view, &spread, &data, axis)?;
         let indices = self.constant(&name, Tensor::from_i64(&[indices.len() as u64], &indices))?;
@@ -122,7 +121,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Distance in bytes between neighbours along an axis of a packed tensor.
+/// Returns the distance in bytes between neighbours along an axis of a packed tensor.
 fn axis_stride_bytes(desc: &TensorDesc, axis: usize) -> u64 {
     desc.effective_strides()[axis] * desc.data_type().size_bytes()
 }

@@ -1,4 +1,4 @@
-//! Branches, and loops of the operator `Loop`.
+//! Branches, and loops with the operator `Loop`.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, Operation, Subgraph, ValueId};
 use crate::operator::NodeView;
 
-/// Iterations that are written out at most; longer loops run their body again and again.
+/// The most iterations that are unrolled; longer loops run their body repeatedly.
 const ITERATIONS_MAX: i64 = 1 << 16;
-/// Nodes that an expanded loop has at most.
+/// The most nodes of an unrolled loop.
 pub(super) const NODES_MAX: i64 = 1 << 18;
 
-/// The graph in an attribute.
+/// Returns the graph in an attribute.
 pub(super) fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgraph>, ModelError> {
     match view.attribute(name) {
         Some(Attribute::Graph(graph)) => Ok(graph.clone()),
@@ -24,8 +24,8 @@ pub(super) fn graph_attribute(view: &NodeView, name: &str) -> Result<Arc<Subgrap
     }
 }
 
-/// `If`: the nodes of the graph that the condition chooses; of both, where only a step knows the condition and the graph
-/// [selects](Graph::selects_branches).
+/// `If`: returns the nodes of the graph that the condition chooses, or those of both graphs if only a step knows the condition and the
+/// graph [selects](Graph::selects_branches).
 pub(super) fn branch(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let inside = |name: &str| {
@@ -53,14 +53,14 @@ pub(super) fn branch(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
 pub(crate) struct LoopFacts {
     /// Its body.
     pub body: Arc<Subgraph>,
-    /// How many values go from one iteration to the next, without the condition.
+    /// The number of values carried from one iteration to the next, without the condition.
     pub carried: usize,
 }
 
-/// What is known of a `Loop`.
+/// Returns what is known of a `Loop`.
 ///
 /// # Errors
-/// Inputs and outputs that do not fit the body.
+/// Fails if the inputs or outputs do not match the body.
 pub(crate) fn loop_facts(view: &NodeView) -> Result<LoopFacts, ModelError> {
     let body = graph_attribute(view, "body")?;
     let Some(carried) = body.declared_inputs().checked_sub(2) else {
@@ -77,13 +77,13 @@ pub(crate) fn loop_facts(view: &NodeView) -> Result<LoopFacts, ModelError> {
     Ok(LoopFacts { body, carried })
 }
 
-/// Whether every iteration leaves the condition as it was: then the number of iterations is known before the first.
+/// Returns whether every iteration leaves the condition unchanged, so that the number of iterations is known before the first one.
 fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
     let inside = &body.graph;
     let mut value = inside.outputs[0];
     loop {
         if let Some(i) = inside.inputs.iter().position(|&input| input == value) {
-            // The condition itself, or a constant of a graph around this one.
+            // The condition itself, or a constant of an enclosing graph.
             let captured = i.checked_sub(body.declared_inputs()).and_then(|i| view.constant(body.captured[i]).ok()?);
             return i == 1 || captured.is_some_and(is_true);
         }
@@ -97,7 +97,7 @@ fn keeps_condition(view: &NodeView, body: &Subgraph) -> bool {
     }
 }
 
-/// Whether a `Loop` runs its body again and again: it is not written out, whatever is known of its inputs.
+/// Returns whether a `Loop` runs its body repeatedly: it is not unrolled, whatever is known of its inputs.
 pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     let view = NodeView { graph, node };
     let Ok(LoopFacts { body, .. }) = loop_facts(&view) else { return false };
@@ -108,12 +108,12 @@ pub(crate) fn runs_again(graph: &Graph, node: &Node) -> bool {
     count.is_some_and(|count| is_too_long(count, &body))
 }
 
-/// Whether a loop has too many iterations to be written out.
+/// Returns whether a loop has too many iterations to be unrolled.
 fn is_too_long(count: i64, body: &Subgraph) -> bool {
     count > ITERATIONS_MAX || count.saturating_mul(body.graph.nodes.len() as i64) > NODES_MAX
 }
 
-/// `Loop`: its iterations, one after the other, where their number is known.
+/// `Loop`: returns its iterations, one after the other, if their number is known.
 pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let LoopFacts { body, carried } = loop_facts(&view)?;
@@ -160,7 +160,7 @@ pub(super) fn repeat(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     Ok(nodes)
 }
 
-/// Joins what iterations gave along a new axis. Without iterations, there are no elements: the body declares the type.
+/// Stacks the results of the iterations along a new axis. Without iterations there are no elements, and the body declares the type.
 pub(super) fn stack(
     graph: &mut Graph,
     like: &Node,
@@ -189,7 +189,7 @@ pub(super) fn stack(
     Ok(nodes)
 }
 
-/// A tensor without elements, of the type that a body declares for an output, with an axis more.
+/// Returns a tensor without elements, of the type that a body declares for an output, with an extra axis.
 pub(crate) fn nothing(body: &Subgraph, output: usize, axis: i64) -> Option<Tensor> {
     let (data_type, dimensions) = body.graph.value(*body.graph.outputs.get(output)?).declared.as_ref()?;
     let size = |dimension: &crate::graph::Dimension| match dimension {
@@ -203,7 +203,7 @@ pub(crate) fn nothing(body: &Subgraph, output: usize, axis: i64) -> Option<Tenso
     Tensor::zeros(*data_type, &shape)
 }
 
-/// The elements of a value along an axis, without that axis.
+/// Returns the elements of a value along an axis, without that axis.
 pub(super) fn parts(
     graph: &mut Graph,
     like: &Node,

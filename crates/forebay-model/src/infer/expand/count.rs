@@ -1,4 +1,4 @@
-//! How often a loop runs whose condition follows from constants, such as one that counts.
+//! The number of iterations of a loop whose condition follows from constants, such as a counting loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +10,20 @@ use crate::graph::{Graph, Node, Subgraph, ValueId};
 use crate::operator::NodeView;
 use crate::operators::row;
 
-/// What conditions are computed from has at most this many elements: counting loops need no more than a few.
+/// The most elements of the values that conditions are computed from: counting loops need only a few.
 const COUNT_MAX: u64 = 64;
-/// Iterations whose conditions are computed at most.
+/// The most iterations whose conditions are computed.
 const ITERATIONS_MAX: i64 = 4096;
 
-/// What the condition behind an iteration is computed from.
+/// What the condition after an iteration is computed from.
 struct Needed {
-    /// Nodes of the body, in its order.
+    /// The nodes of the body, in order.
     nodes: Vec<Node>,
-    /// Places of inputs of the body.
+    /// The indices of inputs of the body.
     inputs: BTreeSet<usize>,
 }
 
-/// The number of iterations of a loop, where each condition follows from constants; none where one does not, or where there are too many.
+/// Returns the number of iterations of a loop if each condition follows from constants, or `None` if one does not or there are too many.
 pub(super) fn by_conditions(view: &NodeView, body: &Subgraph) -> Option<i64> {
     let (declared, inside) = (body.declared_inputs(), &body.graph);
     let needed = needed(inside, declared)?;
@@ -65,7 +65,7 @@ pub(super) fn by_conditions(view: &NodeView, body: &Subgraph) -> Option<i64> {
     (limit <= ITERATIONS_MAX).then_some(limit)
 }
 
-/// What the condition is computed from; none where a node on the way cannot be folded.
+/// Returns what the condition is computed from, or `None` if a node on the path cannot be folded.
 fn needed(inside: &Graph, declared: usize) -> Option<Needed> {
     let (mut inputs, mut nodes, mut seen) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut open = vec![*inside.outputs.first()?];
@@ -76,7 +76,7 @@ fn needed(inside: &Graph, declared: usize) -> Option<Needed> {
         if let Some(input) = inside.inputs.iter().position(|&input| input == value) {
             inputs.insert(input);
             if (2..declared).contains(&input) {
-                // What goes from one iteration to the next is the output before the input's place.
+                // A value carried to the next iteration is the output one place before the input.
                 open.push(*inside.outputs.get(input - 1)?);
             }
             continue;

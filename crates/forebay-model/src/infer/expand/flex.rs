@@ -1,4 +1,4 @@
-//! `FlexAttention` with functions of its scores or probabilities, which are graphs: as the nodes that it is written with.
+//! Expands `FlexAttention` with functions of its scores or probabilities, which are graphs, into nodes.
 
 use forebay_base::{DataType, Tensor};
 
@@ -10,7 +10,7 @@ use crate::graph::{Attribute, Graph, Node, Operation, ValueId};
 use crate::operator::NodeView;
 use crate::precision::widened;
 
-/// The nodes; none where there are no functions: then the operator is computed as it is.
+/// Returns the nodes, or `None` if there are no functions: the operator is then computed directly.
 pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Node>>, ModelError> {
     let view = NodeView { graph, node: like };
     let has = |name: &str| view.attribute(name).is_some();
@@ -28,7 +28,7 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
     }
     let group_rows = (heads / groups).checked_mul(rows).ok_or_else(|| view.error(format!("{q} is too large")))?;
     let scale = view.float("scale", (1.0 / (size as f64).sqrt()) as f32)?;
-    // Products are computed as everywhere, then converted to the type that the functions take.
+    // Products are computed as usual, then converted to the type that the functions take.
     let product_type = widened(&q).data_type;
     let softmax_type = match view.int("softmax_precision", 0)? {
         0 => product_type,
@@ -40,7 +40,7 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
     let output = like.outputs.first().copied().flatten();
     let mut written = Written { graph, like, nodes: Vec::new() };
     let [queries, keys_in, values] = inputs.map(|input| written.cast(input, product_type));
-    // The heads of a group are rows of one matrix.
+    // The heads of a group are the rows of one matrix.
     let queries = written.reshape(queries, &[batch, groups, group_rows, size]);
     let turned = written.transposed(keys_in);
     let products = written.call("MatMul", &[queries, turned]);
@@ -62,7 +62,7 @@ pub(super) fn attention(graph: &mut Graph, like: &Node) -> Result<Option<Vec<Nod
     Ok(Some(nodes))
 }
 
-/// Nodes that are written one after the other.
+/// A list of nodes under construction.
 struct Written<'a> {
     graph: &'a mut Graph,
     like: &'a Node,
@@ -70,7 +70,7 @@ struct Written<'a> {
 }
 
 impl Written<'_> {
-    /// A node with attributes: what it computes.
+    /// Appends a node with attributes. Returns its output.
     fn with(&mut self, op_type: &str, attributes: &[(&str, Attribute)], inputs: &[ValueId]) -> ValueId {
         let output = self.graph.add_value(&format!("{}/{op_type}", self.like.label(self.graph)), None);
         self.nodes.push(Node {
@@ -96,12 +96,12 @@ impl Written<'_> {
         self.with("Reshape", &[("allowzero", Attribute::Int(1))], &[x, sizes])
     }
 
-    /// With the last two dimensions of four exchanged.
+    /// Swaps the last two dimensions of four.
     fn transposed(&mut self, x: ValueId) -> ValueId {
         self.with("Transpose", &[("perm", Attribute::Ints(vec![0, 1, 3, 2]))], &[x])
     }
 
-    /// What the graph in an attribute makes of a value; the value itself where there is no such attribute.
+    /// Applies the graph in an attribute to a value; returns the value itself if there is no such attribute.
     fn modified(&mut self, attribute: &str, x: ValueId) -> Result<ValueId, ModelError> {
         let view = NodeView { graph: self.graph, node: self.like };
         if view.attribute(attribute).is_none() {

@@ -1,11 +1,11 @@
-//! The nodes of a graph inside a node, as nodes of the graph around it.
+//! Inlines a subgraph: its nodes become nodes of the enclosing graph.
 
 use std::collections::BTreeMap;
 
 use crate::graph::{Graph, Node, Subgraph, ValueId};
 
-/// Copies the nodes of `inside` into `graph`: `inputs` take the place of the inputs that it declares, the node's inputs those of what it
-/// uses. Gives the nodes and the outputs.
+/// Copies the nodes of `inside` into `graph`: `inputs` replace the inputs that it declares, and the node's inputs replace the values that
+/// it captures. Returns the nodes and the outputs.
 pub(super) fn inline(
     graph: &mut Graph,
     node: &Node,

@@ -1,4 +1,4 @@
-//! `Scan`: its body, once for each element along an axis.
+//! Expands `Scan`: its body runs once for each element along an axis.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::operator::NodeView;
 /// What is known of a `Scan` before it runs.
 struct Facts {
     body: Arc<Subgraph>,
-    /// How many values go from one iteration to the next.
+    /// The number of values carried from one iteration to the next.
     states: usize,
-    /// How many inputs are scanned.
+    /// The number of scanned inputs.
     scanned_inputs: usize,
-    /// How many outputs are collected.
+    /// The number of collected outputs.
     scanned_outputs: usize,
 }
 
@@ -33,7 +33,7 @@ impl Facts {
         Ok(Facts { body, states, scanned_inputs, scanned_outputs })
     }
 
-    /// Refuses more iterations than can be written out.
+    /// Rejects more iterations than can be unrolled.
     fn check_count(&self, view: &NodeView, count: u64) -> Result<(), ModelError> {
         let nodes = self.body.graph.nodes.len();
         let all = i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(nodes as i64 + 2);
@@ -43,7 +43,7 @@ impl Facts {
         }
     }
 
-    /// The iterations, one after the other: the last states, and by output what was collected.
+    /// Appends the iterations, one after the other. Returns the final states and, for each output, the collected values.
     fn iterate(
         &self,
         graph: &mut Graph,
@@ -65,7 +65,7 @@ impl Facts {
     }
 }
 
-/// `Scan`: its iterations, one after the other.
+/// `Scan`: returns its iterations, one after the other.
 pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let facts = Facts::of(&view)?;
@@ -114,8 +114,8 @@ pub(super) fn scan(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErr
     Ok(nodes)
 }
 
-/// `Scan` of operator set 8: the lengths of the sequences are the first input, and the first axis of all others counts sequences, each of
-/// which is scanned by itself along the second.
+/// `Scan` of operator set 8: the first input holds the lengths of the sequences, and the first axis of all others indexes the sequences,
+/// each of which is scanned separately along the second axis.
 fn scan_batches(graph: &mut Graph, like: &Node, facts: &Facts) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let (states, inputs) = (facts.states, facts.states + facts.scanned_inputs);

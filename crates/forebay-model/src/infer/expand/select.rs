@@ -1,8 +1,8 @@
-//! Branches of a condition that only a step knows: both are computed, and the results of one are taken.
+//! Branches whose condition only a step knows: both are computed, and the results of one are selected.
 //!
-//! So a step of training has the same launches whatever the condition is. The branch that is not chosen gets zeros instead of the numbers
-//! around it. What it makes of them has no effect: results and gradients are selected, not multiplied by 0, which would keep what is not a
-//! number.
+//! A training step therefore has the same launches whatever the condition is. The branch that is not chosen gets zeros instead of the
+//! values that it captures. What it computes from them has no effect: results and gradients are selected, not multiplied by 0, which would
+//! propagate NaN.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use crate::operator::NodeView;
 
 /// The domain of [`CHOICE`].
 const DOMAIN: &str = "forebay";
-/// Takes a condition, and a result of each branch.
+/// An operator that takes a condition and a result of each branch.
 const CHOICE: &str = "Choice";
 
-/// The nodes of both branches, and those that choose.
+/// Returns the nodes of both branches, and those that choose.
 ///
 /// # Errors
-/// A branch that keeps running statistics, whose step would change them though it is not chosen.
+/// Fails if a branch keeps running statistics, which a step would change even if the branch is not chosen.
 pub(super) fn both(graph: &mut Graph, like: &Node, branches: [&Subgraph; 2]) -> Result<Vec<Node>, ModelError> {
     if branches.iter().any(|branch| has_statistics(&branch.graph)) {
         return Err(NodeView { graph, node: like }.error(
@@ -51,7 +51,7 @@ pub(super) fn both(graph: &mut Graph, like: &Node, branches: [&Subgraph; 2]) -> 
     Ok(nodes)
 }
 
-/// The node with values around a branch that are zeros unless the branch is chosen.
+/// Returns the node with the values captured by a branch replaced by zeros unless the branch is chosen.
 fn gated(
     graph: &mut Graph,
     like: &Node,
@@ -77,15 +77,15 @@ fn gated(
     gated
 }
 
-/// Whether a node is a choice between the results of two branches.
+/// Returns whether a node is a choice between the results of two branches.
 pub(super) fn is_choice(domain: &str, op_type: &str) -> bool {
     (domain, op_type) == (DOMAIN, CHOICE)
 }
 
-/// The node that chooses, once both results have types.
+/// Returns the node that chooses, once both results have types.
 ///
 /// # Errors
-/// Results of two types: what comes next would depend on the condition.
+/// Fails if the results have different types: the following nodes would depend on the condition.
 pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let error = |reason: String| {
@@ -108,7 +108,7 @@ pub(super) fn choose(graph: &Graph, like: &Node) -> Result<Vec<Node>, ModelError
     Ok(vec![node(like, "Where", &[], &inputs, &outputs)])
 }
 
-/// Whether a graph, or one inside its nodes, normalises batches.
+/// Returns whether a graph or one of its subgraphs uses batch normalisation.
 fn has_statistics(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| match &node.operation {
         Operation::Onnx { op_type, attributes, .. } => {

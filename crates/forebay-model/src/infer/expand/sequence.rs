@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use crate::graph::{Attribute, Graph, Node, ValueId};
 use crate::operator::NodeView;
 
-/// The elements of an input that is a sequence.
+/// Returns the elements of an input that is a sequence.
 fn elements(graph: &Graph, like: &Node, i: usize) -> Result<Vec<ValueId>, ModelError> {
     let view = NodeView { graph, node: like };
     let value = view.input(i)?;
@@ -25,7 +25,7 @@ fn give(graph: &mut Graph, like: &Node, elements: Vec<ValueId>) -> Vec<Node> {
     Vec::new()
 }
 
-/// `Identity` of a sequence, or of an optional value that is absent; false for a tensor.
+/// `Identity` of a sequence or of an absent optional value. Returns `false` for a tensor.
 pub(super) fn identity(graph: &mut Graph, like: &Node) -> bool {
     let (Some(Some(input)), Some(Some(output))) = (like.inputs.first(), like.outputs.first()) else { return false };
     if graph.absent.contains(input) {
@@ -37,7 +37,7 @@ pub(super) fn identity(graph: &mut Graph, like: &Node) -> bool {
     true
 }
 
-/// `Optional`: what it holds itself, or nothing.
+/// `Optional`: the contained value itself, or nothing.
 pub(super) fn optional(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     if matches!(like.inputs.first(), Some(Some(_))) {
         return optional_element(graph, like);
@@ -64,7 +64,7 @@ pub(super) fn has_element(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, M
     Ok(known(graph, like, tensor))
 }
 
-/// A node whose output is a constant.
+/// Gives a node a constant as its output.
 fn known(graph: &mut Graph, like: &Node, tensor: Tensor) -> Vec<Node> {
     let value = constant(graph, "constant", tensor);
     let output = like.outputs.first().copied().flatten();
@@ -83,7 +83,7 @@ pub(super) fn construct(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, Mod
     Ok(give(graph, like, values))
 }
 
-/// A position in a sequence: negative ones count from the end.
+/// Returns a position in a sequence; negative positions count from the end.
 fn position(view: &NodeView, i: usize, length: usize, may_be_end: bool) -> Result<usize, ModelError> {
     let given = view.constant_ints(i)?.first().copied().unwrap_or_default();
     let position = if given < 0 { given.checked_add(length as i64) } else { Some(given) };
@@ -131,7 +131,7 @@ pub(super) fn length(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelE
     Ok(known(graph, like, Tensor::from_i64(&[], &[count])))
 }
 
-/// `SequenceMap`: the body, for each element.
+/// `SequenceMap`: the body, once for each element.
 pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let body = match view.attribute("body") {
@@ -170,7 +170,7 @@ pub(super) fn map(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelErro
     Ok(nodes)
 }
 
-/// `SplitToSequence`: parts of given sizes, or single elements.
+/// `SplitToSequence`: parts of the given sizes, or single elements.
 pub(super) fn split(graph: &mut Graph, like: &Node) -> Result<Vec<Node>, ModelError> {
     let view = NodeView { graph, node: like };
     let x = view.input_type(0)?;

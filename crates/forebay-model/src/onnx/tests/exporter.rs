@@ -1,4 +1,4 @@
-//! Parameters that PyTorch's exporters wrote once, folded, or left out.
+//! Parameters that PyTorch's exporters wrote once, folded, or omitted.
 
 use super::*;
 
@@ -23,14 +23,14 @@ fn called(name: &str, node: NodeProto) -> NodeProto {
     NodeProto { name: Some(name.to_string()), ..node }
 }
 
-/// What the nodes of an operator read at a place, in the graph's order.
+/// Returns what the nodes of an operator read as one of their inputs, in the graph's order.
 fn read_at(model: &Model, op_type: &str, place: usize) -> Vec<String> {
     let nodes = model.graph.nodes.iter().filter(|node| node.operation.name() == op_type);
     nodes.map(|node| model.graph.value(node.inputs[place].unwrap()).name.clone()).collect()
 }
 
-/// Layers `a` and `b` have scales of their own, both ones; `b` is called twice. A matrix that was transposed is used by two calls of one
-/// module and by another module.
+/// Layers `a` and `b` have separate scales, both ones; `b` is called twice. A transposed matrix is used by two calls of one module and by
+/// another module.
 fn with_identities() -> ModelProto {
     let graph = GraphProto {
         node: vec![
@@ -81,7 +81,7 @@ fn parameters_of_equal_values_are_several_again() {
         let c = weights.initializers[&weights.find("c").unwrap()].to_tensor().unwrap();
         assert_eq!(c.bytes(), 3.5_f32.to_le_bytes().repeat(600), "data of nodes is where it was");
 
-        // What is written has both, with contents of their own.
+        // The written file has both, each with its own contents.
         let new = Tensor::from_f32(&[300], &[2.0; 300]);
         let written = write(&model, &BTreeMap::from([("b.scale".to_string(), new.clone())])).unwrap();
         let again = read(&written, None).unwrap();
@@ -98,8 +98,8 @@ fn an_identity_of_other_producers_stays() {
     assert_eq!(read_at(&model, "Identity", 0), ["a.scale", "onnx::MatMul_7", "onnx::MatMul_7"]);
 }
 
-/// Two normalisations have one scale and one bias, of which the second has the bias of the product, too; a product lost its bias of zeros, and
-/// a matrix and a scale were computed from parameters. The last two products share their bias, which was left out as well.
+/// Two normalisations share one scale and one bias, and the second also has the bias of the product; a product lost its bias of zeros, and
+/// a matrix and a scale were computed from parameters. The last two products share their bias, which was omitted as well.
 fn with_calls() -> ModelProto {
     let call = |target: &str, arguments: &str| {
         format!(
@@ -200,7 +200,7 @@ fn calls_say_which_parameters_there_were() {
     assert_eq!(model.untrained_initializers().unwrap(), ["val_3", "table"]);
 }
 
-/// An attention's projection was cut in two by a rule, which left no call on the cut; it shares its bias with another.
+/// A rule split an attention's projection in two and left no call on the split; the projection shares its bias with another.
 #[test]
 fn a_node_without_a_call_belongs_to_the_module_of_its_readers() {
     let mut proto = with_calls();

@@ -1,4 +1,4 @@
-//! Models in files: weights are described, not read; and what is described reads as if it had been.
+//! Models in files: weights are described instead of read, and described weights read the same as weights read eagerly.
 
 use tempfile::TempDir;
 
@@ -7,7 +7,7 @@ use forebay_testing::Random;
 use super::*;
 use crate::infer::infer;
 
-/// Float32 elements, more than stay in a model's messages.
+/// Float32 elements, more than are kept in a model's messages.
 fn elements(seed: u32, count: u32) -> Vec<u8> {
     (0..count).flat_map(|i| (((i * 7919 + seed * 104_729) % 1009) as f32 / 504.5 - 1.0).to_le_bytes()).collect()
 }
@@ -61,7 +61,7 @@ fn tensors(model: &Model) -> BTreeMap<String, Tensor> {
     model.contents.iter().map(|(name, contents)| (name.clone(), contents.to_tensor().unwrap())).collect()
 }
 
-/// Reads contents in pieces of this many bytes, and beyond their end.
+/// Reads contents in pieces of this many bytes, and past their end.
 fn in_pieces(contents: &Contents, piece_bytes: usize) -> Vec<u8> {
     let reader = contents.reader().unwrap();
     let mut bytes = Vec::new();
@@ -144,11 +144,11 @@ fn new_contents_take_the_place_of_what_is_in_the_file() {
     let expected =
         BTreeMap::from_iter(tensors(&read(&large().encode_to_vec(), None).unwrap()).into_iter().chain(replaced));
     assert_eq!(tensors(&again), expected);
-    // What was read before is still there, though the name stands for another file.
+    // The contents read before are still available, although the name now refers to another file.
     assert_eq!(model.contents["w"].to_tensor().unwrap(), new(1));
 }
 
-/// Whatever a file holds, it means the same in a file and in memory, errors included.
+/// Whatever a file contains means the same in a file and in memory, including errors.
 #[test]
 fn every_file_means_what_its_bytes_mean() {
     let folder = folder();
@@ -160,7 +160,7 @@ fn every_file_means_what_its_bytes_mean() {
         (Err(stored), Err(held)) => {
             let (stored, held) = (stored.to_string(), held.to_string());
             let path = format!("{}: ", folder.path().join("model.onnx").display());
-            // External data is found in a folder, and bytes have none.
+            // External data needs a folder, and bytes in memory have none.
             assert!(
                 stored.replace(&path, "") == held || held.contains("say in which directory"),
                 "{what}: {stored} | {held}"
@@ -206,12 +206,12 @@ fn every_file_means_what_its_bytes_mean() {
     compare(&[&good[..], &[0x3a]].concat(), "a field that ends");
 }
 
-/// A random number, most of them small.
+/// Returns a random number, usually a small one.
 fn number(random: &mut Random) -> u64 {
     random.word() >> random.below(64)
 }
 
-/// A number as a varint, sometimes of more bytes than it needs.
+/// Writes a number as a varint, sometimes with more bytes than it needs.
 fn varint(random: &mut Random, value: u64, to: &mut Vec<u8>) {
     skeleton::encode_varint(value, to);
     let length = to.len();
@@ -221,7 +221,7 @@ fn varint(random: &mut Random, value: u64, to: &mut Vec<u8>) {
     }
 }
 
-/// Typed data of a field: in packed runs, and one by one.
+/// Returns the typed data of a field, in packed runs and one number at a time.
 fn typed_data(random: &mut Random, field: u8, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut left = count;
@@ -254,8 +254,8 @@ fn typed_data(random: &mut Random, field: u8, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Typed data in a file reads as what the decoder makes of it: packed or not, in one run or in many, from anywhere; and what the
-/// decoder refuses is refused.
+/// Typed data in a file reads as the decoder decodes it, packed or not, in one run or many, starting anywhere; and what the decoder rejects
+/// is rejected.
 #[test]
 fn typed_data_reads_as_the_decoder_reads_it() {
     let (folder, mut random) = (folder(), Random::new(22));
@@ -280,7 +280,7 @@ fn typed_data_reads_as_the_decoder_reads_it() {
     for round in 0..120 {
         let (ty, field, width) = types[round % types.len()];
         let count = [0, 1, 300, 1000, 40_000][random.below(5) as usize];
-        // Of elements of fewer than 8 bits, a number holds several.
+        // A number holds several elements of fewer than 8 bits.
         let per_number = [(OnnxType::Int4, 2), (OnnxType::Uint2, 4)].into_iter().find(|(narrow, _)| *narrow == ty);
         let per_number = per_number.map_or(1, |(_, per_number)| per_number);
         let unused = if count > 0 { random.below(per_number) as usize } else { 0 };
@@ -289,7 +289,7 @@ fn typed_data_reads_as_the_decoder_reads_it() {
         let described = TensorProto { raw_data: None, ..raw("t", ty, &[stated as i64], &[]) }.encode_to_vec();
         let mut tensor = [described, typed_data(&mut random, field, count)].concat();
         if random.once_in(10) {
-            // Another field than the type's.
+            // A field other than the type's.
             tensor.extend(typed_data(&mut random, if field == 5 { 7 } else { 5 }, 400));
         }
         let damaged = random.once_in(4) && !tensor.is_empty();
@@ -389,7 +389,7 @@ fn a_model_of_many_files_keeps_few_of_them_open() {
     assert!((1..=32).contains(&open()), "{} files are open", open());
 }
 
-/// A graph in inference form: weights in one file, and what is made of them alone.
+/// A graph in inference form: weights in one file, and values computed only from them.
 fn made_of_weights(inline: bool) -> Vec<u8> {
     let entry = |key: &str, value: String| StringStringEntryProto { key: Some(key.into()), value: Some(value) };
     let mut offset_bytes = 0;
@@ -420,7 +420,7 @@ fn made_of_weights(inline: bool) -> Vec<u8> {
     nodes[3].attribute = vec![AttributeProto { i: Some(1), ..named("to", AttributeType::Int) }];
     nodes[4].attribute = vec![AttributeProto { i: Some(1), ..named("axis", AttributeType::Int) }];
     nodes[5].attribute = vec![AttributeProto { i: Some(2), ..named("num_outputs", AttributeType::Int) }];
-    // A chain that is longer than what is computed later, and takes 2 to the power of its length if nothing is kept.
+    // A chain too long to be computed later, which takes 2 to the power of its length if nothing is kept.
     let mut last = "both".to_string();
     for i in 0..40 {
         nodes.push(node("Add", &[&last, &last], &[&format!("double{i}")]));
@@ -441,7 +441,7 @@ fn made_of_weights(inline: bool) -> Vec<u8> {
     proto.encode_to_vec()
 }
 
-/// The tensors that lie in the file.
+/// The tensors in the file.
 fn data() -> Vec<(&'static str, OnnxType, Vec<i64>, Vec<u8>)> {
     let integers = |values: Vec<i64>| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
     vec![
@@ -453,7 +453,7 @@ fn data() -> Vec<(&'static str, OnnxType, Vec<i64>, Vec<u8>)> {
     ]
 }
 
-/// Shapes and indices are read when a graph is typed; weights, and what is made of them, when they are loaded.
+/// Shapes and indices are read when a graph is typed; weights and values computed from them are read when they are loaded.
 #[test]
 fn what_is_made_of_weights_is_computed_when_it_is_loaded() {
     let folder = folder();
@@ -480,7 +480,7 @@ fn what_is_made_of_weights_is_computed_when_it_is_loaded() {
         assert_eq!(named(&stored, name).to_tensor().unwrap(), tensor, "{name}");
         assert_eq!(in_pieces(&named(&stored, name), 100), tensor.bytes(), "{name}");
     }
-    // Other weights are the same graph.
+    // With other weights, the graph is the same.
     let other: Vec<u8> = elements(9, 800).into_iter().chain(bytes[3200..].iter().copied()).collect();
     std::fs::write(folder.path().join("data"), other).unwrap();
     let changed = typed(&read(&made_of_weights(false), Some(folder.path())).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Exchanges: what every process gets of the others.
+//! Exchanges: what each process receives from the others.
 
 use forebay_base::kernel::{EXCHANGES_MAX, Exchange};
 use forebay_base::{ByteRange, DataType, Kernel, TensorDesc};
@@ -7,14 +7,14 @@ use forebay_model::program::{Buffer, BufferId, Operand, Role};
 use super::Building;
 use crate::distribute::sharing::State;
 
-/// The first bytes of a buffer.
+/// Returns the first bytes of a buffer.
 pub(super) fn bytes_of(buffer: BufferId, bytes: u64) -> Option<Operand> {
     let desc = TensorDesc::packed(DataType::UInt8, &[bytes]).ok()?;
     Some(Operand { buffer, offset_bytes: 0, desc })
 }
 
 impl Building<'_> {
-    /// The buffer that has all of a buffer's contents, which are exchanged if they are shared out.
+    /// Returns the buffer with all of a buffer's contents, which are exchanged if they are distributed.
     pub(super) fn whole_buffer(&mut self, buffer: BufferId) -> Option<BufferId> {
         let shared = match self.state(buffer) {
             State::Shared(shared) => shared,
@@ -36,7 +36,7 @@ impl Building<'_> {
         Some(whole)
     }
 
-    /// Adds an exchange in which every process gets what all have.
+    /// Adds an exchange in which every process receives what all processes have.
     pub(super) fn exchange_all(&mut self, name: &str, own: BufferId, all: BufferId, sizes: &[u64]) -> Option<()> {
         let gathered = Exchange::gather(0, self.rank, sizes);
         let operands = (bytes_of(own, sizes[self.rank])?, bytes_of(all, sizes.iter().sum())?);
@@ -46,7 +46,7 @@ impl Building<'_> {
         Some(())
     }
 
-    /// Adds an exchange in which all processes send `all_bytes` to others, behind those before it. None where there are too many.
+    /// Adds an exchange in which all processes send `all_bytes` to others, after all previous exchanges. `None` if there are too many.
     pub(super) fn exchange(
         &mut self,
         name: &str,

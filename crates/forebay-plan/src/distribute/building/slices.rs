@@ -1,4 +1,4 @@
-//! Slices: what each process keeps and updates of what lasts from step to step.
+//! Slices: the ranges of persistent values that each process keeps and updates.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,23 +14,23 @@ use crate::distribute::sharing::{Sliced, State};
 use crate::partition::cut::Cutting;
 use crate::partition::rows::Rows;
 
-/// What was gathered of a parameter is dropped where it is needed again no sooner than this many launches later: it is gathered again.
+/// A gathered parameter is dropped, and gathered again later, if it is not needed again within this many launches.
 const KEPT_LAUNCHES: usize = 12;
 
 impl Building<'_> {
-    /// Each process's slice, in bytes.
+    /// Returns each process's slice, in bytes.
     pub(super) fn byte_slices(&self, sliced: &Sliced) -> Option<Vec<ByteRange>> {
         let bytes = sliced.element_bytes;
         let slice = |slice: Range<u64>| ByteRange::new(slice.start * bytes, slice.end * bytes);
         Some(sliced.slices(self.processes)?.into_iter().map(slice).collect())
     }
 
-    /// This process's slice, in bytes.
+    /// Returns this process's slice, in bytes.
     pub(super) fn own_slice(&self, sliced: &Sliced) -> Option<ByteRange> {
         self.byte_slices(sliced)?.get(self.rank).copied()
     }
 
-    /// A buffer with all elements of one of which each process has a slice.
+    /// Returns a buffer with all elements of a buffer of which each process has a slice.
     pub(super) fn gathered_slices(&mut self, buffer: BufferId, sliced: Sliced) -> Option<BufferId> {
         let now = self.number;
         if let (Some(&whole), Some(used)) = (self.gathered.get(&buffer), self.gathered_at.get_mut(&buffer))
@@ -48,17 +48,17 @@ impl Building<'_> {
         Some(whole)
     }
 
-    /// Bytes of each process's slice.
+    /// Returns the number of bytes in each process's slice.
     fn sizes_of(&self, sliced: &Sliced) -> Option<Vec<u64>> {
         Some(self.byte_slices(sliced)?.iter().map(|slice| slice.len()).collect())
     }
 
-    /// Has every process have all of a buffer of which each has the newest slice.
+    /// Makes every process have all of a buffer of which each has the newest slice.
     pub(super) fn gather_newest(&mut self, buffer: BufferId) -> Option<()> {
         let State::NewestSlice(sliced) = self.state(buffer) else { return Some(()) };
         let (own, sizes) = (self.own_slice(&sliced)?, self.sizes_of(&sliced)?);
         let name = self.buffers[buffer.0 as usize].name.clone();
-        // What is sent lies elsewhere than what is received.
+        // What is sent and what is received are in different places.
         let slice = self.buffer(format!("slice of {name}"), own.len().next_multiple_of(4))?;
         let target = bytes_of(slice, own.len())?;
         let source = Operand { buffer, offset_bytes: own.start, ..target.clone() };
@@ -66,7 +66,7 @@ impl Building<'_> {
         self.exchange_all(&name, slice, buffer, &sizes)
     }
 
-    /// Adds a launch of the update phase of which each process computes its slice.
+    /// Adds a launch of the update phase, of which each process computes its slice.
     fn add_slice(&mut self, flat: &Flat) -> Option<()> {
         let slices = flat.sliced().slices(self.processes)?;
         let rows: Vec<Rows> = slices.iter().map(|slice| Rows { start: slice.start, end: slice.end }).collect();
@@ -113,7 +113,7 @@ impl Building<'_> {
         done.into_iter().try_for_each(|buffer| self.gather_newest(buffer))
     }
 
-    /// A sum over images of which each process keeps the slice that it added: the operand for it, in a buffer of its own size.
+    /// Returns the operand for a sum over images of which each process keeps the slice that it added, in a buffer of the slice's size.
     pub(super) fn kept_slice(&mut self, write: &Operand, own: &ByteRange) -> Option<Operand> {
         let sliced = Sliced::of(&write.desc, self.sharding.unit);
         self.states[write.buffer.0 as usize] = State::Slice(sliced);
@@ -121,7 +121,7 @@ impl Building<'_> {
         Some(Operand { buffer: write.buffer, offset_bytes: 0, desc })
     }
 
-    /// What lasts and is sharded begins as slices.
+    /// Makes persistent values that are sharded begin as slices.
     pub(super) fn begin_slices(&mut self) {
         let lasting = self.program.persistent.iter().map(|named| &named.operand);
         for operand in lasting {
@@ -131,7 +131,8 @@ impl Building<'_> {
         }
     }
 
-    /// Gives what lasts and is sharded the size and the contents of this process's slice. Gives the slices of all processes by name.
+    /// Gives persistent values that are sharded the size and the contents of this process's slice. Returns the slices of all processes by
+    /// name.
     pub(super) fn finish_slices(&mut self, program: &mut Program) -> Option<BTreeMap<String, Vec<Range<u64>>>> {
         let mut found = BTreeMap::new();
         for named in &mut program.persistent {

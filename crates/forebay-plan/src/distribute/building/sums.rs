@@ -1,4 +1,5 @@
-//! Sums over images: each process makes nodes of the tree that the whole sums by, and all of them are added in its order.
+//! Sums over images: each process computes nodes of the tree by which the whole is summed, and all of them are added in the order of the
+//! tree.
 
 use std::ops::Range;
 
@@ -19,11 +20,12 @@ use crate::partition::sums;
 /// The slices of a process's nodes begin at multiples of this many bytes.
 const SLICE_ALIGNMENT_BYTES: u64 = 64;
 
-/// Sums are added slice by slice where that saves a process at least this many bytes that it would send: about what a fast network moves while
-/// one more exchange begins.
+/// Sums are added slice by slice if that saves a process sending at least this many bytes: about what a fast network moves while one more
+/// exchange begins.
 const SAVED_BYTES_MIN: u64 = 64 << 10;
 
-/// The additions of a tree whose nodes are in slots, process by process: the slots of what is added, of which the first takes the sum.
+/// Returns the additions of a tree whose nodes are in slots, process by process: the slots of the two summands, the first of which receives
+/// the sum.
 fn additions(nodes: &[Vec<Range<u64>>]) -> Vec<(usize, usize)> {
     let (mut additions, mut sums) = (Vec::new(), PartialSums::default());
     let mut add = |earlier: usize, later: usize| {
@@ -38,8 +40,8 @@ fn additions(nodes: &[Vec<Range<u64>>]) -> Vec<(usize, usize)> {
 }
 
 impl Building<'_> {
-    /// Adds this process' part of a sum over images, the exchange of all parts, and what adds them. None where it cannot be; nothing
-    /// has changed then.
+    /// Adds this process's part of a sum over images, the exchange of all parts, and the launches that add them. `None` if that is
+    /// impossible; in this case nothing has changed.
     pub(super) fn add_sum(&mut self, launch: &ProgramLaunch, sharing: &Sharing) -> Option<()> {
         let (cut, cutting) = (&sharing.cut, Cutting::new(launch, &sharing.cut)?);
         let rows = self.rows(sharing, cut.step)?;
@@ -60,7 +62,7 @@ impl Building<'_> {
             offset_bytes: number as u64 * sum_bytes,
             desc: desc.clone(),
         };
-        // The parts of all processes are looked at, so that all of them decide alike.
+        // Check the parts of all processes, so that all processes decide alike.
         let part = |node: &Range<u64>, sums: &Operand| {
             let rows = Rows { start: node.start * cut.step, end: (node.end * cut.step).min(cut.rows) };
             let mut part = cutting.part(rows, Some(sums))?;
@@ -80,7 +82,7 @@ impl Building<'_> {
         // From here on, nothing can fail.
         let own_sums = self.buffer(format!("sums of {}", launch.name), parts.len() as u64 * sum_bytes)?;
         if sum_bytes > desc.total_size_bytes() {
-            // What lies between sums is exchanged with them.
+            // The bytes between sums are exchanged with them.
             let all = TensorDesc::packed(DataType::Float32, &[parts.len() as u64 * sum_bytes / 4]).ok()?;
             let all = Operand { buffer: own_sums, offset_bytes: 0, desc: all };
             self.push(format!("sums of {}", launch.name), Kernel::Fill { value: 0.0 }, Vec::new(), vec![all]);
@@ -115,22 +117,22 @@ impl Building<'_> {
         Some(())
     }
 
-    /// Bytes that a process need not send where a sum is added slice by slice: it sends a slice to each other process, and then its own slice of
-    /// the result, instead of all that it has.
+    /// Returns the bytes that a process need not send if a sum is added slice by slice: it sends a slice to each other process, and then
+    /// its slice of the result, instead of everything that it has.
     fn saved_by_slices(&self, bytes: u64) -> u64 {
         let others = self.processes as u64 - 1;
         let slice_bytes = bytes / self.processes as u64;
         bytes.saturating_sub(2 * slice_bytes).saturating_mul(others)
     }
 
-    /// The sums that all processes have, one behind the other.
+    /// Returns the sums of all processes, one after the other.
     fn gather_sums(&mut self, launch: &ProgramLaunch, own_sums: BufferId, sizes: &[u64]) -> Option<BufferId> {
         let all_sums = self.buffer(format!("all sums of {}", launch.name), sizes.iter().sum())?;
         self.exchange_all(&launch.name, own_sums, all_sums, sizes)?;
         Some(all_sums)
     }
 
-    /// Adds the additions of a tree whose nodes lie in slots. The last one writes the result, and applies what the launch applies to it.
+    /// Adds the additions of a tree whose nodes are in slots. The last one writes the result, and applies the launch's activation to it.
     fn add_tree(
         &mut self,
         launch: &ProgramLaunch,
@@ -152,8 +154,8 @@ impl Building<'_> {
         }
     }
 
-    /// Adds large sums slice by slice: each process gets its slice of what all have, adds it, and gives it to all others. That is less to
-    /// send than all sums to all processes.
+    /// Adds large sums slice by slice: each process receives its slice of all sums, adds it, and sends the result to all others. That takes
+    /// fewer bytes than sending all sums to all processes.
     fn add_slices(
         &mut self,
         launch: &ProgramLaunch,
@@ -204,7 +206,7 @@ impl Building<'_> {
         self.exchange(&launch.name, operands, gathered.sends, gathered.receives, sent_bytes)
     }
 
-    /// Adds what becomes of sums, and what the launch computes besides.
+    /// Adds what is computed from sums, and what else the launch computes.
     fn finish_sums(&mut self, launch: &ProgramLaunch, summed: SumsInParts, sums: Operand) -> Option<()> {
         self.losses.push((summed.of, launch.reads.clone(), sums.clone()));
         let (finishing, rest) = sums::finish(launch, summed, &sums);

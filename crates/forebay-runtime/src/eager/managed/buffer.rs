@@ -17,8 +17,8 @@ use crate::eager::tensor::{DeviceTensor, describe};
 use crate::eager::units::{Buffer, Handle, Part, PinnedUnits};
 use crate::error::RuntimeError;
 
-/// A buffer in managed memory: of any size, partly on the device, partly on the host. Dropping it needs no care: memory that
-/// is still in use stays until it is not.
+/// A buffer in managed memory: of any size, partly on the device, partly on the host. It can be dropped at any time: memory that is still
+/// in use stays until it no longer is.
 ///
 /// Cheap to clone: clones share the bytes.
 ///
@@ -52,65 +52,65 @@ impl ManagedBuffer {
         Ok(ManagedBuffer { context, buffer })
     }
 
-    /// Its size.
+    /// The size of the buffer in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.buffer.size_bytes
     }
 
-    /// What it shares with its clones.
+    /// The part that clones share.
     pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// The memory that it is in.
+    /// The managed memory that the buffer is in.
     pub fn memory(&self) -> ManagedMemory {
         ManagedMemory::of_handle(self.context.clone(), self.buffer.handle.clone())
     }
 
-    /// Writes bytes from the host, after all work that was submitted to use them.
+    /// Writes bytes from the host, after all submitted work that uses them.
     ///
     /// # Errors
-    /// Bytes beyond the end, no host memory, or a failure of the device or the spill file.
+    /// Fails if the range exceeds the buffer, if host memory runs out, or if the device or the spill file fails.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
         let range = self.range(offset_bytes..offset_bytes.saturating_add(bytes.len() as u64))?;
         self.buffer.write(range, bytes)
     }
 
-    /// Reads bytes on the host, after all work that was submitted to write them. What was never written, in units that were
-    /// never used, is 0.
+    /// Reads bytes on the host, after all submitted work that writes them. Bytes that were never written, in units that were never used,
+    /// are 0.
     ///
     /// # Errors
-    /// Bytes beyond the end, no host memory, or a failure of the device or the spill file.
+    /// Fails if the range exceeds the buffer, if host memory runs out, or if the device or the spill file fails.
     pub fn read(&self, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         let range = self.range(offset_bytes..offset_bytes.saturating_add(bytes.len() as u64))?;
         self.buffer.read(range, bytes)
     }
 
-    /// A tensor in the buffer's bytes, from `offset_bytes` on, a multiple of 256. Tensors may overlap.
+    /// Returns a tensor in the buffer's bytes, starting at `offset_bytes`, a multiple of 256. Tensors can overlap.
     ///
     /// # Errors
-    /// Bytes beyond the end, another offset, or a shape without elements.
+    /// Fails if the tensor exceeds the buffer, if the offset is not such a multiple, or if the shape has no elements.
     pub fn tensor(&self, data_type: DataType, shape: &[u64], offset_bytes: u64) -> Result<DeviceTensor, RuntimeError> {
         self.slice().part(offset_bytes..)?.tensor(data_type, shape)
     }
 
-    /// All of its bytes.
+    /// Returns all bytes of the buffer.
     pub fn slice(&self) -> Slice {
         Slice::new(&self.context, Span::of_buffer(&self.buffer))
     }
 
-    /// Fills all bytes on the device with a pattern, on the current stream: one operation, or several where they do not fit
-    /// together.
+    /// Fills all bytes on the device with a pattern, on the current stream, in one operation, or in several if the bytes do not fit at
+    /// once.
     ///
     /// # Errors
-    /// No host memory for what has to go, or a failure of the device or the spill file.
+    /// Fails if host memory for evicted data runs out, or if the device or the spill file fails.
     pub fn fill(&self, pattern: [u8; 4]) -> Result<(), RuntimeError> {
         let core = self.buffer.core();
         let stream = self.context.current_stream();
         let (queue, shared) = (stream.queue(), self.context.shared());
         let mut start = 0;
         while start < self.size_bytes() {
-            // As much at once as fits; whole units, so that the length is a multiple of the pattern's.
+            // As much at once as fits, in whole units, so that the length is a multiple of the pattern's.
             let all_bytes = self.buffer.whole_region().range.len();
             let size_bytes = match core.unit_bytes {
                 Some(_) => self.memory().capacity_bytes().min(all_bytes - start),
@@ -131,22 +131,22 @@ impl ManagedBuffer {
         Ok(())
     }
 
-    /// Asks for a copy of bytes in a place, and returns before it is there. Copies are carried out in the order in which they
-    /// were asked for; with [`Policy::Driver`](forebay_memory::eviction::Policy), their commands are submitted at once.
+    /// Requests a copy of bytes to a location, and returns before it is complete. Copies are made in the order in which they were
+    /// requested; with [`Policy::Driver`](forebay_memory::eviction::Policy), their commands are submitted at once.
     ///
     /// # Errors
-    /// Bytes beyond the end; where it is done at once, what that reports.
+    /// Fails if the range exceeds the buffer; if commands are submitted at once, also if that fails.
     pub fn prefetch(&self, range: impl RangeBounds<u64>, to: Location) -> Result<(), RuntimeError> {
         self.with_units(range, |queue, part| queue.prefetch(part.unit, to))?;
         self.buffer.handle.start_thread()?;
         self.buffer.core().prefetches_were_added()
     }
 
-    /// Recalls prefetches that have not started. How many units that were; always 0 with
+    /// Cancels prefetches that have not started, and returns the number of their units; always 0 with
     /// [`Policy::Driver`](forebay_memory::eviction::Policy).
     ///
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the buffer.
     pub fn cancel_prefetch(&self, range: impl RangeBounds<u64>) -> Result<u64, RuntimeError> {
         let mut count = 0;
         self.with_units(range, |queue, part| {
@@ -157,27 +157,27 @@ impl ManagedBuffer {
         Ok(count)
     }
 
-    /// Says how bytes will be used. The units that hold them take it.
+    /// Advises how bytes will be used. The advice applies to the units that hold them.
     ///
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the buffer.
     pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<(), RuntimeError> {
         self.with_units(range, |queue, part| queue.advise(part.unit, advice))
     }
 
-    /// Takes advice back.
+    /// Withdraws advice.
     ///
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the buffer.
     pub fn withdraw_advice(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<(), RuntimeError> {
         self.with_units(range, |queue, part| queue.withdraw_advice(part.unit, advice))
     }
 
-    /// Says that what bytes hold is needed no more: it is not copied, neither back nor in. Units that are only partly in the
-    /// range keep their data. Afterwards the bytes are not defined.
+    /// Declares that the contents of bytes are no longer needed: they are not copied, neither back nor in. Units that are only partly in
+    /// the range keep their data. Afterwards the bytes are undefined.
     ///
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the buffer.
     pub fn discard(&self, range: impl RangeBounds<u64>) -> Result<(), RuntimeError> {
         let range = self.range(range)?;
         let mut state = self.buffer.core().lock();
@@ -188,14 +188,14 @@ impl ManagedBuffer {
         Ok(())
     }
 
-    /// How many of its bytes are on the device, in whole units.
+    /// The number of bytes of the buffer that are on the device, in whole units.
     pub fn resident_bytes(&self) -> u64 {
         let state = self.buffer.core().lock();
         let resident = self.buffer.units().filter(|&unit| state.queue.is_resident(unit)).count() as u64;
         resident * self.buffer.unit_bytes
     }
 
-    /// Its units, if it is in that memory.
+    /// The units of the buffer, if it is in that memory.
     pub(super) fn units(&self, memory: &ManagedMemory) -> impl Iterator<Item = UnitId> + use<> {
         let count = if self.memory().is(memory) { self.buffer.unit_count } else { 0 };
         self.buffer.units().take(count as usize)
@@ -213,7 +213,7 @@ impl ManagedBuffer {
     }
 
     /// # Errors
-    /// Bytes beyond the end.
+    /// Fails if the range exceeds the buffer.
     fn range(&self, range: impl RangeBounds<u64>) -> Result<Range<u64>, RuntimeError> {
         bounds(range, self.size_bytes())
     }
@@ -221,25 +221,25 @@ impl ManagedBuffer {
 
 /// Buffers of a managed memory.
 impl ManagedMemory {
-    /// A buffer. It takes addresses now and memory as it is used; what it holds is not defined until it is written.
+    /// Creates a buffer. It takes addresses now and memory as it is used; its contents are undefined until they are written.
     ///
     /// # Errors
-    /// A size of 0, no addresses, or a failure of the device.
+    /// Fails if the size is 0, if addresses run out, or if the device fails.
     pub fn buffer(&self, size_bytes: u64) -> Result<ManagedBuffer, RuntimeError> {
         ManagedBuffer::new(self.context().clone(), self.handle().clone(), size_bytes)
     }
 
-    /// A tensor in a buffer of its own, not defined until it is written.
+    /// Creates a tensor in a separate buffer. Its contents are undefined until they are written.
     ///
     /// # Errors
-    /// A shape without elements, no addresses, or a failure of the device.
+    /// Fails if the shape has no elements, if addresses run out, or if the device fails.
     pub fn tensor(&self, data_type: DataType, shape: &[u64]) -> Result<DeviceTensor, RuntimeError> {
         let size_bytes = describe(&TensorType::new(data_type, shape))?.total_size_bytes();
         self.buffer(size_bytes)?.tensor(data_type, shape, 0)
     }
 
-    /// Tells what will be used next, for [`Policy::Planned`](super::Policy::Planned): the buffers of each coming operation, in order. Replaces what
-    /// was told before.
+    /// Announces what will be used next, for [`Policy::Planned`](super::Policy::Planned): the buffers of each coming operation, in order.
+    /// Replaces earlier announcements.
     pub fn set_next_uses(&self, uses: &[Vec<&ManagedBuffer>]) {
         let units = |buffers: &Vec<&ManagedBuffer>| -> Vec<UnitId> {
             buffers.iter().flat_map(|buffer| buffer.units(self)).collect()

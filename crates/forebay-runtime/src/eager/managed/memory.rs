@@ -1,4 +1,4 @@
-//! What the caller makes buffers with.
+//! Managed memory, in which the caller creates buffers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::eager::lease::Lease;
 use crate::eager::units::{Core, Handle, ManagedStatistics, SlabPool, SpillFiles, State, device_error};
 use crate::error::RuntimeError;
 
-/// Size of a unit, where no one says.
+/// The default size of a unit.
 const UNIT_BYTES: u64 = 2 << 20;
-/// Host blocks are about this large, so that their number stays small.
+/// The approximate size of host blocks, chosen so that their number stays small.
 const BLOCK_BYTES_MAX: u64 = 32 << 20;
 /// Numbers managed memories.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -40,54 +40,54 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManagedOptions {
-    /// The most device bytes that its buffers take together.
+    /// The most device bytes that all buffers take together.
     pub device_bytes: u64,
-    /// Whether device memory is taken as buffers need it. Without, all of it is taken at the start and stays, which needs a
-    /// device with tiles.
+    /// Whether device memory is taken as buffers need it. If not, all of it is taken at the start and stays, which needs a device with
+    /// tiles.
     pub growth: bool,
-    /// What changes the order of eviction.
+    /// The policy that determines the eviction order.
     pub policy: Policy,
-    /// The most bytes of host blocks; none for as many as there are.
+    /// The most bytes of host blocks, or `None` for as many as there are.
     pub host_bytes: Option<u64>,
-    /// A folder for a file that takes what exceeds `host_bytes`; without, that is an error. The file has no name.
+    /// A folder for a file that takes what exceeds `host_bytes`; without it, exceeding the limit is an error. The file has no name.
     pub spill_dir: Option<PathBuf>,
-    /// What moves as a whole, rounded up to whole tiles; none for 2 MiB, or less where few of them would fit.
+    /// The size of the units that move, rounded up to whole tiles, or `None` for 2 MiB, or less if few of them would fit.
     pub unit_bytes: Option<u64>,
 }
 
 impl ManagedOptions {
-    /// A device budget and a policy; the rest as usual.
+    /// Options with a device budget and a policy, and the defaults for the rest.
     pub fn new(device_bytes: u64, policy: Policy) -> ManagedOptions {
         ManagedOptions { device_bytes, growth: true, policy, host_bytes: None, spill_dir: None, unit_bytes: None }
     }
 
-    /// Whether device memory is taken as it is needed. Without, all of it is taken at the start.
+    /// Sets whether device memory is taken as it is needed. If not, all of it is taken at the start.
     pub fn growth(mut self, growth: bool) -> Self {
         self.growth = growth;
         self
     }
 
-    /// The most host bytes for what is not on the device.
+    /// Sets the most host bytes for data that is not on the device.
     pub fn host_bytes(mut self, host_bytes: u64) -> Self {
         self.host_bytes = Some(host_bytes);
         self
     }
 
-    /// A folder for what exceeds the host bytes.
+    /// Sets the folder for data that exceeds the host bytes.
     pub fn spill_dir(mut self, spill_dir: impl Into<std::path::PathBuf>) -> Self {
         self.spill_dir = Some(spill_dir.into());
         self
     }
 
-    /// The unit that moves.
+    /// Sets the size of the units that move.
     pub fn unit_bytes(mut self, unit_bytes: u64) -> Self {
         self.unit_bytes = Some(unit_bytes);
         self
     }
 }
 
-/// Device memory that buffers larger than it share ([`managed`](super)). Cheap to clone: clones are the same memory. It lives
-/// as long as a buffer of it does.
+/// Device memory shared by buffers that can be larger than it ([`managed`](super)). Cheap to clone: clones are the same memory. It lives as
+/// long as any of its buffers.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -115,14 +115,14 @@ pub struct ManagedMemory {
 }
 
 impl ManagedMemory {
-    /// A managed memory without buffers.
+    /// Creates a managed memory without buffers.
     ///
     /// # Errors
-    /// A budget below one unit, memory that shall not grow on a device without tiles, a spill folder that cannot be written,
-    /// or what the device reports.
+    /// Fails if the budget is below one unit, if memory that does not grow is requested on a device without tiles, if the spill folder
+    /// cannot be written, or if the device reports an error.
     pub fn new(context: &Context, options: &ManagedOptions) -> Result<ManagedMemory, RuntimeError> {
         let (device, limits) = (context.device(), context.device().limits());
-        // Before the files: what is made last needs no care when it fails.
+        // Created before the files: what is created last needs no cleanup when it fails.
         let copies = Lease::new(context.shared().clone(), 0)?;
         let (step_bytes, segment_bytes_max, unit_bytes) = match limits.tiled {
             true => {
@@ -137,7 +137,7 @@ impl ManagedMemory {
                 );
                 return Err(RuntimeError::Tensor { reason });
             }
-            // Placed heaps serve a buffer each.
+            // Each placed heap serves one buffer.
             false => (context.tile_bytes(), 0, None),
         };
         let device_bytes = options.device_bytes / step_bytes * step_bytes;
@@ -159,10 +159,10 @@ impl ManagedMemory {
         Ok(ManagedMemory { context: context.clone(), handle: Arc::new(Handle::new(core)) })
     }
 
-    /// Waits until no prefetch is in line and all copies are complete.
+    /// Waits until no prefetch is pending and all copies are complete.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
         let mut state = self.core().lock();
         while state.prefetching || state.queue.prefetches().next().is_some() {
@@ -172,7 +172,7 @@ impl ManagedMemory {
         self.core().copies.synchronize()
     }
 
-    /// What was moved and waited for so far.
+    /// What has been moved and waited for so far.
     pub fn statistics(&self) -> ManagedStatistics {
         let state = self.core().lock();
         ManagedStatistics {
@@ -184,12 +184,12 @@ impl ManagedMemory {
         }
     }
 
-    /// The most device bytes that buffers take together: the budget in whole units.
+    /// The most device bytes that all buffers take together: the budget in whole units.
     pub fn capacity_bytes(&self) -> u64 {
         self.core().lock().queue.capacity_bytes()
     }
 
-    /// What moves as a whole; none on a device without tiles, where each buffer does.
+    /// The size of the units that move, or `None` on a device without tiles, where each buffer moves as a whole.
     pub fn unit_bytes(&self) -> Option<u64> {
         self.core().unit_bytes
     }
@@ -228,10 +228,10 @@ impl fmt::Debug for ManagedMemory {
     }
 }
 
-/// Size of a unit in whole tiles.
+/// The size of a unit in whole tiles.
 ///
 /// # Errors
-/// One that fits neither a heap nor the budget.
+/// Fails if the unit does not fit a heap or the budget.
 fn unit_bytes(limits: &Limits, tile_bytes: u64, options: &ManagedOptions) -> Result<u64, RuntimeError> {
     let usual = UNIT_BYTES.min((options.device_bytes / 64).max(tile_bytes)).min(limits.heap_size_max_bytes);
     let wanted = options.unit_bytes.unwrap_or(usual);

@@ -1,8 +1,8 @@
-//! Managed memory: buffers larger than the device, of which what work uses is on the device while it runs.
+//! Managed memory: buffers larger than the device, whose parts are on the device while work uses them.
 //!
-//! A [`ManagedBuffer`] has addresses on the device for all of its bytes and memory behind some of them. It moves in units
-//! (some tiles each): before an operation that binds a [`DeviceTensor`](super::DeviceTensor) in it, the units of that tensor are made
-//! resident, and others are evicted for them as the [`EvictionQueue`](forebay_memory::eviction::EvictionQueue) says.
+//! A [`ManagedBuffer`] has device addresses for all of its bytes, and memory behind some of them. It moves in units of some tiles each:
+//! before an operation that binds a [`DeviceTensor`](super::DeviceTensor) in it, the units of that tensor are made resident, and others are
+//! evicted for them as the [`EvictionQueue`](forebay_memory::eviction::EvictionQueue) decides.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,19 +30,19 @@
 //! # }
 //! ```
 //!
-//! Copies go to a stream of their own, ordered against work by events; mapping changes after the host has seen that no one
-//! uses the tiles; no lock is held while the host waits. Data that is not on the device lies in host blocks, and beyond the
-//! host budget in files that have no name, which the device copies to and from like to any memory.
+//! Copies go to a separate stream and are ordered against work by events; mapping changes after the host has seen that no one uses the
+//! tiles; no lock is held while the host waits. Data that is not on the device is in host blocks and, beyond the host budget, in files
+//! without names, which the device copies to and from like any memory.
 //!
-//! A device without tiles has placed heaps: there, a buffer is one unit, and has to fit the device whole.
+//! A device without tiles has placed heaps; on it, a buffer is one unit and has to fit on the device as a whole.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`memory`] | what the caller makes buffers with |
-//! | [`buffer`] | buffers: the host's reads and writes, prefetch, advice, discard |
+//! | [`memory`] | managed memory, in which the caller creates buffers |
+//! | [`buffer`] | buffers: reads and writes by the host, prefetch, advice, discard |
 //! | `work` | commands that are prepared once and submitted many times |
 //!
-//! Where units are and what moves when is decided in `eager/units`.
+//! The code that tracks where units are and decides what moves when is in `eager/units`.
 
 pub mod buffer;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! Work that is prepared once and submitted many times: commands over a buffer's addresses, with what they do to its bytes.
+//! Work that is prepared once and submitted many times: commands on a buffer's addresses, with how they access its bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,24 +13,24 @@ use crate::eager::stream::Stream;
 use crate::eager::units::PinnedUnits;
 use crate::error::RuntimeError;
 
-/// A command over the addresses of one buffer.
+/// A command on the addresses of one buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     /// The command, on the stream that it is submitted to ([`stream_id`]).
     pub command: Command,
-    /// What it does to which bytes of the buffer.
+    /// How it accesses which bytes of the buffer.
     pub uses: Vec<(Range<u64>, Access)>,
-    /// What it is called.
+    /// The name of the work.
     pub name: Arc<str>,
 }
 
-/// The device's stream behind a stream.
+/// The device's stream that a stream uses.
 pub(crate) fn stream_id(stream: &Stream) -> StreamId {
     stream.context().shared().lock().stream(stream.queue())
 }
 
 impl ManagedMemory {
-    /// The device's stream behind copies.
+    /// The device's stream that copies use.
     pub(crate) fn copy_stream_id(&self) -> StreamId {
         let core = self.core();
         core.shared.lock().stream(core.copies.queue())
@@ -43,10 +43,10 @@ impl ManagedBuffer {
         self.buffer().region()
     }
 
-    /// Makes what a command uses resident, and submits it in the stream's order.
+    /// Makes the bytes that a command uses resident, and submits it in the stream's order.
     ///
     /// # Errors
-    /// Bytes that do not fit together, no host memory for what has to go, or a failure of the device or the spill file.
+    /// Fails if the bytes do not fit at once, if host memory for evicted data runs out, or if the device or the spill file fails.
     pub(crate) fn submit(&self, stream: &Stream, work: &Work) -> Result<(), RuntimeError> {
         let (queue, shared) = (stream.queue(), stream.context().shared());
         let uses = work.uses.iter().map(|(range, access)| (self.buffer(), range.clone(), *access));
@@ -59,8 +59,7 @@ impl ManagedBuffer {
         shared.submit(&mut order, &batch)
     }
 
-    /// Tells which bytes each coming command needs as they are, for [`Policy::Planned`](super::Policy::Planned). Replaces
-    /// what was told before.
+    /// Announces which bytes each coming command reads, for [`Policy::Planned`](super::Policy::Planned). Replaces earlier announcements.
     pub(crate) fn set_next_uses(&self, commands: &[Vec<Range<u64>>]) {
         let units = |ranges: &Vec<Range<u64>>| -> Vec<UnitId> {
             ranges.iter().flat_map(|range| self.buffer().parts(range.clone())).map(|part| part.unit).collect()

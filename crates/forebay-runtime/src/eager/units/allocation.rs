@@ -1,4 +1,4 @@
-//! Buffers as units: addresses on the device, and who is behind them.
+//! Buffers as units: addresses on the device, and the units behind them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,38 +13,38 @@ use crate::error::RuntimeError;
 
 /// Addresses on the device and the units behind them.
 pub struct Buffer {
-    /// The memory that it is in.
+    /// The managed memory that the buffer is in.
     pub handle: Arc<Handle>,
     address: Arc<Address>,
-    /// Its addresses on a device with tiles.
+    /// The buffer's addresses on a device with tiles.
     reservation: Option<MemoryId>,
-    /// On a device without tiles, the whole buffer is a unit.
+    /// The size of a unit. On a device without tiles, the whole buffer is a unit.
     pub unit_bytes: u64,
     first_unit: u64,
-    /// How many units it has.
+    /// The number of units.
     pub unit_count: u64,
-    /// Its size.
+    /// The size of the buffer.
     pub size_bytes: u64,
 }
 
-/// A part of a buffer that lies in one unit.
+/// A part of a buffer within one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The unit.
     pub unit: UnitId,
-    /// Bytes of the buffer.
+    /// The range of bytes in the buffer.
     pub bytes: Range<u64>,
-    /// First byte in the unit.
+    /// The offset of the first byte in the unit.
     pub offset_bytes: u64,
-    /// Whether it is everything of the buffer in that unit.
+    /// Whether the part is everything that the buffer has in that unit.
     pub whole: bool,
 }
 
 impl Buffer {
-    /// A buffer whose contents are not defined yet.
+    /// Creates a buffer whose contents are not defined yet.
     ///
     /// # Errors
-    /// A size of 0, no addresses, or a failure of the device.
+    /// Fails if the size is 0, if addresses run out, or if the device fails.
     pub fn new(handle: Arc<Handle>, size_bytes: u64) -> Result<Buffer, RuntimeError> {
         let core = &handle.core;
         let granularity_bytes = core.unit_bytes.unwrap_or(core.shared.tile_bytes);
@@ -74,17 +74,17 @@ impl Buffer {
         &self.handle.core
     }
 
-    /// Its addresses. Without tiles, they hold while it is on the device.
+    /// The buffer's addresses. Without tiles, they are valid while the buffer is on the device.
     pub fn region(&self) -> Region {
         Region::new(self.address.memory(), 0, self.size_bytes)
     }
 
-    /// Its addresses up to the end of its last unit.
+    /// The buffer's addresses up to the end of its last unit.
     pub fn whole_region(&self) -> Region {
         Region::new(self.address.memory(), 0, self.unit_count * self.unit_bytes)
     }
 
-    /// The parts of a byte range, by units.
+    /// The parts of a byte range, one per unit.
     pub fn parts(&self, range: Range<u64>) -> impl Iterator<Item = Part> + '_ {
         let unit_bytes = self.unit_bytes;
         let Range { start, end } = range;
@@ -97,10 +97,10 @@ impl Buffer {
         })
     }
 
-    /// Writes bytes from the host, after all work that was submitted to use them.
+    /// Writes bytes from the host, after all submitted work that uses them.
     ///
     /// # Errors
-    /// No memory on the host, or a failure of the device or the spill file.
+    /// Fails if host memory runs out, or if the device or the spill file fails.
     pub fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<(), RuntimeError> {
         let core = self.core();
         for part in self.parts(range.clone()) {
@@ -110,10 +110,10 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads bytes on the host, after all work that was submitted to write them.
+    /// Reads bytes on the host, after all submitted work that writes them.
     ///
     /// # Errors
-    /// No memory on the host, or a failure of the device or the spill file.
+    /// Fails if host memory runs out, or if the device or the spill file fails.
     pub fn read(&self, range: Range<u64>, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         let core = self.core();
         for part in self.parts(range.clone()) {
@@ -123,7 +123,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Its units.
+    /// The units of the buffer.
     pub fn units(&self) -> impl Iterator<Item = UnitId> + use<> {
         (self.first_unit..self.first_unit + self.unit_count).map(UnitId)
     }

@@ -1,9 +1,9 @@
-//! What moves when, and what waits for what.
+//! Decides what moves when, and what waits for what.
 //!
-//! One lock guards the state of a managed memory, and is held while moves are decided and submitted: a thread that needs units finds
-//! those of others in place or gone, never on their way. All copies go to one stream. A copy comes after every use of its
-//! unit, and work comes after the last copy of its units; mappings change when the host has seen that all uses are over.
-//! Where it has not yet, the change stops, the host waits without the lock, and the change begins again ([`Core::run`]).
+//! One lock guards the state of a managed memory, and is held while moves are decided and submitted: a thread that needs units finds those
+//! of others in place or gone, never on their way. All copies go to one stream. A copy comes after every use of its unit, and work comes
+//! after the last copy of its units; mappings change once the host has seen that all uses are over. If it has not yet, the change stops,
+//! the host waits without the lock, and the change starts again ([`Core::run`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,26 +29,26 @@ use crate::eager::shared::Shared;
 use crate::eager::timeline::{Agent, QueueId};
 use crate::error::RuntimeError;
 
-/// A managed memory, as its handles, buffers and its thread share it.
+/// A managed memory, as shared by its handles, its buffers and its thread.
 pub struct Core {
-    /// Locks of several memories are taken in this order.
+    /// The number by which locks of several memories are ordered.
     pub number: u64,
-    /// The device, and what its handles share.
+    /// The device, and what the context's handles share.
     pub shared: Arc<Shared>,
-    /// Where copies go.
+    /// The queue that copies go to.
     pub copies: Lease,
-    /// Size of a unit; none where each buffer is one, because the device has no tiles.
+    /// The size of a unit, or `None` if each buffer is a unit because the device has no tiles.
     pub unit_bytes: Option<u64>,
     /// Whether device memory is taken and given back as buffers come and go.
     pub grows: bool,
     state: Mutex<State>,
-    /// Notified when there is a prefetch to carry out, when one was, and at the end.
+    /// Notified when a prefetch is to be carried out, when one has been, and at the end.
     pub changed: Condvar,
 }
 
-/// Everything that changes.
+/// The mutable state.
 pub struct State {
-    /// Who is on the device, and who goes next.
+    /// Tracks which units are on the device, and which go next.
     pub queue: EvictionQueue,
     /// Where units are.
     pub locations: UnitLocations,
@@ -56,24 +56,24 @@ pub struct State {
     pub slots: SlabPool<DeviceSegment>,
     /// Host memory.
     pub blocks: SlabPool<MemoryId>,
-    /// Units that have bytes there, in the order in which they got them.
+    /// Units with bytes on the host, in the order in which they got them.
     pub holders: VecDeque<UnitId>,
-    /// What is behind host memory, if anything.
+    /// The spill files behind host memory, if there are any.
     pub files: Option<SpillFiles>,
-    /// Buffers that are gone, oldest first.
+    /// Buffers that were dropped, oldest first.
     pub retired: VecDeque<Retired>,
-    /// Numbers.
+    /// Counts of what was moved and waited for.
     pub statistics: ManagedStatistics,
-    /// The next unit.
+    /// The number of the next unit.
     pub next_unit: u64,
     /// Whether a prefetch is being carried out.
     pub prefetching: bool,
-    /// Whether the thread for prefetches shall end.
+    /// Whether the thread for prefetches should end.
     pub closing: bool,
 }
 
 impl State {
-    /// A state without units.
+    /// Creates a state without units.
     pub fn new(
         queue: EvictionQueue,
         slots: SlabPool<DeviceSegment>,
@@ -98,7 +98,7 @@ impl State {
     /// A unit's location.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] for a unit that has none, which is a defect.
+    /// Returns [`RuntimeError::Plan`] for a unit that has none, which is a defect.
     pub fn location(&mut self, unit: UnitId) -> Result<&mut UnitLocation, RuntimeError> {
         let reason = || RuntimeError::Plan { reason: format!("managed unit {unit} has no backing location") };
         self.locations.get_mut(&unit).ok_or_else(reason)
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-/// The way of a copy between a unit's locations.
+/// The direction of a copy between a unit's locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the device to its block on the host.
@@ -122,7 +122,7 @@ pub enum Way {
     Unspill,
 }
 
-/// What units move for.
+/// The reason why units move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Work that is about to be submitted.
@@ -131,7 +131,7 @@ pub enum Cause {
     Prefetch,
 }
 
-/// What a failure of the device says next to its own words.
+/// Adds to a failure of the device what was being done.
 pub fn device_error(action: &'static str) -> impl FnOnce(DeviceError) -> RuntimeError {
     move |error| RuntimeError::Device { action, error }
 }
@@ -141,7 +141,7 @@ fn lost_count() -> RuntimeError {
 }
 
 impl Core {
-    /// A managed memory.
+    /// Creates a managed memory.
     pub fn new(
         number: u64,
         shared: Arc<Shared>,
@@ -153,20 +153,20 @@ impl Core {
         Core { number, shared, copies, unit_bytes, grows, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The state. Everything in it is valid between statements, so a panic elsewhere does no harm.
+    /// Locks the state. Everything in it is valid between statements, so a panic elsewhere does no harm.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    /// Waits for a change, with the lock given up meanwhile.
+    /// Waits for a change, with the lock released in the meantime.
     pub fn wait_for_change<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         wait(&self.changed, state)
     }
 
-    /// Changes the state; where that has to wait, does so without the lock and tries again.
+    /// Changes the state; if the change has to wait, waits without the lock and tries again.
     ///
     /// # Errors
-    /// What the change or the wait reports.
+    /// Returns what the change or the wait reports.
     pub fn run<T>(&self, mut change: impl FnMut(&mut State) -> Result<T, Stop>) -> Result<T, RuntimeError> {
         loop {
             let changed = change(&mut self.lock());
@@ -178,10 +178,11 @@ impl Core {
         }
     }
 
-    /// Makes units resident for work that is about to be submitted, and notes what it does with them.
+    /// Makes units resident for work that is about to be submitted, and records how it accesses them.
     ///
     /// # Errors
-    /// Units that do not fit together, no host memory for what has to go, or a failure of the device; or uses to wait for.
+    /// Fails if the units do not fit at once, if host memory for evicted data runs out, or if the device fails; or returns uses to wait
+    /// for.
     pub fn make_resident(&self, state: &mut State, uses: &[(UnitId, Access)]) -> Result<(), Stop> {
         let moves = state.queue.plan(uses)?;
         self.carry_out(state, &moves, Cause::Work)?;
@@ -192,10 +193,10 @@ impl Core {
         Ok(())
     }
 
-    /// Moves units, and tells the queue. What fails half-way leaves units where the queue says.
+    /// Moves units, and tells the queue. If it fails half-way, units are where the queue says.
     ///
     /// # Errors
-    /// As [`Core::make_resident`].
+    /// As for [`Core::make_resident`].
     pub fn carry_out(&self, state: &mut State, moves: &Moves, cause: Cause) -> Result<(), Stop> {
         if moves.is_empty() {
             return Ok(());
@@ -209,10 +210,10 @@ impl Core {
         moves.arrivals.iter().try_for_each(|arrival| self.arrive(state, *arrival, &moving, cause))
     }
 
-    /// Takes all the device memory that there may be.
+    /// Takes all device memory that is allowed.
     ///
     /// # Errors
-    /// What making a heap reports.
+    /// Fails if a heap cannot be created.
     pub fn take_all(&self) -> Result<(), DeviceError> {
         let mut state = self.lock();
         let cap_bytes = state.slots.cap_bytes();
@@ -224,13 +225,13 @@ impl Core {
         self.shared.device.create_heap(size_bytes).map(DeviceSegment::Heap)
     }
 
-    /// Takes as much device memory as arrivals need next to what evictions free.
+    /// Takes as much device memory as arrivals need in addition to what evictions free.
     fn provide_slots(&self, state: &mut State, moves: &Moves) -> Result<(), Stop> {
         let arriving_bytes = state.size_bytes(moves.arrivals.iter().map(|arrival| arrival.unit));
         let leaving_bytes = state.size_bytes(moves.evictions.iter().map(|eviction| eviction.unit));
         self.reap(state);
         loop {
-            // A placed heap is made when its buffer comes; here it only needs room.
+            // A placed heap is created when its buffer arrives; here it only needs room.
             let room_bytes = match self.unit_bytes {
                 Some(_) => state.slots.free_bytes(),
                 None => state.slots.cap_bytes() - state.slots.reserved_bytes(),
@@ -249,7 +250,7 @@ impl Core {
         }
     }
 
-    /// Takes units from the device. Their data is on the host, on its way there, or dead.
+    /// Evicts units from the device. Their data is on the host, on its way there, or dead.
     fn evict(&self, state: &mut State, evictions: &[Eviction]) -> Result<(), Stop> {
         let mut uses = Vec::new();
         for eviction in evictions {
@@ -272,10 +273,10 @@ impl Core {
         Ok(())
     }
 
-    /// Brings a unit to the device: there is memory for it.
+    /// Brings a unit to the device, which has memory for it.
     fn arrive(&self, state: &mut State, arrival: Arrival, moving: &[UnitId], cause: Cause) -> Result<(), Stop> {
         if arrival.copy {
-            // Before anything is mapped: this is what can fail.
+            // Before anything is mapped, because this can fail.
             self.load(state, arrival.unit, moving)?;
         }
         let size_bytes = state.location(arrival.unit)?.size_bytes();
@@ -310,10 +311,10 @@ impl Core {
         Ok(())
     }
 
-    /// Copies a unit between two of its locations, after everything before that uses it.
+    /// Copies a unit between two of its locations, after everything that used it before.
     ///
     /// # Errors
-    /// A failure of the device.
+    /// Fails if the device fails.
     pub fn copy(&self, state: &mut State, unit: UnitId, way: Way) -> Result<(), RuntimeError> {
         let queue = self.copies.queue();
         let location = state.location(unit)?;
@@ -355,10 +356,10 @@ impl Core {
         Ok(())
     }
 
-    /// Copies a unit to the host; its bytes on the device stay. The host copies of `moving` units stay, too.
+    /// Copies a unit to the host and keeps its bytes on the device. The host copies of `moving` units are kept, too.
     ///
     /// # Errors
-    /// No host memory, or a failure of the device; or uses to wait for.
+    /// Fails if host memory runs out or the device fails; or returns uses to wait for.
     pub fn copy_back(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         self.provide_block(state, unit, moving)?;
         self.copy(state, unit, Way::Back)?;
@@ -367,10 +368,10 @@ impl Core {
         Ok(())
     }
 
-    /// Carries out the first prefetch in line. The position of its copy to wait for, where it copies.
+    /// Carries out the first pending prefetch. Returns the position of its copy to wait for, if it copies.
     ///
     /// # Errors
-    /// As [`Core::make_resident`]; a prefetch that fails is gone then, one that waits stays in line.
+    /// As for [`Core::make_resident`]; a prefetch that fails is removed, one that waits stays pending.
     pub fn prefetch(&self, state: &mut State) -> Result<Option<u64>, Stop> {
         let Some((Prefetch { unit, .. }, start)) = state.queue.start_prefetch() else { return Ok(None) };
         let done = match &start {
@@ -381,7 +382,7 @@ impl Core {
         if let Err(Stop::Wait(uses)) = done {
             return Err(Stop::Wait(uses));
         }
-        // What it did, the queue knows already.
+        // The queue already knows what it did.
         state.queue.finish_prefetch(&PrefetchStart::Nothing);
         done?;
         if start == PrefetchStart::Nothing {
@@ -391,10 +392,10 @@ impl Core {
         Ok(Some(state.location(unit)?.moved))
     }
 
-    /// Notes that prefetches were asked for: a driver starts them at once, others leave them to the thread.
+    /// Notes that prefetches were requested: with [`Policy::Driver`] they start at once, otherwise they are left to the thread.
     ///
     /// # Errors
-    /// As [`Core::make_resident`], but for the waits.
+    /// As for [`Core::make_resident`], except for the waits.
     pub fn prefetches_were_added(&self) -> Result<(), RuntimeError> {
         self.run(|state| {
             while state.queue.policy() == Policy::Driver && state.queue.prefetches().next().is_some() {
@@ -406,17 +407,17 @@ impl Core {
         Ok(())
     }
 
-    /// Submits mapping.
+    /// Submits mapping commands.
     pub fn submit(&self, commands: Vec<Command>) -> Result<(), RuntimeError> {
         let shared = &self.shared;
         let mut order = shared.lock();
         shared.submit(&mut order, &Batch::from(commands))
     }
 
-    /// Sees to it that uses are over.
+    /// Ensures that uses are over.
     ///
     /// # Errors
-    /// The uses, where they are not.
+    /// Returns the uses if they are not.
     pub fn require(&self, uses: &[Use]) -> Result<(), Stop> {
         match self.have_passed(uses) {
             true => Ok(()),
@@ -424,10 +425,10 @@ impl Core {
         }
     }
 
-    /// Waits on the host until uses are over, and counts that. No one may hold the lock.
+    /// Waits on the host until uses are over, and counts the wait. The lock must not be held.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn wait(&self, uses: &[Use]) -> Result<(), RuntimeError> {
         let start = Instant::now();
         let mut waited = false;
@@ -442,10 +443,10 @@ impl Core {
         Ok(())
     }
 
-    /// Waits on the host until a position of a queue is complete. Whether that was news.
+    /// Waits on the host until a position of a queue is complete. Returns whether that was news.
     ///
     /// # Errors
-    /// A failure of the device, then or earlier.
+    /// Fails if the device fails or has failed earlier.
     pub fn wait_for(&self, queue: QueueId, position: u64) -> Result<bool, RuntimeError> {
         let shared = &self.shared;
         let mut order = shared.lock();

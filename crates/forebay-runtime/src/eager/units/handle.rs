@@ -1,4 +1,4 @@
-//! What all handles of a managed memory share: its core, and the thread that carries out prefetches.
+//! The state that all handles of a managed memory share: its core, and the thread that carries out prefetches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use forebay_queue::shim::thread::{Builder, JoinHandle};
 use super::core::Core;
 use crate::error::RuntimeError;
 
-/// Copies of prefetches that are under way at once; others wait and can be cancelled.
+/// The number of prefetch copies that are under way at once; others wait and can be cancelled.
 const PREFETCHES_UNDER_WAY: usize = 2;
 
-/// Ends the thread when no one is left.
+/// Ends the thread when no handle is left.
 pub struct Handle {
-    /// What the thread has, too.
+    /// The core, which the thread also has.
     pub core: Arc<Core>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -26,22 +26,22 @@ impl Drop for Handle {
         self.core.lock().closing = true;
         self.core.changed.notify_all();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // It ends without a result.
+            // The thread has no result.
             let _ = thread.join();
         }
     }
 }
 
 impl Handle {
-    /// A handle whose thread is not started yet.
+    /// Creates a handle whose thread is not started yet.
     pub fn new(core: Arc<Core>) -> Handle {
         Handle { core, thread: Mutex::default() }
     }
 
-    /// Sees to it that prefetches are carried out, where the caller does not do so itself.
+    /// Ensures that prefetches are carried out, if the caller does not do so itself.
     ///
     /// # Errors
-    /// Where the system refuses a thread.
+    /// Fails if the system refuses a thread.
     pub fn start_thread(&self) -> Result<(), RuntimeError> {
         let mut thread = lock(&self.thread);
         if thread.is_some() || self.core.lock().queue.policy() == Policy::Driver {
@@ -68,7 +68,7 @@ fn carry_out(core: &Core) {
         }
         state.prefetching = true;
         drop(state);
-        // A prefetch that fails is none; the next use of the unit finds out why.
+        // A prefetch that fails has no effect; the next use of the unit finds out why.
         let prefetched = core.run(|state| core.prefetch(state));
         if prefetched.is_err() && core.copies.query().is_err() {
             // A lost device brings nothing any more.

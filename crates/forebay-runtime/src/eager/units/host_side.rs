@@ -1,4 +1,4 @@
-//! The host's copies of units: blocks, the files behind them, and what the host itself reads and writes.
+//! The host's copies of units: blocks, the files behind them, and the host's own reads and writes.
 
 use forebay_base::MemoryId;
 use forebay_memory::eviction::{DeviceCopy, UnitId};
@@ -9,17 +9,17 @@ use super::slab_pool::Slab;
 use super::stop::Stop;
 use crate::error::RuntimeError;
 
-/// Units that go to a spill file at once: the first is waited for, the others are under way meanwhile.
+/// The number of units that are spilled at once: the first is waited for while the others are under way.
 const SPILLS_AT_ONCE: usize = 2;
 
 impl State {
-    /// The spill file's copy of a unit is out of date.
+    /// Discards the spill file's copy of a unit, which is out of date.
     pub fn forget_file(&mut self, unit: UnitId) {
         let place = self.locations.get_mut(&unit).and_then(|location| location.file.take());
         self.give_back_file(place);
     }
 
-    /// Takes a place in a spill file back. Copies from and to it come in the order of their stream.
+    /// Takes back a place in a spill file. Copies from and to it are ordered by their stream.
     pub fn give_back_file(&mut self, place: Option<Slab<MemoryId>>) {
         if let Some(files) = &mut self.files {
             files.slab_pool.give_back(place);
@@ -35,11 +35,10 @@ impl State {
 }
 
 impl Core {
-    /// Sees to it that a unit has a block, whatever is in it. Units that are `moving` keep theirs, but for what a file can
-    /// hold.
+    /// Ensures that a unit has a block, with any contents. Units that are `moving` keep theirs, except for what a file can hold.
     ///
     /// # Errors
-    /// No host memory, or a failure of the device; or uses to wait for.
+    /// Fails if host memory runs out or the device fails; or returns uses to wait for.
     pub fn provide_block(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         if state.location(unit)?.block.is_some() {
             return Ok(());
@@ -66,8 +65,8 @@ impl Core {
         }
     }
 
-    /// Frees the block of some unit: one that holds nothing of worth, else one that the device has the same data of, else one
-    /// that goes to a file, else one that a moving unit would use again; else takes back those of a buffer that is gone.
+    /// Frees the block of some unit: one without valuable contents, or else one with data that the device also has, or else one that is
+    /// spilled to a file, or else one that a moving unit would use again. If there is none, takes back the blocks of a dropped buffer.
     fn free_block(&self, state: &mut State, wanted_by: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         let holders = |accept: &dyn Fn(UnitId) -> bool| -> Vec<UnitId> {
             let others = state.holders.iter().copied().filter(|&unit| unit != wanted_by && accept(unit));
@@ -87,7 +86,7 @@ impl Core {
             state.take_block(unit);
         } else if let Some((&unit, next)) = holders(&only).split_first() {
             self.spill(state, unit)?;
-            // The next one would be the next to go. Where it cannot, no one needs it to yet.
+            // The next one would be the next to be spilled. If it cannot be, no one needs it yet.
             let _ = next.first().map(|&unit| self.spill(state, unit));
         } else if let Some(&unit) = holders(&worthless).first() {
             self.require_block(state, unit)?;
@@ -99,7 +98,7 @@ impl Core {
         Ok(())
     }
 
-    /// Starts to copy a unit's block to a file. The block is free when that is done.
+    /// Starts copying a unit's block to a file. The block is free once that is done.
     fn spill(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
         let size_bytes = state.location(unit)?.size_bytes();
         let Some(files) = &mut state.files else { return Ok(()) };
@@ -113,10 +112,10 @@ impl Core {
         copied
     }
 
-    /// Sees to it that the host's copy of a unit is in a block, or on its way there.
+    /// Ensures that the host's copy of a unit is in a block, or on its way there.
     ///
     /// # Errors
-    /// As [`Core::provide_block`].
+    /// As for [`Core::provide_block`].
     pub fn load(&self, state: &mut State, unit: UnitId, moving: &[UnitId]) -> Result<(), Stop> {
         if state.location(unit)?.block.is_some() {
             return Ok(());
@@ -132,16 +131,16 @@ impl Core {
         Ok(loaded?)
     }
 
-    /// Sees to it that no copy uses a unit's block.
+    /// Ensures that no copy uses a unit's block.
     fn require_block(&self, state: &mut State, unit: UnitId) -> Result<(), Stop> {
         let block_used = state.location(unit)?.block_used;
         self.require(&[(self.copies.queue(), block_used)])
     }
 
-    /// Reads a part of a unit on the host, after everything that was submitted to write it. What was never written is 0.
+    /// Reads a part of a unit on the host, after all submitted work that writes it. Bytes that were never written are 0.
     ///
     /// # Errors
-    /// As [`Core::provide_block`].
+    /// As for [`Core::provide_block`].
     pub fn host_read(&self, state: &mut State, unit: UnitId, offset_bytes: u64, bytes: &mut [u8]) -> Result<(), Stop> {
         if !state.queue.has_data(unit) {
             bytes.fill(0);
@@ -160,11 +159,11 @@ impl Core {
         Ok(())
     }
 
-    /// Writes a part of a unit on the host, after everything that was submitted to use it. `whole`: the unit's other bytes
-    /// are no one's.
+    /// Writes a part of a unit on the host, after all submitted work that uses it. `whole` says that the unit's other bytes belong to no
+    /// one.
     ///
     /// # Errors
-    /// As [`Core::provide_block`].
+    /// As for [`Core::provide_block`].
     pub fn host_write(
         &self,
         state: &mut State,

@@ -16,17 +16,17 @@ use crate::eager::timeline::QueueId;
 pub enum DeviceSegment {
     /// Tiles, to be mapped into a buffer's reservation.
     Heap(HeapId),
-    /// A placed heap, which has addresses of its own: a whole buffer.
+    /// A placed heap, which has its own addresses: a whole buffer.
     Placed(MemoryId),
 }
 
-/// The memory whose addresses a buffer has: always the same reservation, or the placed heap that it is in at the moment.
-/// While a buffer's unit is held on the device, it does not change.
+/// The memory whose addresses a buffer has: always the same reservation, or the placed heap that it is in at the moment. It does not change
+/// while a unit of the buffer is held on the device.
 #[derive(Debug)]
 pub struct Address(AtomicU32);
 
 impl Address {
-    /// A reservation, or none yet.
+    /// Creates the address of a reservation, or of no memory yet.
     pub fn new(memory: Option<MemoryId>) -> Address {
         Address(AtomicU32::new(memory.map_or(u32::MAX, |memory| memory.0)))
     }
@@ -36,7 +36,7 @@ impl Address {
         MemoryId(self.0.load(Ordering::Acquire))
     }
 
-    /// Names another memory.
+    /// Sets another memory.
     pub fn set(&self, memory: MemoryId) {
         self.0.store(memory.0, Ordering::Release);
     }
@@ -45,66 +45,66 @@ impl Address {
 /// Where a unit's bytes are.
 #[derive(Clone, Debug)]
 pub struct UnitLocation {
-    /// Its buffer's addresses.
+    /// The addresses of its buffer.
     pub address: Arc<Address>,
-    /// Which of the buffer's bytes it is.
+    /// The range of the unit in the buffer.
     pub range: ByteRange,
-    /// The device memory behind it.
+    /// The device memory behind the unit.
     pub slot: Option<Slab<DeviceSegment>>,
-    /// Its bytes on the host.
+    /// The unit's bytes on the host.
     pub block: Option<Slab<MemoryId>>,
-    /// Its place in a spill file, which holds what the host's copy is.
+    /// The unit's place in a spill file, which holds the same data as the host's copy.
     pub file: Option<Slab<MemoryId>>,
-    /// The latest use of its device bytes by each queue, copies included.
+    /// The latest use of its device bytes by each queue, including copies.
     pub uses: Vec<Use>,
-    /// The position of the latest copy from or to its device bytes: work comes after it.
+    /// The position of the latest copy from or to its device bytes; work comes after it.
     pub moved: u64,
     /// The position of the latest copy from or to its block.
     pub block_used: u64,
 }
 
 impl UnitLocation {
-    /// A location without memory.
+    /// Creates a location without memory.
     pub fn new(address: Arc<Address>, range: ByteRange) -> UnitLocation {
         UnitLocation { address, range, slot: None, block: None, file: None, uses: Vec::new(), moved: 0, block_used: 0 }
     }
 
-    /// Its size.
+    /// The size of the unit.
     pub fn size_bytes(&self) -> u64 {
         self.range.len()
     }
 
-    /// Its bytes on the device, while it is there.
+    /// The unit's bytes on the device, while it is there.
     pub fn region(&self) -> Region {
         Region { memory: self.address.memory(), range: self.range }
     }
 
-    /// The command that unmaps its bytes on the device, where they are mapped.
+    /// The command that unmaps the unit's bytes on the device, if they are mapped.
     pub fn unmapping(&self) -> Option<Command> {
         let mapped = self.slot.is_some_and(|slot| matches!(slot.memory, DeviceSegment::Heap(_)));
         mapped.then(|| Command::Unmap { region: self.region() })
     }
 
-    /// Its bytes on the host.
+    /// The unit's bytes on the host.
     pub fn block_region(&self) -> Option<Region> {
         self.block.map(|block| Region::new(block.memory, block.offset_bytes, self.size_bytes()))
     }
 
-    /// Its bytes in a spill file.
+    /// The unit's bytes in a spill file.
     pub fn file_region(&self) -> Option<Region> {
         self.file.map(|file| Region::new(file.memory, file.offset_bytes, self.size_bytes()))
     }
 
-    /// Notes that work at a position of a queue uses the device bytes.
+    /// Records that work at a position of a queue uses the device bytes.
     pub fn add_use(&mut self, queue: QueueId, position: u64) {
         add_use(&mut self.uses, (queue, position));
     }
 }
 
-/// Locations of all units.
+/// The locations of all units.
 pub type UnitLocations = BTreeMap<UnitId, UnitLocation>;
 
-/// Keeps the latest use by each queue.
+/// Adds a use, keeping only the latest by each queue.
 pub fn add_use(uses: &mut Vec<Use>, (queue, position): Use) {
     match uses.iter_mut().find(|(other, _)| *other == queue) {
         Some((_, latest)) => *latest = position.max(*latest),
@@ -112,13 +112,13 @@ pub fn add_use(uses: &mut Vec<Use>, (queue, position): Use) {
     }
 }
 
-/// A buffer that is gone, whose memory somebody may still use.
+/// A dropped buffer, whose memory may still be in use.
 #[derive(Clone, Debug)]
 pub struct Retired {
-    /// Its reservation, if it has one.
+    /// The buffer's reservation, if it has one.
     pub reservation: Option<MemoryId>,
-    /// Its units that were anywhere.
+    /// The locations of those of its units that were anywhere.
     pub locations: Vec<UnitLocation>,
-    /// Who used it.
+    /// The uses of the buffer.
     pub uses: Vec<Use>,
 }

@@ -1,16 +1,16 @@
 //! Units of managed memory: where their bytes are, what moves when, and what holds them on the device.
 //!
-//! Nothing here knows streams or tensors of the user: that is [`managed`](super::managed)'s, above.
+//! Nothing here knows the user's streams or tensors; those belong to [`managed`](super::managed), above.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `core` | what moves when, and what waits for what |
-//! | `host_side` | the host's copies: blocks, and the file behind them |
+//! | `core` | decides what moves when, and what waits for what |
+//! | `host_side` | the host's copies: blocks, and the files behind them |
 //! | `handle` | what handles share: the core, and the thread that carries out prefetches |
 //! | `allocation` | buffers: addresses, and the units behind them |
 //! | `residency` | what one operation holds on the device until it is submitted |
-//! | `release` | how memory comes back, at last all of it |
-//! | `stop` | why a change waits or fails |
+//! | `release` | how memory is given back, finally all of it |
+//! | `stop` | the reasons why a change waits or fails |
 //! | `locations`, `slab_pool`, `spill` | where units are; device memory, host blocks and files, cut into units |
 //! | `statistics` | what was moved and waited for |
 

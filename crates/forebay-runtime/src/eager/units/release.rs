@@ -1,4 +1,4 @@
-//! How memory comes back: of units that leave the device, of buffers that are gone, and all of it in the end.
+//! How memory is given back: that of units that leave the device, that of dropped buffers, and finally all of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::eager::timeline::Agent;
 use crate::error::RuntimeError;
 
 impl Core {
-    /// Takes a unit's device memory away: no one uses it, and it is mapped nowhere.
+    /// Takes a unit's device memory away, which no one uses and which is mapped nowhere.
     ///
     /// # Errors
-    /// [`RuntimeError::Plan`] for a unit without a location.
+    /// Returns [`RuntimeError::Plan`] for a unit without a location.
     pub fn take_slot(&self, state: &mut State, unit: UnitId) -> Result<(), RuntimeError> {
         let location = state.location(unit)?;
         location.uses.clear();
@@ -26,7 +26,7 @@ impl Core {
         Ok(())
     }
 
-    /// Gives placed heaps without a buffer back to the device: another buffer has another size.
+    /// Gives placed heaps without a buffer back to the device, since another buffer has another size.
     fn return_placed(&self, state: &mut State) {
         if self.unit_bytes.is_none() {
             self.destroy(state.slots.take_unused());
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// Removes a buffer's units. Their memory is used again when no one uses it any more.
+    /// Removes a buffer's units. Their memory is reused once no one uses it any more.
     pub fn retire(&self, units: impl Iterator<Item = UnitId>, reservation: Option<MemoryId>) {
         let mut state = self.lock();
         let (mut locations, mut uses) = (Vec::new(), Vec::new());
@@ -63,7 +63,7 @@ impl Core {
             if order.timelines.known(Agent::Host, queue) < position
                 && order.timelines.mark_behind(queue, position).is_none()
             {
-                // A lost device needs no return.
+                // On a lost device, no return is needed.
                 let _ = self.shared.record(&mut order, queue);
             }
         }
@@ -71,7 +71,7 @@ impl Core {
         self.reap(&mut state);
     }
 
-    /// Takes back the memory of buffers that are gone, as far as their users have passed. Does not wait.
+    /// Takes back the memory of those dropped buffers whose uses are over. Does not wait.
     pub fn reap(&self, state: &mut State) {
         let (gone, kept) = state.retired.drain(..).partition(|retired: &Retired| self.have_passed(&retired.uses));
         state.retired = kept;
@@ -93,7 +93,7 @@ impl Core {
         self.return_placed(state);
     }
 
-    /// Gives memory that no one uses back to the device: the bytes. Does not wait. What was taken for good stays.
+    /// Gives unused memory back to the device and returns the number of bytes. Does not wait. Memory that was taken for good stays.
     pub fn trim(&self) -> u64 {
         let mut state = self.lock();
         self.reap(&mut state);
@@ -105,17 +105,17 @@ impl Core {
         let bytes = before_bytes - state.slots.reserved_bytes() - state.blocks.reserved_bytes();
         let copied = self.shared.lock().timelines.issued(self.copies.queue());
         if self.have_passed(&[(self.copies.queue(), copied)]) {
-            // Copies may be on their way from and to places that no one has any more.
+            // Copies may still be on their way from and to places that no one owns any more.
             unused.extend(state.files.iter_mut().flat_map(|files| files.slab_pool.take_unused()));
         }
         unused.into_iter().for_each(|memory| self.shared.device.destroy_memory(memory));
         bytes
     }
 
-    /// Takes back the memory of the buffer that has been gone for longest.
+    /// Takes back the memory of the buffer that was dropped first.
     ///
     /// # Errors
-    /// Its uses where they are not over, and what `otherwise` says where there is none.
+    /// Returns the buffer's uses if they are not over, and the result of `otherwise` if there is no such buffer.
     pub fn wait_for_oldest_retired(
         &self,
         state: &mut State,
@@ -133,7 +133,7 @@ impl Drop for Core {
         let device: Arc<_> = self.shared.device.clone();
         let retired = std::mem::take(&mut self.lock().retired);
         for (queue, position) in retired.iter().flat_map(|retired| retired.uses.iter().copied()) {
-            // What failed was reported where it mattered.
+            // Failures were reported where they mattered.
             let _ = self.wait_for(queue, position);
         }
         let mut state = self.lock();

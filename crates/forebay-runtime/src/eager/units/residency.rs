@@ -1,4 +1,4 @@
-//! What one operation holds on the device until it is submitted.
+//! The units that one operation holds on the device until it is submitted.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::eager::shared::State as Order;
 use crate::eager::timeline::QueueId;
 use crate::error::RuntimeError;
 
-/// Units that are on the device for an operation, and stay there until this is dropped: when the operation is submitted.
+/// Units that are on the device for an operation, and stay there until this is dropped, when the operation has been submitted.
 #[must_use = "units may be evicted again when this is dropped"]
 pub struct PinnedUnits<'a> {
     held: Vec<Held<'a>>,
 }
 
-/// Units, and what an operation does with them.
+/// Units, and how an operation accesses them.
 type Uses = Vec<(UnitId, Access)>;
 
-/// Each unit once.
+/// Returns each unit once.
 fn units(uses: &Uses) -> Vec<UnitId> {
     let mut units: Vec<UnitId> = uses.iter().map(|&(unit, _)| unit).collect();
     units.sort_unstable();
@@ -41,7 +41,7 @@ impl<'a> PinnedUnits<'a> {
     /// Makes byte ranges of buffers resident.
     ///
     /// # Errors
-    /// Units that do not fit together, no host memory for what has to go, or a failure of the device or the spill file.
+    /// Fails if the units do not fit at once, if host memory for evicted data runs out, or if the device or the spill file fails.
     pub fn new(
         ranges: impl IntoIterator<Item = (&'a Buffer, std::ops::Range<u64>, Access)>,
     ) -> Result<PinnedUnits<'a>, RuntimeError> {
@@ -56,7 +56,7 @@ impl<'a> PinnedUnits<'a> {
         }
         'again: loop {
             let mut held = Vec::new();
-            // In ascending order of their numbers, so that no one waits for anybody in a circle.
+            // In ascending order of their numbers, to avoid deadlocks.
             for (core, uses) in memories.values() {
                 let mut state = core.lock();
                 match core.make_resident(&mut state, uses) {
@@ -73,7 +73,7 @@ impl<'a> PinnedUnits<'a> {
         }
     }
 
-    /// Lets a queue's next work come after the copies of the units.
+    /// Orders a queue's next work after the copies of the units.
     pub fn order(&self, queue: QueueId, order: &mut Order, batch: &mut Batch) {
         for held in &self.held {
             let moved = held
@@ -86,7 +86,7 @@ impl<'a> PinnedUnits<'a> {
         }
     }
 
-    /// Notes that work at a position of a queue uses the units.
+    /// Records that work at a position of a queue uses the units.
     pub fn add_use(&mut self, queue: QueueId, position: u64) {
         for held in &mut self.held {
             for unit in &held.units {

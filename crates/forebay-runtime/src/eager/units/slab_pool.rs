@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use forebay_device::DeviceError;
 use forebay_memory::allocator::{Allocator, BlockId, PoolId, SegmentId};
 
-/// Places begin at multiples of this: what files are fastest with, and device memory needs less.
+/// Places begin at multiples of this, with which files are fastest; device memory needs less.
 const ALIGNMENT_BYTES: u64 = 4096;
-/// Places are everybody's: who waits for whom is not the slab pool's business.
+/// All places are in one pool: the slab pool does not track who waits for whom.
 const POOL: PoolId = PoolId(0);
 
 /// Memory for one unit.
@@ -16,7 +16,7 @@ pub struct Slab<M> {
     block: BlockId,
     /// The segment.
     pub memory: M,
-    /// Its first byte there.
+    /// The offset of its first byte in the segment.
     pub offset_bytes: u64,
 }
 
@@ -25,27 +25,27 @@ pub struct SlabPool<M> {
     allocator: Allocator,
     segments: BTreeMap<SegmentId, M>,
     cap_bytes: u64,
-    /// Segments are not larger, unless one unit is.
+    /// The maximum size of a segment, unless one unit is larger.
     segment_bytes_max: u64,
 }
 
 impl<M: Copy> SlabPool<M> {
-    /// No memory yet, and never more than `cap_bytes`.
+    /// Creates a pool without memory, which never has more than `cap_bytes`.
     pub fn new(cap_bytes: u64, segment_bytes_max: u64) -> SlabPool<M> {
         SlabPool { allocator: Allocator::new(ALIGNMENT_BYTES), segments: BTreeMap::new(), cap_bytes, segment_bytes_max }
     }
 
-    /// A place that no one has, where there is one.
+    /// Takes a free place, if there is one.
     pub fn take(&mut self, size_bytes: u64) -> Option<Slab<M>> {
         let block = self.allocator.allocate(POOL, size_bytes, "")?;
         let memory = *self.segments.get(&block.segment)?;
         Some(Slab { block: block.id, memory, offset_bytes: block.offset_bytes })
     }
 
-    /// Makes a segment of about `wanted_bytes`, whole units of this size. Whether the cap allows one.
+    /// Creates a segment of about `wanted_bytes`, in whole units of this size. Returns whether the cap allows one.
     ///
     /// # Errors
-    /// What making it reports; nothing has changed then.
+    /// Returns what `make` reports; nothing has changed in that case.
     pub fn grow(
         &mut self,
         unit_bytes: u64,
@@ -64,10 +64,10 @@ impl<M: Copy> SlabPool<M> {
         Ok(true)
     }
 
-    /// A place, from a new segment where there is none that no one has; none where the cap forbids that.
+    /// Takes a free place, from a new segment if there is none; returns `None` if the cap forbids that.
     ///
     /// # Errors
-    /// What making a segment reports.
+    /// Returns what `make` reports.
     pub fn take_or_grow(
         &mut self,
         size_bytes: u64,
@@ -80,43 +80,43 @@ impl<M: Copy> SlabPool<M> {
         Ok(self.take(size_bytes))
     }
 
-    /// Takes places back that no one uses.
+    /// Takes back places that no one uses.
     pub fn give_back(&mut self, places: impl IntoIterator<Item = Slab<M>>) {
         for place in places {
-            // Every place is the allocator's, and comes back once.
+            // Every place is the allocator's, and is given back once.
             let freed = self.allocator.free(place.block);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
         self.allocator.share(POOL);
     }
 
-    /// Bytes of all segments.
+    /// The number of bytes in all segments.
     pub fn reserved_bytes(&self) -> u64 {
         self.allocator.statistics().reserved_bytes
     }
 
-    /// Bytes that units have.
+    /// The number of bytes that units have.
     pub fn in_use_bytes(&self) -> u64 {
         self.allocator.statistics().in_use_bytes
     }
 
-    /// Bytes that no one has.
+    /// The number of free bytes.
     pub fn free_bytes(&self) -> u64 {
         self.allocator.statistics().free_bytes()
     }
 
-    /// The most bytes that there may be.
+    /// The maximum number of bytes.
     pub fn cap_bytes(&self) -> u64 {
         self.cap_bytes
     }
 
-    /// Takes out the segments of which no one has anything, for the caller to give back to the device.
+    /// Removes the segments that are entirely free, for the caller to give back to the device.
     pub fn take_unused(&mut self) -> Vec<M> {
         let unused = self.allocator.take_empty_segments();
         unused.iter().filter_map(|segment| self.segments.remove(segment)).collect()
     }
 
-    /// Takes out all segments: the end.
+    /// Removes all segments, at the end.
     pub fn take_all(&mut self) -> Vec<M> {
         std::mem::take(&mut self.segments).into_values().collect()
     }

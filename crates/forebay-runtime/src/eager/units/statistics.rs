@@ -1,8 +1,8 @@
-//! What managed memory moved and waited for.
+//! Statistics on what managed memory moved and waited for.
 
 use std::time::Duration;
 
-/// Numbers of one managed memory, since it was made.
+/// Statistics of one managed memory, since it was created.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -23,29 +23,29 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagedStatistics {
-    /// Units that work found missing on the device and that were brought for it, with or without a copy.
+    /// The number of units that work found missing on the device and that were brought there for it, with or without a copy.
     pub faults: u64,
-    /// Units that left the device so that others could come.
+    /// The number of units evicted from the device to make room for others.
     pub evictions: u64,
     /// Bytes copied from the host to the device, for work and for prefetches.
     pub fetched_bytes: u64,
-    /// Bytes copied from the device to the host, because their units had to go, or were prefetched or read there.
+    /// Bytes copied from the device to the host, because their units had to leave, or were prefetched or read there.
     pub copied_back_bytes: u64,
     /// Bytes that came to the device without a copy, because they held nothing.
     pub mapped_bytes: u64,
     /// Bytes that left the device without a copy, because the host had them or no one needed them.
     pub dropped_bytes: u64,
-    /// Prefetches of units that were carried out.
+    /// The number of unit prefetches that were carried out.
     pub prefetches: u64,
     /// Bytes copied from the host to spill files.
     pub spilled_bytes: u64,
     /// Bytes copied from spill files to the host.
     pub unspilled_bytes: u64,
-    /// How often a thread waited for the device: for uses of units that had to go, or for copies to be complete.
+    /// How often a thread waited for the device: for uses of units that had to leave, or for copies to complete.
     pub stalls: u64,
-    /// How long it did so.
+    /// How long threads waited in total.
     pub stall: Duration,
-    /// Bytes of units that are on the device now.
+    /// The bytes of units that are on the device now.
     pub resident_bytes: u64,
     /// Device memory that is held now, in bytes.
     pub device_bytes: u64,

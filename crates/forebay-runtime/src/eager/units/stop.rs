@@ -1,17 +1,17 @@
-//! Why a change of a managed memory cannot go on.
+//! Why a change of a managed memory cannot continue.
 
 use forebay_memory::eviction::EvictionError;
 
 use crate::eager::block_lifetimes::Use;
 use crate::error::RuntimeError;
 
-/// Why a change cannot go on. What was done of it stays, and is where the queue of evictions says: the change can be tried
-/// again from its beginning.
+/// Why a change cannot continue. The part that was done remains, as the eviction queue records, and the change can be
+/// retried from the beginning.
 #[derive(Debug)]
 pub enum Stop {
-    /// The host has to wait for these uses first, without holding the lock, so that other threads go on.
+    /// The host first has to wait for these uses, without holding the lock, so that other threads can continue.
     Wait(Vec<Use>),
-    /// It failed.
+    /// The change failed.
     Failed(RuntimeError),
 }
 

@@ -5,8 +5,9 @@ use super::super::{Along, AttentionOperands, AxisRole, OperandRef};
 use super::Operands;
 
 impl Operands<'_> {
-    /// Cut along batches; of one batch, along groups of heads that share keys; of one group, along its heads; of one head, along rows
-    /// or keys. What is summed along an axis is not cut there: gradients by keys along heads and rows, all others along keys.
+    /// Cut along batches; within one batch, along groups of heads that share keys; within one group, along its heads; within one head,
+    /// along rows or keys. Axes over which something is summed are not cut: heads and rows for gradients with respect to keys, keys for
+    /// everything else.
     pub(super) fn attention(&mut self, of: &AttentionOperands) -> Option<()> {
         let desc = |operand: OperandRef| match operand {
             OperandRef::Read(index) => self.read(index),
@@ -16,7 +17,7 @@ impl Operands<'_> {
         let (&[batch, heads, rows, _], &[_, groups, count, _]) = (queries, keys) else { return None };
         let shared = heads.checked_div(groups).filter(|shared| shared * groups == heads)?;
         let mask = desc(of.mask).map(|mask| mask.sizes().to_vec());
-        // A mask is repeated along axes of size 1.
+        // A mask broadcasts along axes of size 1.
         let of_mask = |axis: usize, size: u64| {
             let own = mask.as_ref().and_then(|sizes| sizes.get(axis)).copied();
             (own == Some(size) && size > 1).then_some(of.mask)

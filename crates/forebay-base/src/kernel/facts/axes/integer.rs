@@ -4,7 +4,7 @@ use super::super::AxisRole;
 use super::{Cut, Operands, read, write};
 
 impl Operands<'_> {
-    /// Of a and b, their zero points, and what makes the result of 8 bits.
+    /// The dimensions of a and b, their zero points, and the operands that produce an 8-bit result.
     pub(super) fn integer_product(&mut self, transpose_b: bool) -> Option<()> {
         let rank = self.write(0)?.sizes().len();
         let ranks: Vec<usize> = self.reads.iter().map(|desc| desc.sizes().len()).collect();
@@ -12,10 +12,10 @@ impl Operands<'_> {
             return None;
         }
         let terms = [ranks[0] - 1, ranks[1] - if transpose_b { 1 } else { 2 }];
-        // The axis of a read along one of the result; none where it lacks it or is repeated.
+        // The axis of a read along an axis of the result; `None` if the read lacks it or broadcasts along it.
         let along = |at: usize, axis: usize| {
             let own = match (at, transpose_b) {
-                // Rows and columns of b are given the other way round.
+                // Rows and columns of b are swapped.
                 (1, true) if axis + 2 >= rank => ranks[1] - (axis + 2 - rank) - 1,
                 _ => (axis + ranks[at]).checked_sub(rank)?,
             };

@@ -37,7 +37,7 @@ impl Operands<'_> {
             if is_gradient {
                 targets.push(write(0, axis));
             }
-            // Its second axis is that of classes, in images.
+            // In images, the second axis is that of the classes.
             let cut = match (axis == along, axis == 1, is_gradient) {
                 (true, ..) | (_, true, _) => Cut::NONE,
                 (.., true) => Some(1).into(),
@@ -53,7 +53,7 @@ impl Operands<'_> {
         Some(())
     }
 
-    /// x\[n, c, ..] and what has its sizes.
+    /// The axes of x\[n, c, ..] and of everything with the same sizes.
     pub(super) fn channels<C: Into<Cut>>(
         &mut self,
         reads: &[usize],
@@ -66,7 +66,8 @@ impl Operands<'_> {
         })
     }
 
-    /// x\[.., rows, row ..], normalised from an axis on, with statistics of each row in one dimension or in those of x.
+    /// The axes of x\[.., rows, row ..], normalised from an axis on, with the statistics of each row either in one dimension or in those of
+    /// x.
     pub(super) fn layer(
         &mut self,
         normalised: usize,

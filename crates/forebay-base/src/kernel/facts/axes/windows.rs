@@ -1,11 +1,11 @@
-//! Axes of operands that see each other through a window.
+//! Axes of operands that are related through a window.
 
 use super::super::super::{Convolution, Window, lines};
 use super::super::{Along, AxisRole, OperandRef, SlidingAxis};
 use super::{Cut, Operands, read, write};
 use crate::DataType;
 
-/// The window along one spatial dimension. What convolutions see ends with their operands, however much padding is behind.
+/// The window along one spatial dimension. Convolutions see nothing beyond the end of their operands, however much padding follows.
 fn sliding(window: &Window, dimension: usize, has_end: bool) -> Option<SlidingAxis> {
     Some(SlidingAxis {
         taps: *window.kernel.get(dimension)?,
@@ -37,7 +37,7 @@ impl Operands<'_> {
 
     pub(super) fn weight_gradient(&mut self, convolution: &Convolution) -> Option<()> {
         let dy = self.read(1)?.sizes();
-        // Parts would be rounded before they are added.
+        // Parts would be rounded before being added.
         let is_single = self.write(0)?.data_type() == DataType::Float32;
         self.add(AxisRole::Reduced, is_single.then(|| lines::of_weights(dy, 0)), &[read(0, 0), read(1, 0)], &[]);
         self.whole(&[read(0, 1)]);
@@ -60,7 +60,7 @@ impl Operands<'_> {
         self.has_images(&[OperandRef::Read(0), OperandRef::Write(0)], window.kernel.len())
     }
 
-    /// Windows that overlap are not told apart by rows of what they see.
+    /// Overlapping windows cannot be separated by rows of the source.
     pub(super) fn pool_gradient(&mut self, window: &Window) -> Option<()> {
         self.free(Some(1), &[read(0, 0), read(1, 0), write(0, 0)]);
         self.add(AxisRole::Channel, Cut::NONE, &[read(0, 1), read(1, 1), write(0, 1)], &[]);
@@ -73,7 +73,7 @@ impl Operands<'_> {
         self.has_images(&[OperandRef::Read(0), OperandRef::Write(0)], window.kernel.len())
     }
 
-    /// Whether operands have images, channels and these spatial dimensions.
+    /// Checks that operands have axes for images and channels and this many spatial dimensions.
     pub(super) fn has_images(&self, operands: &[OperandRef], spatial: usize) -> Option<()> {
         let has = |&operand: &OperandRef| {
             let desc = match operand {

@@ -1,12 +1,12 @@
 //! How target positions see the source along one spatial dimension.
 //!
-//! Every direction of a convolution is a *correlation*: target position j sees source element `j x source stride + u` through
-//! a tap. Forward, the target is y, the source x, the source stride the convolution's. Backward, the target is dx and the
-//! source dy; with a stride s, an element of dx sees only the taps whose distance to it is a multiple of s, so the elements
-//! with the same remainder form a *class*, on which the correlation has source stride 1.
+//! Every direction of a convolution is a *correlation*: target position j sees source element `j x source stride + u` through a tap. In the
+//! forward direction, the target is y, the source is x, and the source stride is the convolution's stride. In the backward direction, the
+//! target is dx and the source is dy. With a stride s, an element of dx sees only the taps whose distance to it is a multiple of s, so the
+//! elements with the same remainder form a *class*, on which the correlation has source stride 1.
 //!
-//! The source is packed such that the elements which adjacent positions see through one tap are adjacent: by *phase* (the
-//! remainder of u by the source stride). In a phase, a tap sees the elements from its *shift* on.
+//! The source is packed such that the elements that adjacent positions see through one tap are adjacent: by *phase* (the remainder of u by
+//! the source stride). Within a phase, a tap sees the elements from its *shift* on.
 
 use std::collections::HashMap;
 
@@ -17,15 +17,15 @@ use super::Geometry;
 pub(super) struct Tap {
     /// Its number in the kernel along this dimension.
     pub number: usize,
-    /// Source element that position 0 sees.
+    /// The source element that position 0 sees.
     source: isize,
-    /// The phase that holds what it sees.
+    /// The phase that holds the elements that it sees.
     pub phase: usize,
     /// Where in the phase position 0 looks.
     pub shift: usize,
 }
 
-/// Target elements that see the same taps: `first + j x target stride`, `count` of them.
+/// The target elements that see the same taps: `first + j x target stride`, `count` of them.
 #[derive(Clone, Debug)]
 pub(super) struct Class {
     pub first: usize,
@@ -55,7 +55,7 @@ impl Axis {
         Axis::new(geometry.source[d], geometry.strides[d], 1, vec![class])
     }
 
-    /// Classes of dimension `d` in the transposed direction.
+    /// The number of classes of dimension `d` in the transposed direction.
     pub fn transposed_classes(geometry: &Geometry, d: usize) -> usize {
         geometry.strides[d].min(geometry.source[d])
     }
@@ -66,7 +66,7 @@ impl Axis {
         let class = |first| Class { first, count: (geometry.source[d] - first).div_ceil(stride), taps: Vec::new() };
         let mut classes: Vec<Class> = (0..Axis::transposed_classes(geometry, d)).map(class).collect();
         for number in 0..geometry.kernel[d] {
-            // Element `first` of dx sees the tap where their distance is a multiple of the stride.
+            // Element `first` of dx sees the tap if their distance is a multiple of the stride.
             let back = number as i128 * geometry.dilations[d] as i128 - geometry.pads[d] as i128;
             let first = back.rem_euclid(stride as i128) as usize;
             if let Some(class) = classes.get_mut(first) {
@@ -81,7 +81,7 @@ impl Axis {
         let mut axis = Axis { source, source_stride, target_stride, classes, phases: Vec::new(), spread: 0 };
         let stride = source_stride as isize;
         axis.assign_phases(|source| source.rem_euclid(stride));
-        // A few taps far apart (a large dilation) share little: then packing each on its own is less.
+        // A few taps far apart (a large dilation) share little, so packing each separately takes less.
         let joint_size = axis.phases.len().saturating_mul(axis.count().saturating_add(axis.spread));
         let apart = axis.distinct_sources().saturating_mul(axis.count());
         if apart < joint_size {
@@ -90,17 +90,17 @@ impl Axis {
         axis
     }
 
-    /// Positions of the largest class.
+    /// The number of positions of the largest class.
     pub fn count(&self) -> usize {
         self.classes.iter().map(|class| class.count).max().unwrap_or(0)
     }
 
-    /// Leaves out positions from this one on.
+    /// Drops the positions from `count` on.
     pub fn shorten(&mut self, count: usize) {
         self.classes.iter_mut().for_each(|class| class.count = class.count.min(count));
     }
 
-    /// Gives every tap a phase of its own, so that nothing is packed next to what positions see.
+    /// Gives each tap its own phase, so that only elements that positions see are packed.
     pub fn pack_taps_apart(&mut self) {
         self.assign_phases(|source| source);
     }
@@ -112,7 +112,7 @@ impl Axis {
         sources.len()
     }
 
-    /// Taps with the same key share a phase.
+    /// Assigns phases; taps with the same key share one.
     fn assign_phases(&mut self, key: impl Fn(isize) -> isize) {
         let mut numbers = HashMap::new();
         self.phases.clear();
@@ -134,7 +134,7 @@ impl Axis {
         }
     }
 
-    /// Of `count` packed elements of a phase from position `origin` on: where the source begins and ends.
+    /// Returns where the source begins and ends among `count` packed elements of a phase, starting at position `origin`.
     pub fn inside(&self, phase: usize, origin: usize, count: usize) -> (usize, usize) {
         let first = self.source_of(phase, origin);
         let stride = self.source_stride as isize;

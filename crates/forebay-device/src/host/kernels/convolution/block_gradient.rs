@@ -1,6 +1,6 @@
-//! The gradient by the weights with positions in the lanes of vectors, for any window and any number of channels.
+//! The gradient with respect to the weights with positions in the lanes of vectors, for any window and any number of channels.
 //!
-//! A chunk is summed block by block. A *block* is a box of positions; x is packed as the window sees it, and dy so that its positions have
+//! A chunk is summed block by block. A *block* is a box of positions. x is packed as the window sees it, and dy so that its positions have
 //! the same numbers. Block boundaries depend on the sizes of a chunk and on channels.
 
 use super::super::simd::{LANES, SummedVector, dispatch};
@@ -12,7 +12,7 @@ use super::microkernel::{CHANNELS, Run, project};
 use super::slab::{SLACK, Slab, Span, even, spans};
 use super::weight_tiles::{TASKS_MIN, Tiles};
 
-/// Packed elements of x in a task, and of dy with the gaps between rows: both stay in a core's second-level cache.
+/// Packed elements of x in a task, and of dy including the gaps between rows: both stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;
 /// Positions of a task times its output channels.
 const GRADIENT_MAX: usize = 64 * 1024;
@@ -20,8 +20,8 @@ const GRADIENT_MAX: usize = 64 * 1024;
 const WEIGHTS_MAX: usize = 32 * 1024;
 /// Output channels of a task.
 const OUTPUTS_MAX: usize = 32;
-/// Weights of a task whose blocks are small, and how many tasks there are then, about. The weight gradients of MobileNet v2's and
-/// EfficientNet B0's last layers, of 7 x 7 positions, take 0.7 of the time with them.
+/// Weights of a task whose blocks are small, and about how many tasks there are then. With them, the weight gradients of MobileNet v2's and
+/// EfficientNet B0's last layers, of 7 x 7 positions, take 0.7 of the time.
 const SUMS_SMALL_MAX: usize = 16 * 1024;
 const TILES_SMALL_MIN: usize = 2 * TASKS_MIN;
 /// Positions that are summed before the lanes of vectors are added up: their gradients stay in the first-level cache.
@@ -31,7 +31,7 @@ const RUN_MAX: usize = 1024;
 pub(super) struct BlockGradient {
     slab: Slab,
     taps: usize,
-    /// By input channel of a tile and tap: where position 0 of a block looks in the packed channels.
+    /// Where position 0 of a block looks in the packed channels, by input channel of a tile and by tap.
     offsets: Vec<u32>,
     /// Packed gradients of a plane, and of a channel.
     plane_stride: usize,
@@ -46,10 +46,10 @@ struct Block {
 }
 
 impl BlockGradient {
-    /// For a convolution and one whole chunk of it; and its tiles of weights.
+    /// Creates the gradient of a convolution, given one whole chunk of it, and its tiles of weights.
     ///
     /// # Errors
-    /// Where a window is too large.
+    /// Returns an error if a window is too large.
     pub fn new(geometry: &Geometry, of_chunk: &Geometry) -> Result<(BlockGradient, Tiles), String> {
         let (taps_count, first) = (geometry.taps(), geometry.first);
         let outputs_max = (WEIGHTS_MAX / taps_count / CHANNELS * CHANNELS).min(OUTPUTS_MAX);
@@ -75,13 +75,13 @@ impl BlockGradient {
         Ok((BlockGradient { slab, taps: taps_count, offsets, plane_stride, gradient_stride }, tiles))
     }
 
-    /// Elements of the buffer that [`BlockGradient::add`] needs for a tile.
+    /// The number of buffer elements that [`BlockGradient::add`] needs for a tile.
     pub fn packed_count(&self, [outputs, inputs]: [usize; 2]) -> usize {
         inputs * self.slab.channel_stride + SLACK + outputs * self.gradient_stride
     }
 
-    /// Adds the sums over a chunk of rows of an image, of the products of some channels of y, from the first one's elements on, with some of
-    /// x: by four outputs, then by input, tap and output.
+    /// Adds the sums of products of some channels of y and some of x over a chunk of rows of an image: by four outputs, then by input, tap
+    /// and output. `x` and `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
@@ -118,8 +118,8 @@ impl BlockGradient {
         }
     }
 
-    /// The blocks of a chunk of rows, which are the first ones of a whole chunk: no dimension before the first spatial one has more than
-    /// one block.
+    /// Returns the blocks of a chunk of rows, which are the first ones of a whole chunk: no dimension before the first spatial one has more
+    /// than one block.
     fn blocks<'a>(&'a self, geometry: &'a Geometry, rows: Span) -> impl Iterator<Item = Block> + 'a {
         let mut limit = geometry.target;
         limit[geometry.first] = rows.start + rows.len;
@@ -133,8 +133,8 @@ impl BlockGradient {
         (0..self.slab.block_count()).map(block).take_while(is_there)
     }
 
-    /// Packs a block of a channel of dy such that its positions have the numbers that they have in the packed source; the
-    /// numbers between rows get zeros.
+    /// Packs a block of a channel of dy such that its positions have the same numbers as in the packed source; the numbers between rows get
+    /// zeros.
     fn pack_gradient(&self, geometry: &Geometry, channel: Elements, block: &Block, target: &mut [f32]) {
         let layout = &geometry.y;
         let [planes, rows, columns]: [usize; 3] = std::array::from_fn(|d| block.end[d] - block.first[d]);
@@ -153,13 +153,13 @@ impl BlockGradient {
     }
 }
 
-/// Other tiles, if that packs less: a channel is packed once for each tile that it is in, and those of small blocks may have more channels.
-/// What blocks hold, and with it the order of sums, is that of the tiles before.
+/// Returns other tiles if they pack less: a channel is packed once for each tile that contains it, and tiles of small blocks can have more
+/// channels. The contents of blocks, and with them the order of sums, stay those of the given tiles.
 fn of_small_blocks(tiles: Tiles, source_stride: usize, gradient_stride: usize) -> Tiles {
     let product = |factors: [usize; 4]| factors.into_iter().fold(1, usize::saturating_mul);
     let all = product([tiles.groups, tiles.outputs, tiles.inputs, tiles.taps]);
     let sums_max = (all / TILES_SMALL_MIN).min(SUMS_SMALL_MAX);
-    // As many of both: then the most products are made of what is packed.
+    // As many outputs as inputs: this makes the most products from the packed elements.
     let side = (sums_max / tiles.taps).isqrt();
     let outputs_max = (PACKED_MAX / gradient_stride).min(side).max(CHANNELS) / CHANNELS * CHANNELS;
     let output_tile = even(tiles.outputs, outputs_max).next_multiple_of(CHANNELS);

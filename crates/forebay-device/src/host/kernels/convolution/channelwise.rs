@@ -1,30 +1,29 @@
 //! Correlations of one source channel with one target channel in each group, as in depthwise convolutions.
 //!
-//! There is little to compute for what is packed, so a task takes many channels, and sums run over all positions of a plane
-//! at once, those between rows included: rows of a few positions then fill whole vectors. Each sum has the order that it has in
-//! [`super::correlation`].
+//! There is little computation per packed element, so a task takes many channels, and sums run over all positions of a plane at once,
+//! including those between rows: even short rows then fill whole vectors. Each sum is in the same order as in [`super::correlation`].
 
 use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
 
 /// Vectors of positions that are summed together.
 const VECTORS: usize = 4;
-/// Elements behind the last position that whole tiles write, and that they read for each step.
+/// Elements after the last position that whole tiles write, and that they read for each step.
 pub(super) const BEHIND: usize = VECTORS * WIDTH_MAX;
 
 /// Sums over the taps of a plane: `sums[p] = bias + sum over e of weights[e] x packed[offsets[e] + step p]` for `count` positions of each
-/// row, whose first elements and sums are `pitch` apart.
+/// row. Rows of elements and of sums start `pitch` apart.
 pub(super) struct Plane<'a> {
-    /// 1, or 2: every second element.
+    /// 1, or 2 for every second element.
     pub step: usize,
     pub rows: usize,
     pub pitch: usize,
     pub packed: *const f32,
     /// By tap.
     pub offsets: &'a [u32],
-    /// As many.
+    /// One per offset.
     pub weights: *const f32,
     pub bias: f32,
-    /// What sums are limited to.
+    /// The range to which sums are limited.
     pub limits: [f32; 2],
     pub count: usize,
     pub sums: *mut f32,
@@ -32,8 +31,8 @@ pub(super) struct Plane<'a> {
 
 dispatch_wide! {
     /// # Safety
-    /// The packed elements must be readable, and the sums writable, up to [`BEHIND`] elements behind the last position, the packed ones as
-    /// often as the step says.
+    /// The packed elements must be readable and the sums writable up to [`BEHIND`] elements after the last position; for the packed ones,
+    /// up to `step` times as many.
     pub(super) fn sum_plane, sum_plane_with(plane: &Plane)
 }
 
@@ -55,7 +54,7 @@ unsafe fn sum_plane_with<V: Vector>(plane: &Plane) {
     }
 }
 
-/// The sums for `TAPS` taps, or for any number where that is 0.
+/// Computes the sums for `TAPS` taps, or for any number of taps if `TAPS` is 0.
 ///
 /// # Safety
 /// As [`sum_plane_with`].
@@ -80,7 +79,7 @@ unsafe fn sum_rows<V: Vector, const STEP: usize, const TAPS: usize>(plane: &Plan
     }
 }
 
-/// The sums of `N` vectors of positions.
+/// Computes the sums of `N` vectors of positions.
 ///
 /// # Safety
 /// As [`sum_plane_with`].

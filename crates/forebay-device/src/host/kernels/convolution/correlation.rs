@@ -23,49 +23,49 @@ use super::tiles::{Layout, Tile};
 
 /// Packed elements of a task: with the weights of a few channels they stay in a core's second-level cache.
 const PACKED_MAX: usize = 96 * 1024;
-/// Packed elements of one channel, so that few channels do not make a task of everything.
+/// Packed elements of one channel, limited so that few channels do not put everything into one task.
 const CHANNEL_MAX: usize = 16 * 1024;
-/// Packed elements of a task that goes channel by channel, if there are as many.
+/// Packed elements of a task that works channel by channel, if there are that many.
 const CHANNELWISE_MIN: usize = 8 * 1024;
-/// Tasks that go channel by channel, about, where each has as many elements.
+/// The approximate number of tasks that work channel by channel, if each has that many elements.
 const CHANNELWISE_TASKS_MAX: usize = 32;
-/// Taps up to which every second element is picked while sums are made, not while a channel is packed.
+/// The number of taps up to which every second element is picked during summation instead of packing.
 const TAPS_PICKED_MAX: usize = 9;
-/// What a tile sees of a chunk of source channels, in bytes: it stays in a core's first-level cache.
+/// The bytes that a tile sees of a chunk of source channels: they stay in a core's first-level cache.
 const SEEN_MAX_BYTES: usize = 24 * 1024;
-/// Taps of a window in the transposed direction, at most: each family lists its own.
+/// The most taps of a window in the transposed direction: each family lists its taps.
 const TAPS_MAX: usize = 1 << 20;
-/// Families in the transposed direction, at most: each is a list.
+/// The most families in the transposed direction: each is a list.
 const FAMILIES_MAX: usize = 1 << 18;
-/// Tasks that keep a few threads busy to the end.
+/// The number of tasks that keeps a few threads busy to the end.
 const TASKS_MIN: usize = 8;
-/// Positions of a plane, those between rows included, up to which rows are packed without gaps: packing takes longer then.
+/// The most positions of a plane, including those between rows, for which rows are packed without gaps: packing then takes longer.
 const POSITIONS_DENSE_MAX: usize = 256;
-/// Target channels that pay for it.
+/// The number of target channels that makes up for it.
 const TARGETS_DENSE_MIN: usize = 32;
-/// Weights of a task with one thread, which need not share out work: they stay in a core's second-level cache. More where a block has so
-/// few tiles that they are read at most twice: 7 x 7 positions of 320 to 1152 channels take 0.96 of the time.
+/// Weights of a task with one thread, which need not divide work: they stay in a core's second-level cache. The limit is higher if a block
+/// has so few tiles that the weights are read at most twice: 7 x 7 positions of 320 to 1152 channels take 0.96 of the time.
 const WEIGHTS_MAX_BYTES: usize = 256 * 1024;
 const WEIGHTS_SEEN_TWICE_MAX_BYTES: usize = 1024 * 1024;
-/// Tiles of a plane from which on its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
+/// The number of tiles of a plane from which its weights are seen often enough to be read by [`CHANNELS_MAX`] channels at once.
 const TILES_MIN: usize = 3;
-/// Positions of a block that pay for its halo.
+/// The number of positions that makes up for a block's halo.
 const POSITIONS_MIN: usize = 256;
 
-/// The class of target elements with one remainder in each dimension, and the taps that they see.
+/// The class of target elements with the same remainder in each dimension, and the taps that they see.
 struct Family {
-    /// First element, and how many, in each dimension.
+    /// The first element and the number of elements, in each dimension.
     first: [usize; 3],
     counts: [usize; 3],
     /// The taps' numbers in the kernel.
     taps: Vec<usize>,
-    /// By source channel of a chunk and tap: where position 0 of a block looks in the packed channels.
+    /// Where position 0 of a block looks in the packed channels, by source channel of a chunk and by tap.
     offsets: Vec<u32>,
     /// Where the family's weights begin in a group's, in elements.
     weights: usize,
 }
 
-/// A correlation of given sizes: how it is cut.
+/// A correlation of given sizes, and how it is cut.
 pub(super) struct Correlation {
     images: usize,
     groups: usize,
@@ -78,17 +78,17 @@ pub(super) struct Correlation {
     source_chunk: usize,
     /// Target channels of a task.
     target_chunk: usize,
-    /// 2 where positions are every second one of those that blocks have in the last dimension, else 1.
+    /// 2 if positions are every second one of those that blocks have in the last dimension, otherwise 1.
     step: usize,
     source: Spatial,
     target: Spatial,
 }
 
 impl Correlation {
-    /// From x to y.
+    /// The correlation from x to y.
     ///
     /// # Errors
-    /// A window that the host does not hold.
+    /// Returns an error if the host cannot hold a window.
     pub fn forward(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, PACKED_MAX)?;
         let geometry = &geometry.flat();
@@ -99,7 +99,7 @@ impl Correlation {
         let [.., columns] = geometry.target;
         let is_channelwise = [geometry.inputs, geometry.outputs] == [1, 1];
         if is_channelwise && geometry.strides[2] == 2 && geometry.taps() <= TAPS_PICKED_MAX && columns > 0 {
-            // Rows are packed as they are, and positions look at every second element of them: that takes less than two packed halves.
+            // Rows are packed as they are, and positions see every second element: this takes less than packing two halves.
             let mut dense = *geometry;
             (dense.strides[2], dense.target[2]) = (1, columns.saturating_mul(2) - 1);
             match correlate(&dense) {
@@ -112,10 +112,10 @@ impl Correlation {
         correlate(geometry)
     }
 
-    /// From dy to dx.
+    /// The correlation from dy to dx.
     ///
     /// # Errors
-    /// A window or strides that the host does not hold.
+    /// Returns an error if the host cannot hold a window or strides.
     pub fn transposed(geometry: &Geometry) -> Result<Correlation, String> {
         check_taps(geometry, TAPS_MAX)?;
         let geometry = &geometry.flat();
@@ -195,8 +195,8 @@ impl Correlation {
     /// Writes activation(correlation + bias) to the target.
     ///
     /// # Safety
-    /// The operands must have the correlation's sizes, a bias as many elements as the target has channels; no one may write the source
-    /// and the weights, or touch the target. The weights are ordered by group, family, target channel, source channel and tap.
+    /// The operands must have the correlation's sizes, and a bias must have one element per target channel; no one may write the source and
+    /// the weights, or touch the target. The weights are ordered by group, family, target channel, source channel and tap.
     pub unsafe fn run(
         &self,
         activation: Activation,
@@ -217,7 +217,7 @@ impl Correlation {
             let (origin, index) = (self.slab.origin(index % blocks), index / blocks);
             let (image, group) = (index / self.groups, index % self.groups);
             let targets = Span { start: chunk, len: self.target_chunk.min(self.targets - chunk) };
-            // SAFETY: the image's and group's channels exist; every task writes elements of its own.
+            // SAFETY: the image's and group's channels exist; every task writes different elements.
             unsafe {
                 let start = image * self.source.image + group * self.sources * self.source.channel;
                 let source = source.at(start as isize);
@@ -240,10 +240,10 @@ impl Correlation {
         });
     }
 
-    /// One block for some target channels of 16 bits, whose sums are rounded once.
+    /// Computes one block for some 16-bit target channels, whose sums are rounded once.
     ///
     /// # Safety
-    /// As [`Correlation::run`]; `target` is the first channel's.
+    /// As [`Correlation::run`]; `target` is the first channel.
     unsafe fn rounded_block(&self, block: &Block, targets: Span, target: Stored<f32>) {
         let (first, [planes, rows, columns]) = self.covered(block.origin);
         let count = planes * rows * columns;
@@ -264,14 +264,14 @@ impl Correlation {
                         + (first[0] + plane) * self.target.plane
                         + (first[1] + row) * self.target.row
                         + first[2];
-                    // SAFETY: the row lies in the target, and is no one else's.
+                    // SAFETY: the row lies in the target and belongs to no one else.
                     unsafe { target.store(start, &sums[line * columns..][..columns]) };
                 }
             }
         });
     }
 
-    /// What a block covers of the target: the first element, and how many, in each dimension.
+    /// The part of the target that a block covers: the first element and the number of elements, in each dimension.
     fn covered(&self, origin: [usize; 3]) -> ([usize; 3], [usize; 3]) {
         let axes = &self.slab.axes;
         let first: [usize; 3] = std::array::from_fn(|d| origin[d] * axes[d].target_stride);
@@ -285,7 +285,7 @@ impl Correlation {
     /// Applies the function of an activation to a block of some channels.
     ///
     /// # Safety
-    /// The block of the channels from `target` on must be written, and no one else's.
+    /// The block of the channels from `target` on must be written and belong to no one else.
     unsafe fn apply(&self, activation: Activation, origin: [usize; 3], channels: usize, target: *mut f32) {
         let Some(function) = activation.function() else { return };
         let ([plane, row, column], [planes, rows, columns]) = self.covered(origin);
@@ -295,7 +295,7 @@ impl Correlation {
         unsafe { apply_to(function, target.add(plane * layout.plane + row * layout.row + column), outer, columns) };
     }
 
-    /// The same where each group has one channel of the source and one of the target.
+    /// Does the same if each group has one source channel and one target channel.
     ///
     /// # Safety
     /// As [`Correlation::run`].
@@ -311,7 +311,7 @@ impl Correlation {
         let (rows, columns) = (slab.block[1], slab.block[2]);
         let packed_count = slab.channel_stride + self.step * BEHIND;
         let sums_count = (rows - 1) * slab.row_pitch() + columns + BEHIND;
-        // Channels of a task: which lines to pack is worked out once for all of them.
+        // Channels of a task: the lines to pack are computed once for all of them.
         let all = self.images * blocks * self.groups;
         let chunk = (CHANNELWISE_MIN / slab.channel_stride).max(all / CHANNELWISE_TASKS_MAX).clamp(1, self.groups);
         let chunks = self.groups.div_ceil(chunk);
@@ -322,8 +322,7 @@ impl Correlation {
             with_buffer(packed_count + sums_count, |buffer| {
                 let (packed, sums) = buffer.split_at_mut(packed_count);
                 for group in first..self.groups.min(first + chunk) {
-                    // SAFETY: the image's and group's channels exist; no one writes the source, and every task writes elements of
-                    // its own.
+                    // SAFETY: the image's and group's channels exist; no one writes the source, and every task writes different elements.
                     unsafe {
                         let start = image * self.source.image + group * self.source.channel;
                         let channel = source.slice(start, self.source.span);
@@ -359,13 +358,13 @@ impl Correlation {
         });
     }
 
-    /// One family of one block of a channel. The plane says how all of them are summed.
+    /// Sums one family of one block of a channel. The plane says how all of them are summed.
     ///
     /// # Safety
     /// As [`Correlation::run`]; the block's source is packed, and there is room for its sums.
     unsafe fn sum_family(&self, family: &Family, origin: [usize; 3], plane: Plane, target: Stored<f32>) {
         let Some((lens, at, layout)) = self.places(family, origin, &self.target) else { return };
-        // Rows are summed together, with what is between them, where every element is a position.
+        // Rows are summed together, including what is between them, if every element is a position.
         let (rows, count) = match self.step {
             1 => (1, (lens[1] - 1) * layout.pitch + lens[2]),
             _ => (lens[1], lens[2]),
@@ -385,8 +384,8 @@ impl Correlation {
         }
     }
 
-    /// How many positions of a block a family has in each dimension, where the first is, and where all lie in planes of the target, which
-    /// is laid out so; none where it has none.
+    /// Returns how many positions of a block a family has in each dimension, where the first one is, and where all of them are in planes of
+    /// the target, which has the given layout. Returns `None` if there are none.
     fn places(
         &self,
         family: &Family,
@@ -409,25 +408,25 @@ impl Correlation {
         (!lens.contains(&0)).then_some((lens, at, layout))
     }
 
-    /// By family: where its weights begin in a group's, and the taps that it sees.
+    /// For each family, where its weights begin within those of a group, and the taps that it sees.
     pub fn families_taps(&self) -> impl Iterator<Item = (usize, &[usize])> {
         self.families.iter().map(|family| (family.weights, &family.taps[..]))
     }
 
-    /// Weights that the families of a group have together.
+    /// The number of weights that the families of a group have together.
     pub fn weights_per_group(&self) -> usize {
         self.families.iter().map(|family| family.taps.len()).sum::<usize>() * self.sources * self.targets
     }
 
-    /// Elements that a chunk of source channels takes when it is packed.
+    /// The number of elements of a packed chunk of source channels.
     fn packed_count(&self) -> usize {
         self.source_chunk * self.slab.channel_stride + SLACK
     }
 
-    /// One block for some target channels.
+    /// Computes one block for some target channels.
     ///
     /// # Safety
-    /// As [`Correlation::run`], with the output for the target, and a buffer of [`Correlation::packed_count`].
+    /// As [`Correlation::run`], with the output instead of the target, and a buffer of [`Correlation::packed_count`] elements.
     unsafe fn block(&self, block: &Block, targets: Span, output: &Output, packed: &mut [f32]) {
         let &Block { activation, source, weights, bias, origin } = block;
         let stride = self.slab.channel_stride;
@@ -441,7 +440,7 @@ impl Correlation {
             let is_first = chunk.start == 0;
             let is_last = chunk.start + chunk.len == self.sources;
             for family in &self.families {
-                // Without taps, nothing is added to what the first chunk begins with.
+                // Without taps, nothing is added to the values with which the first chunk begins.
                 let is_empty = family.taps.is_empty();
                 if is_empty && !is_first {
                     continue;
@@ -472,10 +471,10 @@ impl Correlation {
     }
 }
 
-/// Refuses a window with more taps than are listed.
+/// Refuses a window with more taps than can be listed.
 ///
 /// # Errors
-/// The number of taps, and how many are possible.
+/// Returns an error with the number of taps and how many are possible.
 fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
     let taps = geometry.taps();
     if taps > taps_max {
@@ -484,7 +483,7 @@ fn check_taps(geometry: &Geometry, taps_max: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Packs the taps of the last dimension apart where planes are so small that the numbers between two rows would fill vectors.
+/// Packs the taps of the last dimension separately if planes are so small that the numbers between two rows would fill vectors.
 fn without_gaps(axes: [Axis; 3]) -> [Axis; 3] {
     let [planes, rows, mut columns] = axes;
     let (height, width) = (rows.count(), columns.count());
@@ -542,7 +541,7 @@ pub(super) fn taps(geometry: &Geometry, slab: &Slab, [planes, rows, columns]: [&
     taps
 }
 
-/// One block of positions of one image and group, with its operands.
+/// One block of positions of one image and group, and its operands.
 struct Block<'a> {
     activation: Activation,
     source: Stored<f32>,
@@ -551,16 +550,16 @@ struct Block<'a> {
     origin: [usize; 3],
 }
 
-/// Where sums of some target channels are written.
+/// The destination of the sums of some target channels.
 struct Output {
-    /// The first of them.
+    /// The first target channel.
     base: *mut f32,
     layout: Spatial,
-    /// The element of the target, in each dimension, that lies there.
+    /// The target element at `base`, in each dimension.
     first: [usize; 3],
 }
 
-/// One family of one block with its operands.
+/// One family of one block, and its operands.
 struct Job<'a> {
     correlation: &'a Correlation,
     family: &'a Family,
@@ -568,9 +567,9 @@ struct Job<'a> {
     targets: Span,
     terms: Terms<'a>,
     bias: Option<&'a [f32]>,
-    /// Whether the sums begin here, or go on from what the target holds.
+    /// Whether the sums begin here instead of continuing from the values in the target.
     first: bool,
-    /// What is written is within them.
+    /// The limits of the values that are written.
     limits: [f32; 2],
     output: &'a Output,
 }
@@ -618,7 +617,7 @@ unsafe fn correlate_block_with<V: Vector>(job: &Job) {
     }
 }
 
-/// One tile of a plane; `place` is the plane's first position.
+/// Computes one tile of a plane; `place` is the plane's first position.
 ///
 /// # Safety
 /// As [`correlate_block_with`].
@@ -671,7 +670,7 @@ unsafe fn correlate_at<V: Vector>(
         correlate::<V>(channels.len, tile.vectors, &terms, start, job.limits, local);
         for (c, own) in own.iter().enumerate().take(channels.len) {
             let channel = place.base.add(c * place.stride);
-            // The tile's vectors are written, and no run leaves them.
+            // All of the tile's vectors are written, and no run reaches beyond them.
             let own = own.as_ptr().cast::<f32>();
             layout.for_each_run(tile, V::WIDTH, |at, target, count| {
                 layout.write_run(std::slice::from_raw_parts(own.add(at), count), channel.add(target));

@@ -1,8 +1,8 @@
-//! Depthwise convolutions with a channel in each lane of a vector.
+//! Depthwise convolutions with one channel in each lane of a vector.
 //!
-//! Rows of a few positions fill vectors badly, and positions that see every second element have them apart; channels have
-//! neither trouble. A block of a few channels is packed position by position, and summed, and its sums are stored channel by channel. Each
-//! sum has the order that it has in [`super::correlation`].
+//! Short rows fill vectors poorly, and positions that see every second element need elements that are not adjacent; channels have neither
+//! problem. A block of a few channels is packed position by position and summed, and its sums are stored channel by channel. Each sum is in
+//! the same order as in [`super::correlation`].
 
 use forebay_base::kernel::Activation;
 
@@ -17,21 +17,21 @@ use super::slab::{even, spans};
 
 /// Vectors of positions that are summed together.
 const VECTORS: usize = 8;
-/// Columns of a block, at most.
+/// The most columns of a block.
 const COLUMNS_MAX: usize = 128;
-/// Packed elements, and sums, of a block. With a quarter or twice as many, MobileNet v2's depthwise convolutions take
-/// 1.1 times as long.
+/// The most packed elements, and the most sums, of a block. With a quarter or twice as many, MobileNet v2's depthwise convolutions take 1.1
+/// times as long.
 const HELD_MAX: usize = 16 * 1024;
-/// The same of a block of as few rows as there can be.
+/// The same limit for a block with as few rows as possible.
 const ROW_MAX: usize = 64 * 1024;
-/// Taps whose weights are packed.
+/// The most taps whose weights are packed.
 const TAPS_MAX: usize = 1024;
-/// Strides of the opposite direction, at most: each has classes of its own.
+/// The largest stride of the opposite direction, in which each remainder is a class.
 const STRIDE_MAX: isize = 2;
-/// Tasks of all channels, about.
+/// The approximate number of tasks of all channels.
 const TASKS: usize = 32;
 
-/// A depthwise convolution of planes, or the data gradient of one, and how it is cut: from x to y, whatever these are.
+/// A depthwise convolution of planes, or its data gradient, and how it is cut. It goes from x to y, whatever these are.
 pub(super) struct Depthwise {
     images: usize,
     channels: usize,
@@ -43,9 +43,9 @@ pub(super) struct Depthwise {
     y: Spatial,
     rows: Dimension,
     columns: Dimension,
-    /// Rows and columns of y that a block has at most: a whole number of classes.
+    /// The most rows and columns of y in a block: a whole number of classes.
     block: [usize; 2],
-    /// By class of the row and of the column.
+    /// By class of row and of column.
     families: Vec<Family>,
 }
 
@@ -54,21 +54,21 @@ pub(super) struct Depthwise {
 struct Family {
     /// Their numbers in the kernel.
     taps: Vec<usize>,
-    /// The packed position that the block's first one sees through each.
+    /// For each tap, the packed position that the block's first position sees through it.
     offsets: Vec<usize>,
-    /// How many taps the families before have: where its weights begin.
+    /// The number of taps in the families before, which is where this family's weights begin.
     first: usize,
 }
 
-/// What positions see along one dimension.
+/// The elements that positions see along one dimension.
 struct Dimension {
-    /// Elements of x between those that neighbouring positions of a class see.
+    /// Elements of x between those that adjacent positions of a class see.
     stride: usize,
-    /// Elements of x before the one that belongs to position 0 of a class, and all that the position sees from there on.
+    /// Elements of x before the one that belongs to position 0 of a class, and all elements that the position sees from there on.
     before: usize,
     reach: usize,
-    /// Positions that see the same taps, as many as lie from one of them to the next: by the remainder of a position, the number of each
-    /// tap, and the place in the reach that it sees.
+    /// Classes of positions that see the same taps, by the remainder of a position modulo the number of classes. Each lists, for every tap,
+    /// its number and the place in the reach that it sees.
     classes: Vec<Vec<(usize, usize)>>,
 }
 
@@ -95,7 +95,7 @@ impl Dimension {
         Dimension::new(1, classes)
     }
 
-    /// `classes` say which element of x position 0 of each sees through a tap.
+    /// Creates a dimension. For each class, `classes` lists its taps and the element of x that position 0 sees through each.
     fn new(stride: usize, classes: Vec<Vec<(usize, isize)>>) -> Option<Dimension> {
         let seen = || classes.iter().flatten().map(|&(_, element)| element);
         let before = seen().min().unwrap_or(0).min(0).unsigned_abs();
@@ -105,7 +105,7 @@ impl Dimension {
         Some(Dimension { stride, before, reach, classes: classes.iter().map(places).collect() })
     }
 
-    /// Elements of x that a block of this many positions sees.
+    /// The number of elements of x that a block of this many positions sees.
     fn packed(&self, positions: usize) -> usize {
         let last = positions.div_ceil(self.classes.len()).saturating_sub(1);
         last.saturating_mul(self.stride).saturating_add(self.reach)
@@ -113,12 +113,12 @@ impl Dimension {
 }
 
 impl Depthwise {
-    /// From x to y; none where channels side by side are of no use, or a window is too large.
+    /// The direction from x to y. Returns `None` if channels side by side are of no use, or if a window is too large.
     pub fn forward(geometry: &Geometry) -> Option<Depthwise> {
         is_of_use(geometry).then(|| Depthwise::new(geometry, Dimension::forward))?
     }
 
-    /// From dy to dx; none as for [`Depthwise::forward`].
+    /// The direction from dy to dx. Returns `None` in the same cases as [`Depthwise::forward`].
     pub fn transposed(geometry: &Geometry) -> Option<Depthwise> {
         let Geometry { source, target, x, y, .. } = *geometry;
         let mirrored = Geometry { source: target, target: source, x: y, y: x, ..*geometry };
@@ -129,7 +129,7 @@ impl Depthwise {
         let Geometry { source, target, kernel, .. } = *geometry;
         let (rows, columns) = (dimension(geometry, 1)?, dimension(geometry, 2)?);
         let width = even(target[2], COLUMNS_MAX).next_multiple_of(columns.classes.len());
-        // What is packed, and the sums.
+        // The size of the packed elements or of the sums, whichever is larger.
         let held = |height: usize| {
             let packed = rows.packed(height).saturating_mul(columns.packed(width));
             packed.max(height * width).saturating_mul(WIDTH_MAX)
@@ -170,8 +170,8 @@ impl Depthwise {
     /// Writes activation(convolution + bias) to y.
     ///
     /// # Safety
-    /// The operands must have the convolution's sizes, a bias as many elements as there are channels; no one may write x and the weights,
-    /// or touch y.
+    /// The operands must have the convolution's sizes, and a bias must have one element per channel; no one may write x and the weights, or
+    /// touch y.
     pub unsafe fn run(&self, activation: Activation, operands: &Operands) {
         let vectors = self.channels.div_ceil(WIDTH_MAX);
         let chunk = (self.images * vectors).div_ceil(TASKS).clamp(1, vectors) * WIDTH_MAX;
@@ -180,7 +180,7 @@ impl Depthwise {
         // Transposed blocks reach beyond the last position.
         let packed_count = (rows * columns + LANES) * WIDTH_MAX;
         let weights_count = self.taps * WIDTH_MAX;
-        // Before there are sums, weights lie there in the order of the kernel.
+        // Before there are sums, this space holds weights in the order of the kernel.
         let sums_count = (self.block[0] * self.block[1]).max(self.taps) * WIDTH_MAX;
         for_each(self.images * chunks, |index| {
             let (image, first) = (index / chunks, index % chunks * chunk);
@@ -192,7 +192,7 @@ impl Depthwise {
                 let limits = activation.limits();
                 let job = Job { depthwise: self, operands, limits, image, first, last, packed, weights, sums };
                 // SAFETY: the caller's promises; the image and its channels exist, there is room in the buffers, and every task writes
-                // channels of its own.
+                // different channels.
                 unsafe {
                     convolve(&job);
                     if let Some(function) = activation.function() {
@@ -205,13 +205,13 @@ impl Depthwise {
         });
     }
 
-    /// Rows and columns that are packed for a block.
+    /// The rows and columns that are packed for a block.
     fn packed_sizes(&self) -> [usize; 2] {
         [self.rows.packed(self.block[0]), self.columns.packed(self.block[1])]
     }
 }
 
-/// Whether a convolution has planes, one channel in each group, and enough of them.
+/// Whether a convolution has planes, one channel per group, and enough groups.
 fn is_of_use(geometry: &Geometry) -> bool {
     let Geometry { source, target, kernel, strides, pads, .. } = *geometry;
     let is_plane = source[0] == 1 && target[0] == 1 && kernel[0] == 1 && pads[0] == 0;
@@ -224,7 +224,7 @@ fn is_of_use(geometry: &Geometry) -> bool {
         && (1..=TAPS_MAX).contains(&geometry.taps())
 }
 
-/// Where the elements are.
+/// The locations of the operands.
 pub(super) struct Operands<'a> {
     pub x: Pointer<f32>,
     /// By channel and tap.
@@ -237,7 +237,7 @@ pub(super) struct Operands<'a> {
 struct Job<'a> {
     depthwise: &'a Depthwise,
     operands: &'a Operands<'a>,
-    /// What sums are limited to.
+    /// The range to which sums are limited.
     limits: [f32; 2],
     image: usize,
     first: usize,
@@ -269,7 +269,7 @@ unsafe fn convolve_with<V: Vector>(job: &Job) {
     }
 }
 
-/// As many channels as a vector has lanes, or fewer.
+/// Convolves up to as many channels as a vector has lanes.
 ///
 /// # Safety
 /// As [`convolve_with`].
@@ -310,7 +310,7 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
                         (_, _) => sum_block::<V, 2, 1>(job, [rows.len, columns.len], &bias),
                     },
                 );
-                // Rows that lie behind each other are one.
+                // Rows that are contiguous count as one.
                 let (runs, len) = match y.row == columns.len && columns.len == target[1] {
                     true => (1, rows.len * columns.len),
                     false => (rows.len, columns.len),
@@ -329,7 +329,7 @@ unsafe fn convolve_vector<V: Vector>(job: &Job, first: usize, lanes: usize) {
     }
 }
 
-/// Packs what a block sees of channels from an address on, with zeros around.
+/// Packs the elements that a block sees of channels, starting at an address, with zeros around them.
 ///
 /// # Safety
 /// As [`convolve_with`].
@@ -347,7 +347,7 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
     let first = (left + low as isize) as usize;
     for row in 0..rows {
         let at = top + row as isize;
-        // SAFETY: the row lies in the source and in the packed block; what is written behind it is packed later, or room for it.
+        // SAFETY: the row lies in the source and in the packed block; anything written after it is overwritten later or is spare room.
         unsafe {
             let packed = job.packed.add(row * pitch * V::WIDTH);
             let is_inside = (0..source[0] as isize).contains(&at) && low < high;
@@ -357,7 +357,7 @@ unsafe fn pack<V: Vector>(job: &Job, origin: [usize; 2], from: *const f32, lanes
     }
 }
 
-/// The sums of a block, whose columns are of one class or two.
+/// Computes the sums of a block whose columns have one or two classes.
 ///
 /// # Safety
 /// As [`convolve_with`].
@@ -401,16 +401,16 @@ unsafe fn sum_block<V: Vector, const STEP: usize, const CLASSES: usize>(
 
 /// Some positions of one row and class.
 struct Places<'a> {
-    /// By tap: the packed position that the first one sees, from `seen` on, and the weights of all lanes.
+    /// By tap: the packed position, relative to `seen`, that the first position sees, and the weights of all lanes.
     offsets: &'a [usize],
     weights: *const f32,
     bias: &'a [f32; WIDTH_MAX],
     seen: *const f32,
-    /// Its sums.
+    /// The first position's sums.
     sums: *mut f32,
 }
 
-/// The sums of `N` positions.
+/// Computes the sums of `N` positions.
 ///
 /// # Safety
 /// As [`convolve_with`].

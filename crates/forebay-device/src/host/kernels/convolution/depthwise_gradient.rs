@@ -1,7 +1,7 @@
-//! The gradient by the weights of a depthwise convolution of planes, with a channel in each lane of a vector.
+//! The gradient with respect to the weights of a depthwise convolution of planes, with one channel in each lane of a vector.
 //!
-//! A row of positions is summed in blocks of [`COLUMNS`], each from zero and from its first position on, for several taps at once; blocks are
-//! added in the order in which they are packed, from the first row of a chunk on. So a chunk has the same sums in a part of an image.
+//! A row of positions is summed in blocks of [`COLUMNS`], each starting from zero at its first position, for several taps at once. Blocks
+//! are added in the order in which they are packed, from the first row of a chunk on. So a chunk has the same sums in a part of an image.
 
 use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
 use super::super::stored::Stored;
@@ -11,10 +11,10 @@ use super::slab::{Span, spans};
 
 /// Positions of a row that are summed from zero.
 const COLUMNS: usize = 128;
-/// Packed elements of x: as many rows as fit, or those that one row of positions sees, which may be more.
+/// Packed elements of x: as many rows as fit, or the rows that one row of positions sees, which may be more.
 const PACKED_MAX: usize = 16 * 1024;
 const ROW_MAX: usize = 128 * 1024;
-/// Taps of a row that are summed together, at most.
+/// The most taps of a row that are summed together.
 const TAPS: usize = 8;
 
 /// How the gradient of a depthwise convolution's weights is summed: channel by channel, tap by tap.
@@ -22,7 +22,7 @@ const TAPS: usize = 8;
 pub(super) struct DepthwiseGradient {
     /// Rows of positions that are packed together.
     height: usize,
-    /// Rows and columns of x that these see.
+    /// Rows and columns of x that these rows see.
     packed: [usize; 2],
 }
 
@@ -30,8 +30,8 @@ impl DepthwiseGradient {
     /// Channels of a tile.
     pub const CHANNELS: usize = WIDTH_MAX;
 
-    /// None where channels are not by themselves or not planes, or a window is too large. How many channels and rows there are does not
-    /// count: parts of a convolution are summed as the whole is.
+    /// Returns `None` if groups have several channels, if these are not planes, or if a window is too large. The numbers of channels and
+    /// rows do not matter: parts of a convolution are summed as the whole is.
     pub fn of(geometry: &Geometry) -> Option<DepthwiseGradient> {
         if [geometry.inputs, geometry.outputs] != [1, 1] || geometry.first == 0 {
             return None;
@@ -46,16 +46,16 @@ impl DepthwiseGradient {
         Some(DepthwiseGradient { height, packed: [geometry.seen(1, height), columns] })
     }
 
-    /// Elements of the buffer that [`DepthwiseGradient::add`] needs.
+    /// The number of buffer elements that [`DepthwiseGradient::add`] needs.
     pub fn packed_count(self, geometry: &Geometry) -> usize {
         let [rows, columns] = self.packed;
-        // What is packed of x and of a row of dy; one line of each channel as it is widened; and the sums. A transposed block may reach
-        // beyond the last position.
+        // The packed elements of x and of a row of dy, one line of each channel while it is widened, and the sums. A transposed block may
+        // reach beyond the last position.
         (rows * columns + COLUMNS + columns + geometry.taps() + 2 * LANES) * WIDTH_MAX
     }
 
-    /// Adds the sums over some rows of positions (or columns, where there is one row) of an image, for some channels from the first one's
-    /// elements on: by channel and tap.
+    /// Adds the sums over some rows of positions (or columns, if there is one row) of an image for some channels, by channel and tap. `x`
+    /// and `dy` begin at the first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
@@ -108,7 +108,7 @@ unsafe fn add_rows_with<V: Vector>(job: &mut Job) {
     }
 }
 
-/// As many channels as a vector has lanes, or fewer.
+/// Adds the sums of up to as many channels as a vector has lanes.
 ///
 /// # Safety
 /// As [`add_rows_with`].
@@ -144,7 +144,7 @@ unsafe fn add_channels<V: Vector>(job: &mut Job, channels: Span) {
             for row in 0..geometry.seen(1, block.len) {
                 let at = (top * strides[1] + row).checked_sub(pads[1]).filter(|&at| at < source[1]);
                 let start = at.map(|at| at * geometry.x.row);
-                // SAFETY: the row lies in the channels; there is room for what is packed.
+                // SAFETY: the row lies in the channels; there is room for the packed elements.
                 unsafe {
                     let target = seen.as_mut_ptr().add(row * pitch * V::WIDTH);
                     V::outline(
@@ -183,7 +183,7 @@ unsafe fn add_channels<V: Vector>(job: &mut Job, channels: Span) {
     }
 }
 
-/// A row of positions with what they see.
+/// A row of positions and the elements that they see.
 struct Run {
     gradient: *const f32,
     count: usize,
@@ -197,7 +197,7 @@ struct Run {
 /// Adds the sums over a row of positions, tap by tap.
 ///
 /// # Safety
-/// What the positions see must be packed, and there must be a vector of sums for each tap; see [`add_rows_with`].
+/// All elements that the positions see must be packed, and there must be a vector of sums for each tap; see [`add_rows_with`].
 #[inline(always)]
 unsafe fn sum_taps<V: Vector>(run: &Run, [height, width]: [usize; 2], sums: *mut f32) {
     let mut row = 0;
@@ -233,7 +233,7 @@ unsafe fn sum_taps<V: Vector>(run: &Run, [height, width]: [usize; 2], sums: *mut
     }
 }
 
-/// The same for `N` taps of each of `R` rows of a window of this width.
+/// The same for `N` taps in each of `R` rows of a window of this width.
 ///
 /// # Safety
 /// As [`sum_taps`].

@@ -1,4 +1,4 @@
-//! Rows of channels as vectors with a channel in each lane, and back.
+//! Transposes rows of channels into vectors with one channel per lane, and back.
 
 use super::super::simd::{LANES, Vector};
 use super::super::spatial::Spatial;
@@ -14,12 +14,12 @@ pub(super) struct Channels<'a> {
 }
 
 impl Channels<'_> {
-    /// Packs `count` columns of a row, a vector each, from column `first` on, where `pad` columns of zeros lie before the row's own. `start` is
-    /// where these begin in a channel; without it, the row is zeros. `line` has room for as many columns of each channel, and for
-    /// [`LANES`] elements behind them.
+    /// Packs `count` columns of a row, one vector each, starting at column `first`; `pad` columns of zeros precede the row's own. `start`
+    /// is where the row's own columns begin in a channel; without it, the row is zeros. `line` has room for that many columns of each
+    /// channel, and for [`LANES`] elements after them.
     ///
     /// # Safety
-    /// The elements must exist, and no one may write them; there must be room for as many vectors, and for a transposed block behind them.
+    /// The elements must exist, and no one may write them; there must be room for that many vectors and for a transposed block after them.
     #[inline(always)]
     pub unsafe fn pack<V: Vector>(
         &self,
@@ -51,12 +51,12 @@ impl Channels<'_> {
     }
 }
 
-/// Elements that lie next to each other in lines, one for each lane.
+/// Contiguous elements in lines, one line for each lane.
 pub(super) struct Lines {
     pub first: *const f32,
     pub stride: usize,
     pub count: usize,
-    /// Elements that each line has from its first on.
+    /// Elements that can be read from the start of each line.
     pub readable: usize,
 }
 
@@ -74,7 +74,7 @@ impl Lines {
         start: usize,
         count: usize,
     ) -> Lines {
-        // What lies between rows, or between planes, may be written by others meanwhile.
+        // The elements between rows or planes can be written by others meanwhile.
         let readable = match (layout.row == columns, layout.plane) {
             (false, _) => count,
             (true, plane) if plane == 0 || plane == rows * columns => layout.span - start,
@@ -85,7 +85,7 @@ impl Lines {
     }
 }
 
-/// Puts lines into lanes, from vector `low` on, with zeros around them: `count` vectors in all.
+/// Transposes lines into lanes, starting at vector `low`, with zeros around them: `count` vectors in all.
 ///
 /// # Safety
 /// As [`spread_lines`].
@@ -107,10 +107,10 @@ pub(super) unsafe fn spread_padded<V: Vector>(
     }
 }
 
-/// Puts lines into lanes: element i of each into vector i.
+/// Transposes lines into lanes: element i of each line goes to vector i.
 ///
 /// # Safety
-/// The lines must be readable, and vectors writable for as many elements as they have, and for [`LANES`] at least.
+/// The lines must be readable, and as many vectors writable as the lines have elements, but at least [`LANES`].
 #[inline(always)]
 pub(super) unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target: *mut f32) {
     let Lines { first, stride, count, readable } = *lines;
@@ -134,7 +134,7 @@ pub(super) unsafe fn spread_lines<V: Vector>(lines: &Lines, lanes: usize, target
     }
 }
 
-/// Puts lanes into lines of `count` elements: the opposite. Vectors are `pitch` elements apart.
+/// Transposes lanes into lines of `count` elements, the inverse of [`spread_lines`]. Vectors are `pitch` elements apart.
 ///
 /// # Safety
 /// The vectors must be readable, and the lines writable.
@@ -148,7 +148,7 @@ pub(super) unsafe fn gather_lines<V: Vector>(
     stride: usize,
 ) {
     let whole = if count < LANES { 0 } else { lanes / LANES * LANES };
-    // SAFETY: the caller's promises; where there are [`LANES`] elements, no block reaches beyond the last.
+    // SAFETY: the caller's promises; if there are [`LANES`] elements, no block reaches beyond the last.
     unsafe {
         for lane in (0..whole).step_by(LANES) {
             for start in starts(count) {
@@ -164,7 +164,7 @@ pub(super) unsafe fn gather_lines<V: Vector>(
     }
 }
 
-/// Where blocks of [`LANES`] elements begin that cover a line: the last one ends with it, if there are as many.
+/// Returns where the blocks of [`LANES`] elements that cover a line begin. The last block ends with the line if the line is that long.
 #[inline(always)]
 fn starts(count: usize) -> impl Iterator<Item = usize> {
     (0..count).step_by(LANES).map(move |start| start.min(count.saturating_sub(LANES)))

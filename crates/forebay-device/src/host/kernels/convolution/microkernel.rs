@@ -4,29 +4,29 @@ use super::super::simd::{LANES, SummedVector, Vector, prefetch};
 
 /// Target channels of a tile.
 pub(super) const CHANNELS: usize = 4;
-/// Target channels of a tile where there are as many and registers for them, as there are for one vector: with fewer sums it would
-/// wait for them.
+/// Target channels of a tile if there are that many, and enough registers, which there are for one vector. With fewer sums, a tile of one
+/// vector would have to wait for them.
 pub(super) const CHANNELS_MAX: usize = 8;
 /// Vectors of positions in a tile. With four channels they fill AVX2's sixteen registers: 12 sums, 3 vectors, 1 factor.
 pub(super) const VECTORS: usize = 3;
 
-/// Terms of a sum up to which a tile's lines of the target are asked for before they are summed: stores would wait for them. With
-/// 16 channels, a convolution of one element takes 0.83 of the time.
+/// The number of terms of a sum up to which a tile's lines of the target are prefetched before they are summed, since stores would wait for
+/// them. With 16 channels, a convolution of one element takes 0.83 of the time.
 const FEW_TERMS: usize = 32;
 
-/// Weights of a cache line.
+/// Weights per cache line.
 const LINE: usize = 16;
 
-/// What a sum starts with.
+/// The initial value of a sum.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
     /// These values, one for each channel.
     Values([f32; CHANNELS_MAX]),
-    /// What the target holds.
+    /// The values in the target.
     Target,
 }
 
-/// What is summed into a tile: `sum over e of weights[channel][e] x packed[offsets[e] + position]`, in the order of e.
+/// The terms that are summed into a tile: `sum over e of weights[channel][e] x packed[offsets[e] + position]`, in the order of e.
 #[derive(Clone, Copy)]
 pub(super) struct Terms<'a> {
     pub offsets: &'a [u32],
@@ -44,11 +44,11 @@ pub(super) struct TileOutput {
     pub stride: usize,
 }
 
-/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`], or [`CHANNELS_MAX`] times one, or times any with 32 registers.
-/// What is written is within the limits.
+/// Sums a tile of `channels` times `vectors` vectors: up to [`CHANNELS`] channels, or [`CHANNELS_MAX`] with one vector, or with any number
+/// of vectors given 32 registers. The values written are clamped to the limits.
 ///
 /// # Safety
-/// All addresses must be readable or writable, in whole vectors, and the CPU must have the vector's instructions.
+/// All addresses must be readable or writable in whole vectors, and the CPU must have the vector's instructions.
 #[inline(always)]
 pub(super) unsafe fn correlate<V: Vector>(
     channels: usize,
@@ -125,7 +125,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
         let weights: [*const f32; C] = std::array::from_fn(|c| terms.weights.add(c * terms.weight_stride));
         for (line, offsets) in terms.offsets.chunks(LINE).enumerate() {
             let weights = weights.map(|weights| weights.add(line * LINE));
-            // Those of the channels that come next.
+            // The weights of the next channels.
             weights.iter().for_each(|weights| prefetch(weights.wrapping_add(C * terms.weight_stride)));
             for (e, &offset) in offsets.iter().enumerate() {
                 let seen = terms.packed.add(offset as usize);
@@ -144,7 +144,7 @@ unsafe fn correlate_tile<V: Vector, const C: usize, const N: usize>(
     }
 }
 
-/// Rows of packed gradients against places of packed sources, over a run of positions.
+/// Rows of packed gradients and places of packed sources, over a run of positions.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     /// The first channel's gradients; the run is a whole number of vectors.
@@ -155,7 +155,7 @@ pub(super) struct Run {
     pub vectors: usize,
 }
 
-/// Adds to `sums[e x CHANNELS + channel]`, for each e: the sum over the run of `gradient[channel][p] x packed[offsets[e] + p]`.
+/// Adds to `sums[e x CHANNELS + channel]`, for each e, the sum over the run of `gradient[channel][p] x packed[offsets[e] + p]`.
 ///
 /// # Safety
 /// As [`correlate`]; `channels` is 1 to [`CHANNELS`].

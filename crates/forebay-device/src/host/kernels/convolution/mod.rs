@@ -1,9 +1,9 @@
 //! Convolution in one to three spatial dimensions: forward, data gradient, weight gradient.
 //!
-//! Every direction packs a block of its source into a small buffer of the thread, lined up for vectors and with zeros around,
-//! and runs register tiles over it; no buffer grows with the problem. Elements of 16 bits are widened when they are packed, and results
-//! rounded when their sums are complete. What depends on the order of summation depends on spatial sizes and channels only, never on
-//! the batch or on threads, so a batch gives the same bits whole and in parts.
+//! Every direction packs a block of its source into a small per-thread buffer, aligned for vectors and surrounded by zeros, and runs
+//! register tiles over it; no buffer grows with the problem. 16-bit elements are widened when they are packed, and results are rounded when
+//! their sums are complete. Everything that affects the order of summation depends only on spatial sizes and channels, never on the batch
+//! or on threads, so a batch gives the same bits whole and in parts.
 
 mod axis;
 mod block_gradient;
@@ -36,7 +36,7 @@ use depthwise::{Depthwise, Operands};
 use turned::turn_weights;
 use weight_gradient::WeightGradient;
 
-/// Elements that a task widens.
+/// Elements that a task widens at once.
 const WIDENED_AT_ONCE: usize = 64 * 1024;
 
 /// A convolution's sizes, always with three spatial dimensions.
@@ -56,7 +56,7 @@ pub(super) struct Geometry {
     pub strides: [usize; 3],
     pub dilations: [usize; 3],
     pub pads: [usize; 3],
-    /// Where the elements of x and of y lie.
+    /// The layouts of x and of y.
     pub x: Spatial,
     pub y: Spatial,
     /// The first spatial dimension, among three.
@@ -64,10 +64,10 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The geometry of operands of these descriptors, of any element type.
+    /// The geometry of operands with these descriptors, of any element type.
     ///
     /// # Errors
-    /// Sizes that do not fit each other.
+    /// Returns an error if the sizes do not fit each other.
     pub fn new(convolution: &Convolution, x: &TensorDesc, w: &TensorDesc, y: &TensorDesc) -> Result<Geometry, String> {
         let sizes = |desc: &TensorDesc| desc.sizes().iter().map(|&size| size as usize).collect::<Vec<_>>();
         let layouts = (Spatial::of(x)?, Spatial::of(y)?);
@@ -109,8 +109,8 @@ impl Geometry {
         })
     }
 
-    /// The same convolution with all positions in one row, where a window of one element sees each position by itself and positions
-    /// lie next to each other: rows of a few positions would fill vectors badly.
+    /// The same convolution with all positions in one row, if a window of one element sees each position separately and positions are
+    /// contiguous: short rows would fill vectors poorly.
     fn flat(&self) -> Geometry {
         let [planes, rows, columns] = self.source;
         let is_seamless =
@@ -123,19 +123,19 @@ impl Geometry {
         Geometry { source: all, target: all, ..*self }
     }
 
-    /// Elements of x that adjacent positions look at, in a dimension, those between taps and in the padding included.
+    /// Elements of x that adjacent positions see in a dimension, including those between taps and in the padding.
     fn seen(&self, d: usize, positions: usize) -> usize {
         let of_window = (self.kernel[d] - 1).saturating_mul(self.dilations[d]).saturating_add(1);
         (positions - 1).saturating_mul(self.strides[d]).saturating_add(of_window)
     }
 
-    /// Weights of a filter's channel.
+    /// Weights per channel of a filter.
     pub fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
 }
 
-/// A kernel of this family with its geometry, and its operands sorted into x, w and y.
+/// The geometry of a kernel of this family, and its operands sorted into x, w and y.
 fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Result<Geometry, DeviceError> {
     let refuse = |reason| unsupported(kernel, reason);
     check_types(kernel, reads.iter(), &writes[0]).map_err(refuse)?;
@@ -155,7 +155,7 @@ fn geometry(kernel: &Kernel, reads: &[TensorDesc], writes: &[TensorDesc]) -> Res
 /// Runs one kernel of this family.
 ///
 /// # Safety
-/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says, or shorter where the kernel runs in less.
+/// As [`super::run`]; the workspace is as long as [`workspace_bytes`] says, or shorter if the kernel can run in less.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     reads: &[View],
@@ -187,7 +187,7 @@ pub(super) unsafe fn run(
     }
     let counts = WorkspaceCounts::of(kernel, &read_descs);
     // SAFETY: the caller's promises; the geometry was checked against the operands' sizes. Weights and a bias are packed, and the workspace
-    // holds those of `counts`, one after the other.
+    // has room for the elements of `counts`, one after the other.
     unsafe {
         let workspace_at = |start: usize| workspace.map(|workspace| workspace.at(start as isize));
         let in_float32 = |read: &View, start: usize| {
@@ -229,7 +229,7 @@ pub(super) unsafe fn run(
     Ok(())
 }
 
-/// Elements in the workspace of a convolution or a data gradient: weights in another order or in float32, then a bias in float32.
+/// Elements in the workspace of a convolution or a data gradient: reordered or float32 weights, then a bias in float32.
 struct WorkspaceCounts {
     weights: usize,
     bias: usize,
@@ -247,22 +247,22 @@ impl WorkspaceCounts {
     }
 }
 
-/// Copies elements of 16 bits to float32.
+/// Widens 16-bit elements to float32.
 ///
 /// # Safety
-/// They must be readable, and as many elements be writable at `target`, and no one else's.
+/// The elements must be readable, and as many elements must be writable at `target` and belong to no one else.
 unsafe fn widen(from: Stored<f32>, count: usize, target: *mut f32) {
     let target = Pointer::new(target);
     for_each(count.div_ceil(WIDENED_AT_ONCE), |part| {
         let start = part * WIDENED_AT_ONCE;
         let len = WIDENED_AT_ONCE.min(count - start);
-        // SAFETY: the caller's promises; every task writes elements of its own.
+        // SAFETY: the caller's promises; every task writes different elements.
         unsafe { from.slice(start, len).copy_to(target.slice_mut(start, len), 0, 1) };
     });
 }
 
-/// Temporary bytes that a kernel needs: the data gradient keeps its weights in another order, the weight gradient the sums of
-/// subtrees until they are added, and weights and biases of 16 bits are widened.
+/// The temporary bytes that a kernel needs: the data gradient keeps reordered weights, the weight gradient keeps the sums of subtrees until
+/// they are added, and 16-bit weights and biases are widened.
 pub(super) fn workspace_bytes(
     kernel: &Kernel,
     reads: &[TensorDesc],

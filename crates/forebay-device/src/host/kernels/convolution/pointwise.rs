@@ -1,5 +1,5 @@
-//! Sums of products of two channels' elements at the same positions: the weight gradient where a window is one element. It is a matrix
-//! product of channels by positions, without the packing of windows.
+//! Sums of products of two channels' elements at the same positions: the weight gradient of a convolution whose window is one element. It
+//! is a matrix product of channels by positions, without the packing of windows.
 
 use super::super::product::{Matrix, PANEL, multiply_few};
 use super::super::spatial::Spatial;
@@ -10,40 +10,41 @@ use super::slab::{Span, even, spans};
 
 /// Positions that are summed from zero: the terms of one block of a product.
 const POSITIONS: usize = forebay_base::kernel::PRODUCT_TERMS as usize;
-/// Channels of a tile: of those that lie in vectors, and of the others.
+/// Channels of a tile: on the side that lies in vectors, and on the other.
 const COLUMNS_MAX: usize = 2 * PANEL;
 const ROWS_MAX: usize = 512;
-/// Sums of a tile: those of a tree's levels stay in a thread's buffer.
+/// Sums of a tile: the sums of all levels of a tree fit into a thread's buffer.
 const SUMS_MAX: usize = 32 * 1024;
-/// With fewer channels than these on one side, the other side's lie in vectors.
+/// If one side has fewer channels than this, the channels of the other side lie in vectors.
 const COLUMNS_MIN: usize = 32;
-/// Rows of a tile that are not shared out to more tasks: the columns are packed for each.
+/// Rows below which a tile is not split into more tasks, because the columns are packed for each.
 const ROWS_MIN: usize = 64;
 
 /// How a gradient of pointwise weights is summed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pointwise {
-    /// Whether the channels of y lie in vectors, and sums go by input; else those of x, and sums go by output.
+    /// Whether the channels of y lie in vectors and sums are ordered by input; otherwise the channels of x do, and sums are ordered by
+    /// output.
     by_input: bool,
-    /// Whether the positions of a channel of x that are seen lie behind each other, and those of y.
+    /// Whether the positions of a channel of x that are seen are contiguous, and those of y.
     dense: [bool; 2],
 }
 
-/// One side of the products: where its elements are.
+/// One side of the products.
 struct Side {
     elements: Stored<f32>,
     layout: Spatial,
     /// Elements in each dimension.
     sizes: [usize; 3],
-    /// From position to position, in each dimension.
+    /// Elements from position to position, in each dimension.
     strides: [usize; 3],
-    /// Before the first one: zeros.
+    /// Zeros before the first element, in each dimension.
     pads: [usize; 3],
     is_dense: bool,
 }
 
 impl Pointwise {
-    /// None where a window has more than one element.
+    /// Returns `None` if a window has more than one element.
     pub fn of(geometry: &Geometry) -> Option<Pointwise> {
         let Geometry { kernel, pads, strides, source, target, x, y, .. } = *geometry;
         if kernel != [1; 3] {
@@ -62,7 +63,7 @@ impl Pointwise {
         Some(Pointwise { by_input, dense })
     }
 
-    /// Channels of y and of x in a tile, for at least this many tiles in all, if that leaves enough to each.
+    /// The channels of y and of x in a tile, for at least `tiles_min` tiles in all if that leaves each tile enough.
     pub fn tile(self, geometry: &Geometry, tiles_min: usize) -> [usize; 2] {
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         let (rows, columns) = if self.by_input { (inputs, outputs) } else { (outputs, inputs) };
@@ -84,7 +85,7 @@ impl Pointwise {
         if self.by_input { [column_tile, row_tile] } else { [row_tile, column_tile] }
     }
 
-    /// Where the sums of an output of a tile begin, and how far apart they are.
+    /// Where the sums of an output of a tile begin, and the distance between them.
     pub fn place(self, [outputs, inputs]: [usize; 2], output: usize) -> (usize, usize) {
         match self.by_input {
             true => (output, outputs),
@@ -92,7 +93,7 @@ impl Pointwise {
         }
     }
 
-    /// Elements of the buffer that [`Pointwise::add`] needs for a tile.
+    /// The number of buffer elements that [`Pointwise::add`] needs for a tile.
     pub fn packed_count(self, [outputs, inputs]: [usize; 2], [x, dy]: [Stored<f32>; 2]) -> usize {
         let room = |channels: usize, is_dense: bool, elements: Stored<f32>| match is_dense {
             true => elements.room(channels * POSITIONS),
@@ -101,8 +102,8 @@ impl Pointwise {
         room(outputs, self.dense[1], dy) + room(inputs, self.dense[0], x)
     }
 
-    /// Adds the sums over some rows of an image (of its first spatial dimension), of the products of some channels of y, from the first one's
-    /// elements on, with some of x.
+    /// Adds the sums of products of some channels of y and some of x, over some rows of an image (of its first spatial dimension). `x` and
+    /// `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
@@ -124,7 +125,7 @@ impl Pointwise {
         let of_row = target[geometry.first + 1..].iter().product::<usize>();
         for block in spans(rows.len * of_row, POSITIONS) {
             let block = Span { start: rows.start * of_row + block.start, len: block.len };
-            // SAFETY: the caller's promises; what does not lie in place is packed behind each other.
+            // SAFETY: the caller's promises; operands that are not used in place are packed one after the other.
             unsafe {
                 let (gradients, rest) = dy.channels(target, outputs, block, packed);
                 let (seen, _) = x.channels(target, inputs, block, rest);
@@ -140,7 +141,7 @@ impl Pointwise {
 }
 
 impl Side {
-    /// Some channels by positions: where they lie, or packed; and what is left of the buffer.
+    /// Returns some channels by positions, in place or packed, and the rest of the buffer.
     ///
     /// # Safety
     /// As [`Pointwise::add`].
@@ -171,7 +172,7 @@ impl Side {
         (Matrix::rows(packed.as_mut_ptr(), positions.len), rest)
     }
 
-    /// Packs what positions of a row see, from one on.
+    /// Packs the elements that positions of a row see, starting at one position.
     fn pack_row(&self, channel: Elements, [plane, row, column]: [usize; 3], target: &mut [f32]) {
         let seen = |d: usize, position: usize| {
             (position * self.strides[d]).checked_sub(self.pads[d]).filter(|&index| index < self.sizes[d])

@@ -1,8 +1,8 @@
 //! Slabs: a block of target positions, and the packed piece of a source channel that the block sees.
 //!
-//! Packing puts zeros where positions look beyond the source, so that the inner loops need no bounds, and lines up what
-//! adjacent positions see (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: one
-//! number is the position's place in the plane and in what every tap sees of it.
+//! Packing puts zeros where positions look beyond the source, so that the inner loops need no bounds checks, and makes elements that
+//! adjacent positions see adjacent (see [`super::axis`]). Positions of a plane are numbered through rows of `pitch` elements: a position's
+//! number is its place both in the plane and in the elements that any tap sees of it.
 
 use super::super::parallel::copy_run;
 use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide};
@@ -11,9 +11,9 @@ use super::super::stored::Elements;
 use super::axis::Axis;
 use super::microkernel::VECTORS;
 
-/// Packed elements behind a channel that vectors may read.
+/// Packed elements after a channel that vectors may read.
 pub(super) const SLACK: usize = 64;
-/// Longest row of a block in positions: whole tiles.
+/// The longest row of a block, in positions: a whole number of tiles.
 const COLUMNS_MAX: usize = 10 * TILE;
 /// Positions of the widest tile.
 const TILE: usize = VECTORS * WIDTH_MAX;
@@ -28,7 +28,7 @@ pub(super) struct Slab {
     pitch: [usize; 3],
     /// Elements from channel to channel.
     pub channel_stride: usize,
-    /// Elements of a channel that are packed: the phases, and zeros behind the last row.
+    /// Packed elements of a channel: the phases, and zeros after the last row.
     used: usize,
 }
 
@@ -44,16 +44,16 @@ pub(super) fn spans(count: usize, size: usize) -> impl Iterator<Item = Span> {
     (0..count).step_by(size.max(1)).map(move |start| Span { start, len: size.min(count - start) })
 }
 
-/// The size of the pieces when `count` is cut into as few even pieces of at most `size` as possible.
+/// The size of the pieces if `count` is cut into as few even pieces of at most `size` as possible.
 pub(super) fn even(count: usize, size: usize) -> usize {
     count.div_ceil(count.div_ceil(size.max(1)).max(1)).max(1)
 }
 
 impl Slab {
-    /// The blocks that pack least, with at most `elements_max` packed elements per channel and `positions_max` positions.
+    /// The blocks that pack the least, with at most `elements_max` packed elements per channel and `positions_max` positions.
     ///
     /// # Errors
-    /// Where one position sees more than `elements_max` elements of a channel.
+    /// Returns an error if one position sees more than `elements_max` elements of a channel.
     pub fn new(mut axes: [Axis; 3], elements_max: usize, positions_max: usize) -> Result<Slab, String> {
         let block = loop {
             if let Some(block) = block(&axes, elements_max, positions_max) {
@@ -68,7 +68,7 @@ impl Slab {
         Ok(Slab::of_blocks(axes, block))
     }
 
-    /// The same in a dimension of at most this many positions: blocks begin where they did, and the last one ends with them.
+    /// The same slab for a dimension of at most `count` positions: blocks begin where they did, and the last one ends with the positions.
     pub fn within(self, d: usize, count: usize) -> Slab {
         let Slab { mut axes, mut block, .. } = self;
         axes[d].shorten(count);
@@ -96,25 +96,25 @@ impl Slab {
         self.pitch[1] * self.pitch[2]
     }
 
-    /// Number of blocks in each dimension.
+    /// The number of blocks in each dimension.
     fn blocks(&self) -> [usize; 3] {
         std::array::from_fn(|d| self.axes[d].count().div_ceil(self.block[d]))
     }
 
-    /// Number of blocks; `usize::MAX` where there are more than can be counted.
+    /// The number of blocks, or `usize::MAX` if there are more than can be counted.
     pub fn block_count(&self) -> usize {
         self.blocks().into_iter().fold(1, usize::saturating_mul)
     }
 
-    /// The first position of a block. Blocks are numbered in row-major order. Computed, not listed: a tensor that no device
-    /// can hold has more blocks than memory has bytes.
+    /// The first position of a block. Blocks are numbered in row-major order. They are computed, not listed: a tensor that no device can
+    /// hold has more blocks than memory has bytes.
     pub fn origin(&self, number: usize) -> [usize; 3] {
         let [_, rows, columns] = self.blocks();
         let at = [number / columns / rows, number / columns % rows, number % columns];
         std::array::from_fn(|d| at[d] * self.block[d])
     }
 
-    /// Where position 0 of a block looks through a tap that is given by its phase and shift in each dimension.
+    /// Where position 0 of a block looks through a tap, given the tap's phase and shift in each dimension.
     pub fn offset(&self, phase: [usize; 3], shift: [usize; 3]) -> usize {
         let phase = (phase[0] * self.axes[1].phases.len() + phase[1]) * self.axes[2].phases.len() + phase[2];
         ((phase * self.pitch[0] + shift[0]) * self.pitch[1] + shift[1]) * self.pitch[2] + shift[2]
@@ -146,14 +146,14 @@ impl Slab {
         lines
     }
 
-    /// Packs what a block sees of one channel.
+    /// Packs the elements that a block sees of one channel.
     pub fn pack(&self, lines: &[Line], channel: Elements, target: &mut [f32]) {
         self.pack_lines(lines, channel, target, true);
-        // Up to the next channel: vectors read what is behind the last position, and a zero times what a buffer held before need not be one.
+        // Fills up to the next channel: vectors read beyond the last position, and zero times an old value in the buffer need not be zero.
         target[self.used - self.axes[2].spread..].fill(0.0);
     }
 
-    /// The same where the zeros are there already: those of another channel that was packed like this one.
+    /// Does the same if the zeros are already there, from another channel that was packed like this one.
     pub fn pack_inside(&self, lines: &[Line], channel: Elements, target: &mut [f32]) {
         self.pack_lines(lines, channel, target, false);
     }
@@ -181,7 +181,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// The zeros before and after, where they are not there already.
+    /// Writes the zeros before and after the elements, unless they are already there.
     #[inline(always)]
     fn fill_outside(&self, target: &mut [f32], with_zeros: bool) {
         if with_zeros {
@@ -196,7 +196,7 @@ struct Packing<'a> {
     lines: &'a [Line],
     channel: &'a [f32],
     target: &'a mut [f32],
-    /// Elements from line to line of the target, and between those of the channel that lie next to each other there.
+    /// Elements from line to line of the target, and between elements of the channel that become adjacent there.
     pitch: usize,
     stride: usize,
     with_zeros: bool,
@@ -226,7 +226,7 @@ unsafe fn pack_lines_with<V: Vector>(packing: &mut Packing) {
     }
 }
 
-/// Copies a row in vectors, the last of which may overlap the one before.
+/// Copies a row in vectors; the last one may overlap the one before.
 ///
 /// # Safety
 /// As [`pack_lines_with`].
@@ -248,13 +248,13 @@ unsafe fn copy_adjacent<V: Vector>(target: &mut [f32], source: &[f32]) {
     }
 }
 
-/// Copies every second element of a source that ends behind the last of them or later.
+/// Copies every second element of a source that ends at or beyond the end of the last of them.
 ///
 /// # Safety
 /// As [`pack_lines_with`].
 #[inline(always)]
 unsafe fn copy_even<V: Vector>(target: &mut [f32], source: &[f32]) {
-    // Those whose neighbour is there, too, are read in vectors.
+    // Elements whose neighbour also exists are read in vectors.
     let paired = target.len().min(source.len() / 2);
     let mut done = 0;
     // SAFETY: whole vectors, of pairs in the source, lie in both rows.
@@ -278,7 +278,7 @@ unsafe fn copy_even<V: Vector>(target: &mut [f32], source: &[f32]) {
     }
 }
 
-/// Elements from row to row. Where a block holds whole rows, the zeros before a row can serve as those after the row before.
+/// Elements from row to row. If a block holds whole rows, the zeros before a row can also be those after the previous row.
 fn row_pitch(axis: &Axis, columns: usize) -> usize {
     let full = columns + axis.spread;
     if columns < axis.count() {
@@ -291,7 +291,7 @@ fn row_pitch(axis: &Axis, columns: usize) -> usize {
     if full - pitch <= zeros_before { pitch } else { full }
 }
 
-/// Positions of a block in each dimension, or none where not even one position fits.
+/// The positions of a block in each dimension, or `None` if not even one position fits.
 fn block(axes: &[Axis; 3], elements_max: usize, positions_max: usize) -> Option<[usize; 3]> {
     let phases: usize = axes.iter().map(|axis| axis.phases.len()).product();
     let [planes, rows, columns] = axes;

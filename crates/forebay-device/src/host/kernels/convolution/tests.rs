@@ -47,7 +47,7 @@ fn count(sizes: &[u64]) -> usize {
     sizes.iter().product::<u64>() as usize
 }
 
-/// For each tap, where in x it looks from y's origin.
+/// For each tap, where it looks in x from y's origin.
 fn offsets(geometry: &Geometry) -> Vec<[isize; 3]> {
     let [_, height, width] = geometry.kernel;
     let tap = |tap: usize| [tap / (height * width), tap / width % height, tap % width];
@@ -117,7 +117,7 @@ fn case(channels: [u64; 2], groups: u64, source: &[u64], kernel: &[u64], strides
     }
 }
 
-/// Sizes that need several blocks, chunks of channels, tiles of weights and waves of chunks; and windows beyond the usual.
+/// Sizes that need several blocks, chunks of channels, tiles of weights and waves of chunks; and windows beyond the usual ones.
 fn large_cases() -> Vec<Case> {
     vec![
         case([6, 9], 1, &[14, 19, 40], &[3, 3, 3], 1, 1),
@@ -217,7 +217,7 @@ fn check_against_definition(case: &Case, data_type: DataType, random: &mut Rando
     assert_sums(&run(&kernel, &[&x, &dy], &descs(&case.w))[0], &dw, &format!("weight gradient of {what}"));
 }
 
-/// A sum, and that of the absolute terms: rounding errors are relative to the latter.
+/// A sum and the sum of the absolute terms: rounding errors are relative to the latter.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     value: f64,
@@ -306,7 +306,7 @@ fn rows(tensor: &Tensor, range: std::ops::Range<usize>) -> Tensor {
     Tensor::new(&float(&[sizes[0], sizes[1], range.len() as u64, sizes[3]]), &part)
 }
 
-/// Chunks of rows, each by itself with the rows that it sees, have the sums that the whole adds.
+/// Chunks of rows, each computed separately with the rows that it sees, have the sums that the whole adds up.
 #[test]
 fn rows_of_an_image_give_the_same_bits_whole_and_in_parts() {
     let mut random = Random::new(31);
@@ -339,7 +339,7 @@ fn rows_of_an_image_give_the_same_bits_whole_and_in_parts() {
         };
         let whole = gradient(&x, &dy, [pad, pad]);
         let parts = [0..chunk, chunk..2 * chunk, 2 * chunk..height].map(|range| {
-            // What the rows see, in the padded image.
+            // The part of the padded image that the rows see.
             let (first, end) = (range.start * stride, (range.end - 1) * stride + kernel);
             let inside = first.max(pad) - pad..end.min(x_sizes[2] as usize + pad) - pad;
             let pads = [pad.saturating_sub(first), end - pad - inside.end];
@@ -355,7 +355,7 @@ fn rows_of_an_image_give_the_same_bits_whole_and_in_parts() {
     }
 }
 
-/// Sizes that no machine holds: what a launch needs is found out at once, with nothing that is as long as a tensor.
+/// Sizes that no machine can hold: the needs of a launch are found at once, with nothing that is as long as a tensor.
 #[test]
 fn what_absurd_sizes_need_is_found_out_at_once() {
     const HUGE: u64 = 1 << 40;
@@ -399,7 +399,7 @@ fn what_absurd_sizes_need_is_found_out_at_once() {
     );
 }
 
-/// What a convolution applies to its result has the bits that a kernel of its own gives it, NaN included.
+/// An activation that a convolution applies to its result gives the same bits as a separate kernel, NaN included.
 #[test]
 fn activations_give_the_bits_of_a_kernel_behind() {
     let mut random = Random::new(23);

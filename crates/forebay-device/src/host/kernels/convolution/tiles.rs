@@ -1,14 +1,14 @@
-//! Tiles: how the positions of a plane are shared out to vectors, and where they lie in the target.
+//! Tiles: how the positions of a plane are divided into vectors, and where they are in the target.
 
 use super::super::parallel::copy_run;
 use super::super::stored::Stored;
 use super::microkernel::VECTORS;
 
-/// The positions of a plane of a block, and where they lie in the target.
+/// The positions of a plane of a block, and where they are in the target.
 pub(super) struct Layout {
     pub rows: usize,
     pub columns: usize,
-    /// Numbers from row to row; those beyond the columns are no positions.
+    /// Position numbers from row to row; those beyond the columns are not positions.
     pub pitch: usize,
     pub row_stride: usize,
     pub column_stride: usize,
@@ -19,12 +19,12 @@ pub(super) struct Layout {
 pub(super) struct Tile {
     pub start: usize,
     pub vectors: usize,
-    /// Whether it is one vector of half the width.
+    /// Whether the tile is one vector of half the width.
     pub is_narrow: bool,
 }
 
 impl Layout {
-    /// The same positions as one row, where rows follow each other without gaps.
+    /// Returns the same positions as one row, if rows follow each other without gaps.
     pub fn merged(self) -> Layout {
         if self.column_stride != 1 || [self.pitch, self.row_stride] != [self.columns; 2] {
             return self;
@@ -33,10 +33,10 @@ impl Layout {
         Layout { rows: 1, columns, pitch: columns, ..self }
     }
 
-    /// Writes adjacent positions of a row from an address on.
+    /// Writes adjacent positions of a row, starting at an address.
     ///
     /// # Safety
-    /// The addresses must be writable, and no one else's.
+    /// The addresses must be writable and belong to no one else.
     #[inline(always)]
     pub unsafe fn write_run(&self, values: &[f32], address: *mut f32) {
         // SAFETY: the caller's promises.
@@ -50,10 +50,10 @@ impl Layout {
         }
     }
 
-    /// The same for a target whose elements may be stored in 16 bits.
+    /// Writes adjacent positions to a target whose elements may be stored in 16 bits.
     ///
     /// # Safety
-    /// The positions must lie in the target from its first element on, and be no one else's.
+    /// The positions must lie in the target, starting at its first element, and belong to no one else.
     #[inline(always)]
     pub unsafe fn store_run(&self, values: &[f32], target: Stored<f32>) {
         // SAFETY: the caller's promises.
@@ -69,14 +69,15 @@ impl Layout {
         }
     }
 
-    /// Tiles of vectors of `width` that cover all positions: row by row, or across rows where that wastes less. What is left over goes
-    /// into a vector of `half` the width, where it fits there.
+    /// Returns tiles of vectors of `width` that cover all positions: row by row, or across rows if that wastes less. A remainder goes into
+    /// a vector of `half` the width if it fits.
     pub fn tiles(&self, width: usize, half: usize) -> Vec<Tile> {
         let cut = |count: usize| match count % width {
             1.. if half < width && count % width <= half => (count / width, true),
             _ => (count.div_ceil(width), false),
         };
-        // Cycles of a tile per term, by vectors: a tile of one vector waits for its own sums, and wide vectors take twice as long.
+        // Cycles of a tile per term, by number of vectors: a tile of one vector waits for its own sums, and wide vectors take twice as
+        // long.
         let cycles = if half < width { [4, 8, 12] } else { [4, 5, 6] };
         let cost = |(vectors, has_narrow): (usize, bool)| {
             tile_sizes(vectors).map(|n| cycles[n - 1]).sum::<usize>() + if has_narrow { 3 } else { 0 }
@@ -116,7 +117,7 @@ impl Layout {
     }
 }
 
-/// Cuts a number of vectors into tiles of three, and of two where one would be left over.
+/// Cuts a number of vectors into tiles of three, and of two if one would be left over.
 fn tile_sizes(vectors: usize) -> impl Iterator<Item = usize> {
     let pairs = match vectors % VECTORS {
         0 => 0,

@@ -7,14 +7,14 @@ use super::Geometry;
 use super::correlation::Correlation;
 use super::slab::{Span, spans};
 
-/// Inputs of a task: their weights of one output lie together.
+/// Inputs of a task: their weights for one output are contiguous.
 const INPUTS: usize = 2 * LANES;
-/// Outputs whose weights are turned together: of an input and a tap, they fill a cache line.
+/// Outputs whose weights are transposed together: the weights of an input and a tap fill a cache line.
 const OUTPUTS: usize = 2 * LANES;
 /// Elements of a cache line.
 const LINE: usize = 16;
 
-/// Orders weights as [`Correlation::transposed`] reads them.
+/// Reorders weights as [`Correlation::transposed`] reads them.
 ///
 /// # Safety
 /// `w` and `turned` must hold the weights of every group; no one may write `w` or touch `turned`.
@@ -32,7 +32,7 @@ pub(super) unsafe fn turn_weights(
         let group_count = inputs * outputs * taps;
         let rows = Span { start: block, len: INPUTS.min(inputs - block) };
         let sizes = [inputs, outputs, taps];
-        // SAFETY: a group's weights hold each family's, and those a row for each input; every task writes rows of its own.
+        // SAFETY: a group's weights contain those of each family, which have a row for each input; every task writes different rows.
         unsafe {
             let w = w.slice(group * group_count, group_count);
             let turned = |(first, own): &(usize, &[usize])| {
@@ -54,7 +54,7 @@ pub(super) unsafe fn turn_weights(
     });
 }
 
-/// Weights of some inputs, a few outputs at a time: those of each family go to rows of their own.
+/// Reorders the weights of some inputs, a few outputs at a time; the weights of each family go to separate rows.
 fn turn_taps<'a, A: Copy>(
     w: &[A],
     widened: impl Fn(A) -> f32 + Copy,
@@ -91,7 +91,7 @@ fn turn_taps<'a, A: Copy>(
     }
 }
 
-/// The `own` taps of each output, whose weights are `of_output` apart; how many there are is known to the compiler.
+/// Gathers the `own` taps of each output, whose weights are `of_output` apart. The compiler knows the number of taps.
 #[inline(always)]
 fn gather<A: Copy, const N: usize>(
     weights: &[A],
@@ -106,7 +106,7 @@ fn gather<A: Copy, const N: usize>(
     }
 }
 
-/// Prefetches `count` adjacent weights of each row, from `start` on: the processor does not by itself where rows lie far apart.
+/// Prefetches `count` adjacent weights of each row, from `start` on: the processor does not do so on its own when rows are far apart.
 #[inline(always)]
 fn prefetch_rows<A>(weights: *const A, rows: usize, [of_row, start]: [usize; 2], count: usize) {
     for row in 0..rows {
@@ -115,7 +115,7 @@ fn prefetch_rows<A>(weights: *const A, rows: usize, [of_row, start]: [usize; 2],
     }
 }
 
-/// Columns of a matrix of `outputs` times `inputs` weights, which become rows.
+/// Columns of a matrix of `outputs` times `inputs` weights, to be turned into rows.
 struct Matrix<'a> {
     w: &'a [f32],
     inputs: usize,

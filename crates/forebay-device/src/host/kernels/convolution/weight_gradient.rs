@@ -1,9 +1,10 @@
-//! The gradient by the weights: for each weight a sum over images and positions.
+//! The gradient with respect to the weights: for each weight, a sum over images and positions.
 //!
-//! Chunks of rows of an image ([`reduction_block_rows_of_image`]) are the leaves of the sum tree, those of an image a subtree. How a chunk is
-//! summed depends on the window, on the channels of a group and on the sizes of a whole chunk, never on the batch or the number of rows. So
-//! parts of a batch that are nodes of the tree, or of an image's chunks, have the sums that the whole has there. Tasks share out
-//! weights; where there are few weights, a task is a subtree's part of them, whose sums wait in workspace until all are there.
+//! Chunks of rows of an image ([`reduction_block_rows_of_image`]) are the leaves of the sum tree; those of one image form a subtree. How a
+//! chunk is summed depends on the window, on the channels of a group and on the sizes of a whole chunk, never on the batch or the number of
+//! rows. So parts of a batch that are nodes of the tree, or of an image's chunks, have the same sums as the whole has there. Weights are
+//! divided among tasks; if there are few weights, a task computes a part of them for one subtree, and its sums wait in the workspace until
+//! all are complete.
 
 use forebay_base::SumTree;
 use forebay_base::kernel::reduction_block_rows_of_image;
@@ -21,17 +22,17 @@ use super::slab::{Span, spans};
 use super::weight_tiles::{TASKS_MIN, Tile, Tiles};
 use super::window_gradient::WindowGradient;
 
-/// Workspace for the sums of subtrees, in elements, unless that leaves too few tasks.
+/// Elements of workspace for the sums of subtrees, unless that leaves too few tasks.
 const WORKSPACE_MAX: usize = 128 * 1024;
 
-/// A weight gradient of given sizes: how it is cut.
+/// A weight gradient of given sizes, and how it is cut.
 pub(super) struct WeightGradient<'a> {
     geometry: &'a Geometry,
     algorithm: Algorithm,
     tiles: Tiles,
     /// Rows of a chunk.
     rows: usize,
-    /// Subtrees whose sums may wait to be added; 1 where there are enough tiles.
+    /// The most subtrees whose sums wait to be added; 1 if there are enough tiles.
     slots: usize,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct WeightGradient<'a> {
 enum Algorithm {
     /// Windows of one element.
     Pointwise(Pointwise),
-    /// All groups are one, with a channel of y from each.
+    /// All groups are treated as one, with a channel of y from each.
     Depthwise(DepthwiseGradient),
     Window(WindowGradient),
     /// Everything else.
@@ -47,7 +48,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// The algorithm, and its tiles of weights.
+    /// Returns the algorithm and its tiles of weights.
     fn of(geometry: &Geometry, of_chunk: &Geometry) -> Result<(Algorithm, Tiles), String> {
         if let Some(depthwise) = DepthwiseGradient::of(geometry) {
             let of_groups = Geometry { groups: 1, outputs: geometry.groups, ..*geometry };
@@ -69,7 +70,7 @@ impl Algorithm {
 
 impl<'a> WeightGradient<'a> {
     pub fn new(geometry: &'a Geometry) -> Result<WeightGradient<'a>, String> {
-        // One whole chunk of rows, however many there are: the end of an image, where a chunk has fewer, may be all that a launch sees.
+        // One whole chunk of rows, however many rows there are: a launch may see only the end of an image, where a chunk has fewer.
         let first = geometry.first;
         let row_positions = geometry.target[first + 1..].iter().product::<usize>();
         let rows = reduction_block_rows_of_image(row_positions as u64) as usize;
@@ -83,7 +84,7 @@ impl<'a> WeightGradient<'a> {
         Ok(WeightGradient { geometry, algorithm, tiles, rows, slots })
     }
 
-    /// The same with this many elements of workspace: fewer and larger subtrees, which changes no bit.
+    /// Limits the workspace to this many elements: subtrees become fewer and larger, which changes no bit of the result.
     pub fn within(self, workspace_count: usize) -> WeightGradient<'a> {
         let slots = workspace_count / self.tiles.sums_count().max(1);
         WeightGradient { slots: self.slots.min(slots).max(1), ..self }
@@ -98,7 +99,7 @@ impl<'a> WeightGradient<'a> {
         SumTree::new(self.geometry.batch as u64, self.chunks() as u64)
     }
 
-    /// Workspace that [`WeightGradient::run`] needs, in elements.
+    /// The number of workspace elements that [`WeightGradient::run`] needs.
     pub fn workspace_count(&self) -> usize {
         match self.tree().subtrees(self.slots as u64).count() as usize {
             0 | 1 => 0,
@@ -109,7 +110,7 @@ impl<'a> WeightGradient<'a> {
     /// dw = sum over images and positions of dy x.
     ///
     /// # Safety
-    /// The operands must have the geometry's sizes and the workspace [`WeightGradient::workspace_count`] elements; no one may
+    /// The operands must have the geometry's sizes, and the workspace must have [`WeightGradient::workspace_count`] elements; no one may
     /// write x and dy, or touch dw and the workspace.
     pub unsafe fn run(&self, x: Stored<f32>, dy: Stored<f32>, dw: Stored<f32>, workspace: Option<Pointer<f32>>) {
         let tiles = self.tiles.count();
@@ -118,12 +119,12 @@ impl<'a> WeightGradient<'a> {
         let Some(workspace) = workspace.filter(|_| count > 1) else {
             return for_each(tiles, |tile| {
                 let tile = &self.tiles.get(tile);
-                // SAFETY: the caller's promises; every task writes weights of its own.
+                // SAFETY: the caller's promises; every task writes different weights.
                 unsafe { self.tree_sums(tile, (0, self.tree()), x, dy, |sums| self.store(tile, sums, dw)) };
             });
         };
         let size = self.tiles.sums_count();
-        // SAFETY: the caller's promises; each use is of a tile and a subtree that no other task has then.
+        // SAFETY: the caller's promises; each use is of a tile and a subtree that no other task uses at that time.
         let slot = |subtree: usize, tile: &Tile| unsafe {
             workspace.slice_mut(subtree * size + tile.sums.start, tile.sums.len)
         };
@@ -142,7 +143,7 @@ impl<'a> WeightGradient<'a> {
                 add(slot(earlier, tile), slot(later, tile));
                 earlier
             });
-            // SAFETY: the caller's promises; every task writes weights of its own.
+            // SAFETY: the caller's promises; every task writes different weights.
             unsafe { self.store(tile, slot(0, tile), dw) };
         });
     }
@@ -150,7 +151,7 @@ impl<'a> WeightGradient<'a> {
     /// Writes a tile's weights.
     ///
     /// # Safety
-    /// As [`WeightGradient::run`]; the tile must be no one else's.
+    /// As [`WeightGradient::run`]; the tile must belong to no one else.
     unsafe fn store(&self, tile: &Tile, sums: &[f32], dw: Stored<f32>) {
         let (geometry, taps) = (self.geometry, self.geometry.taps());
         let sizes = [tile.outputs.len, tile.inputs.len];
@@ -160,7 +161,7 @@ impl<'a> WeightGradient<'a> {
             let start = (number * geometry.inputs + tile.inputs.start) * taps;
             let (first, step) = match &self.algorithm {
                 Algorithm::Window(_) => {
-                    // SAFETY: the tile's weights lie in dw and are no one else's by the caller's promise.
+                    // SAFETY: the tile's weights lie in dw and belong to no one else by the caller's promise.
                     unsafe { WindowGradient::store(sums, sizes, taps, output, (dw, start)) };
                     continue;
                 }
@@ -177,7 +178,7 @@ impl<'a> WeightGradient<'a> {
         }
     }
 
-    /// Gives `work` the sums of a tile over a tree that begins with a chunk, in the algorithm's order.
+    /// Calls `work` with the sums of a tile over a tree that begins with a chunk, in the algorithm's order.
     ///
     /// # Safety
     /// As [`WeightGradient::run`].
@@ -197,7 +198,7 @@ impl<'a> WeightGradient<'a> {
             Algorithm::Blocks(blocks) => blocks.packed_count(sizes),
         };
         let size = tile.sums.len;
-        // The sums of a chunk, and those that wait for what is to the right of them.
+        // The sums of a chunk, and those that wait for the sums to their right.
         let sums_count = (tree.depth() as usize + 1) * size;
         let fits = packed_count + sums_count <= ELEMENTS_MAX;
         let mut large = vec![0.0; if fits { 0 } else { sums_count }];
@@ -257,7 +258,7 @@ impl<'a> WeightGradient<'a> {
     }
 }
 
-/// Adds the sums of some positions and of those behind them, in the place of the first.
+/// Adds the sums of later positions to those of the positions before them, in place.
 fn add(earlier: &mut [f32], later: &[f32]) {
     wide(
         #[inline(always)]

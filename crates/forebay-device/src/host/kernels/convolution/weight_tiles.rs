@@ -1,13 +1,13 @@
-//! How the weights of a gradient are shared out to tasks.
+//! How the weights of a gradient are divided among tasks.
 
 use super::Geometry;
 use super::microkernel::CHANNELS;
 use super::slab::Span;
 
-/// Tasks that keep a few threads busy to the end.
+/// The number of tasks that keeps a few threads busy to the end.
 pub(super) const TASKS_MIN: usize = 8;
 
-/// A group's weights tile by tile, along outputs, then inputs. Tiles are computed, not listed.
+/// A group's weights tile by tile, along outputs, then inputs. Tiles are computed on demand, not listed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
     pub groups: usize,
@@ -17,7 +17,7 @@ pub(super) struct Tiles {
     /// Channels of y, a multiple of [`CHANNELS`], and of x in a tile.
     pub output_tile: usize,
     pub input_tile: usize,
-    /// Sums are padded to a multiple of as many inputs; a whole tile has such a multiple.
+    /// Sums are padded to a multiple of this many inputs; whole tiles already have such a multiple.
     pub lanes: usize,
     pub taps: usize,
 }
@@ -33,7 +33,7 @@ pub(super) struct Tile {
 }
 
 impl Tiles {
-    /// Tiles of as many channels of y and of x.
+    /// Tiles with these numbers of channels of y and of x.
     pub fn of(geometry: &Geometry, [output_tile, input_tile]: [usize; 2]) -> Tiles {
         let Geometry { groups, outputs, inputs, .. } = *geometry;
         Tiles { groups, outputs, inputs, output_tile, input_tile, lanes: 1, taps: geometry.taps() }
@@ -43,7 +43,7 @@ impl Tiles {
         self.outputs.div_ceil(self.output_tile) * self.inputs.div_ceil(self.input_tile)
     }
 
-    /// Number of tiles.
+    /// The number of tiles.
     pub fn count(&self) -> usize {
         self.groups * self.per_group()
     }
@@ -69,7 +69,7 @@ impl Tiles {
         self.outputs.next_multiple_of(CHANNELS) * self.inputs.next_multiple_of(self.lanes) * self.taps
     }
 
-    /// Sums of all tiles.
+    /// The number of sums of all tiles.
     pub fn sums_count(&self) -> usize {
         self.groups * self.sums_per_group()
     }

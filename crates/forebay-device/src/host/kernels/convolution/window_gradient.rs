@@ -1,9 +1,9 @@
-//! The gradient by the weights of windows of several elements, with input channels in the lanes of vectors.
+//! The gradient with respect to the weights of windows of several elements, with input channels in the lanes of vectors.
 //!
-//! x is packed with the channels of a tile next to each other, position by position, so that what a position sees through a tap is a vector
-//! wherever it is. A block of a few rows of positions is summed from zero: for some taps and outputs at once, in registers, from the first
-//! position to the last. Blocks are added one after the other from the first rows of a chunk on. Their sizes depend on a whole chunk's;
-//! x is packed for several of them, as many as fit.
+//! x is packed position by position with the channels of a tile next to each other, so that whatever a position sees through a tap is a
+//! vector. A block of a few rows of positions is summed from zero, from the first position to the last, for some taps and outputs at once,
+//! in registers. Blocks are added one after the other, from the first rows of a chunk on. Their sizes depend on those of a whole chunk; x
+//! is packed for as many of them as fit.
 
 use super::super::buffer::{BLOCK, Buffer, Target};
 use super::super::simd::{LANES, Vector, WIDTH_MAX, dispatch_wide};
@@ -14,15 +14,15 @@ use super::microkernel::CHANNELS_MAX;
 use super::slab::{Span, even, spans};
 use super::weight_tiles::Tiles;
 
-/// Positions of a block, and of one of its rows, at most.
+/// The most positions of a block, and of one of its rows.
 const POSITIONS: usize = 256;
 const COLUMNS: usize = 128;
 /// Elements of dy from channel to channel: an odd number of cache lines, so that channels do not compete for the same sets.
 const GRADIENT_STRIDE: usize = POSITIONS + 16;
-/// Packed elements of x that stay in a core's second-level cache, and those of one block, which may be more.
+/// Packed elements of x that stay in a core's second-level cache, and the packed elements of one block, which may be more.
 const PACKED_MAX: usize = 48 * 1024;
 const BLOCK_MAX: usize = 128 * 1024;
-/// Channels of y in a task, and weights of all of them.
+/// The most channels of y in a task, and the most weights of all of them.
 const OUTPUTS_MAX: usize = 64;
 const WEIGHTS_MAX: usize = 32 * 1024;
 /// The largest window.
@@ -33,19 +33,19 @@ const OUTPUTS_MIN: usize = 4;
 /// Vectors that are summed together.
 const VECTORS: usize = 3;
 
-/// How the gradient of the weights of a window is summed.
+/// How the gradient with respect to the weights of a window is summed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowGradient {
     /// Rows and columns of a block.
     block: [usize; 2],
     /// Planes and rows of positions whose x is packed together.
     region: [usize; 2],
-    /// Planes, rows and columns of x that these see.
+    /// Planes, rows and columns of x that this region sees.
     seen: [usize; 3],
 }
 
 impl WindowGradient {
-    /// For one whole chunk of a convolution. None where there are few channels, or a window is too large.
+    /// Creates the gradient for one whole chunk of a convolution. Returns `None` if there are few channels, or if a window is too large.
     pub fn of(of_chunk: &Geometry) -> Option<WindowGradient> {
         let Geometry { inputs, outputs, target, .. } = *of_chunk;
         if inputs < INPUTS_MIN || outputs < OUTPUTS_MIN || of_chunk.taps() > TAPS_MAX {
@@ -61,7 +61,7 @@ impl WindowGradient {
         if !fits(1, rows, BLOCK_MAX) {
             return None;
         }
-        // The planes and rows that pack least for each position.
+        // The planes and rows that pack the least for each position.
         let mut region = [1, rows];
         let mut least = f64::INFINITY;
         for planes in 1..=target[0].min(POSITIONS) {
@@ -83,9 +83,9 @@ impl WindowGradient {
         Tiles { lanes: LANES, ..Tiles::of(geometry, [output_tile, WIDTH_MAX]) }
     }
 
-    /// Elements of the buffer that [`WindowGradient::add`] needs for a tile.
+    /// The number of buffer elements that [`WindowGradient::add`] needs for a tile.
     pub fn packed_count(&self, [outputs, _]: [usize; 2]) -> usize {
-        // What is packed of x, and of dy; and one line of each channel as it is widened. The last vectors may reach beyond it.
+        // The packed elements of x and of dy, and one line of each channel while it is widened. The last vectors may reach beyond it.
         self.packed_of_x() + outputs * GRADIENT_STRIDE + self.seen[2] * WIDTH_MAX + LANES
     }
 
@@ -93,7 +93,7 @@ impl WindowGradient {
         (self.seen.iter().product::<usize>() + LANES) * WIDTH_MAX
     }
 
-    /// Boxes of positions whose x is packed together, of a chunk of rows.
+    /// Returns the boxes of positions, in a chunk of rows, whose x is packed together.
     fn regions(&self, geometry: &Geometry, rows: Span) -> impl Iterator<Item = [Span; 3]> + use<> {
         let mut limits = geometry.target.map(|count| Span { start: 0, len: count });
         limits[geometry.first] = rows;
@@ -106,12 +106,12 @@ impl WindowGradient {
         })
     }
 
-    /// Adds the sums over a chunk of rows of an image, of the products of some channels of y, from the first one's elements on, with some of
-    /// x: by output, tap and input.
+    /// Adds the sums of products of some channels of y and some of x over a chunk of rows of an image: by output, tap and input. `x` and
+    /// `dy` begin at their first channel.
     ///
     /// # Safety
     /// The channels must have the geometry's positions, and no one may write them; the buffer must have as many elements as
-    /// [`WindowGradient::packed_count`] says, and the sums those of the tile.
+    /// [`WindowGradient::packed_count`] says, and the sums as many as the tile.
     pub unsafe fn add(
         &self,
         geometry: &Geometry,
@@ -126,10 +126,10 @@ impl WindowGradient {
         unsafe { add_chunk(&mut job) };
     }
 
-    /// Writes an output's weights from an element on.
+    /// Writes an output's weights, starting at an element.
     ///
     /// # Safety
-    /// They must be no one else's; the sums must be a tile's of these channels of y and x.
+    /// The weights must belong to no one else; the sums must be those of a tile with these channels of y and x.
     pub unsafe fn store(
         sums: &[f32],
         [_, inputs]: [usize; 2],
@@ -139,7 +139,7 @@ impl WindowGradient {
     ) {
         let lanes = inputs.next_multiple_of(LANES);
         let sums = &sums[output * taps * lanes..][..taps * lanes];
-        // The weights of whole inputs, and of vectors of them, where a block has room for these.
+        // The weights of whole inputs, and of whole vectors of inputs if a block has room for these.
         let at_once = match BLOCK / taps {
             0 => BLOCK,
             few @ 1..LANES => few * taps,
@@ -164,7 +164,7 @@ impl WindowGradient {
 
 /// The weights of some inputs of an output.
 struct Weights<'a> {
-    /// By tap: the sums of inputs, from the first of these on.
+    /// By tap: the sums of inputs, starting at the first of these inputs.
     vectors: &'a [f32],
     lanes: usize,
     taps: usize,
@@ -173,7 +173,7 @@ struct Weights<'a> {
 
 dispatch_wide! {
     /// # Safety
-    /// There must be vectors of as many taps, and the weights of whole inputs.
+    /// There must be a vector for each tap, and the weights must be those of whole inputs.
     fn gather_weights, gather_weights_with(weights: &mut Weights)
 }
 
@@ -195,7 +195,7 @@ struct Job<'a> {
     geometry: &'a Geometry,
     /// Channels of y and of x.
     sizes: [usize; 2],
-    /// Of the first spatial dimension.
+    /// Rows of the first spatial dimension.
     rows: Span,
     x: Stored<f32>,
     dy: Stored<f32>,
@@ -213,7 +213,7 @@ dispatch_wide! {
 /// As [`add_chunk`], and the CPU must have the vector's instructions.
 #[inline(always)]
 unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
-    // Where few channels would leave vectors half empty, these hold two taps that lie next to each other.
+    // If few channels would leave vectors half empty, these hold two adjacent taps.
     let are_adjacent = job.geometry.dilations[2] == 1 && job.geometry.kernel[2] > 1;
     for channels in spans(job.sizes[1], V::WIDTH) {
         // SAFETY: the caller's promises; the vector's half has its instructions, too.
@@ -227,21 +227,22 @@ unsafe fn add_chunk_with<V: Vector>(job: &mut Job) {
     }
 }
 
-/// A vector of sums.
+/// One vector of sums.
 #[derive(Clone, Copy)]
 struct Sums {
-    /// Where the first position of a block looks, in what is packed, from the position's own elements on.
+    /// Where the first position of a block looks in the packed elements, counted from the position's own elements.
     seen: usize,
-    /// Where these sums are, among those of an output.
+    /// The place of these sums among those of an output.
     place: usize,
-    /// Whether its second half holds sums, too.
+    /// Whether the vector's second half also holds sums.
     is_whole: bool,
 }
 
-/// As many channels as a vector `P` has lanes, or fewer; they are summed in vectors `V`, which are as wide or hold two of them.
+/// Adds the sums of up to as many channels as a vector `P` has lanes. They are summed in vectors `V`, which are as wide or hold two of
+/// them.
 ///
 /// # Safety
-/// As [`add_chunk_with`]; where a vector holds two, adjacent taps see adjacent elements, and the tile has no other channels.
+/// As [`add_chunk_with`]; if a vector holds two, adjacent taps see adjacent elements, and the tile has no other channels.
 #[inline(always)]
 unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let (plan, geometry, [outputs, inputs]) = (job.gradient, job.geometry, job.sizes);
@@ -266,14 +267,14 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     let elements = unsafe { job.x.at((channels.start * geometry.x.channel) as isize) };
     let x = Channels { elements, layout: &geometry.x, sizes: [source[1], source[2]], lanes: channels.len };
     for region in plan.regions(geometry, job.rows) {
-        // SAFETY: the region's positions exist; there is room for what they see.
+        // SAFETY: the region's positions exist; there is room for the elements that they see.
         unsafe { pack_region::<P>(plan, geometry, &x, region, line, packed) };
         let [planes, rows, columns] = region;
         for plane in 0..planes.len {
             for block in spans(rows.len, plan.block[0]) {
                 let first = [planes.start + plane, rows.start + block.start, columns.start];
                 let row = plane * strides[0] * seen_rows + block.start * strides[1];
-                // SAFETY: the positions exist; everything that they see is packed.
+                // SAFETY: the positions exist; all elements that they see are packed.
                 unsafe {
                     pack_gradients(geometry, job.dy, (first, [block.len, columns.len]), gradients);
                     let run = Run {
@@ -292,10 +293,11 @@ unsafe fn add_channels<V: Vector, P: Vector>(job: &mut Job, channels: Span) {
     }
 }
 
-/// Packs what a region sees of channels of x, with zeros where that is padding.
+/// Packs the elements that a region sees of channels of x, with zeros for padding.
 ///
 /// # Safety
-/// The channels must have the geometry's elements, and no one may write them; there must be room for what the largest region sees.
+/// The channels must have the geometry's elements, and no one may write them; there must be room for all elements that the largest region
+/// sees.
 #[inline(always)]
 unsafe fn pack_region<V: Vector>(
     plan: &WindowGradient,
@@ -326,7 +328,7 @@ unsafe fn pack_region<V: Vector>(
     }
 }
 
-/// Packs some rows and columns of channels of dy, from a position on, without gaps.
+/// Packs some rows and columns of channels of dy, starting at a position, without gaps.
 ///
 /// # Safety
 /// The channels must have the positions, and no one may write them.
@@ -338,7 +340,7 @@ unsafe fn pack_gradients(
 ) {
     let layout = &geometry.y;
     let start = plane * layout.plane + row * layout.row + column;
-    // Rows that lie behind each other are one.
+    // Rows that are contiguous count as one.
     let (count, len) = if columns == layout.row { (1, rows * columns) } else { (rows, columns) };
     for (number, packed) in gradients.chunks_exact_mut(GRADIENT_STRIDE).enumerate() {
         // SAFETY: the caller's promise.
@@ -351,22 +353,22 @@ unsafe fn pack_gradients(
 
 /// A block of positions.
 struct Run {
-    /// The first channel's, row after row.
+    /// The gradients of the first channel, row after row.
     gradients: *const f32,
     rows: usize,
     columns: usize,
     seen: *const f32,
-    /// Elements from what a position sees to what the next one does, and from row to row.
+    /// Elements from what one position sees to what the next one sees, and from row to row.
     step: usize,
     row_step: usize,
-    /// Elements of a vector that is not whole.
+    /// Elements of a vector that is not full.
     half: usize,
 }
 
-/// Adds a block's sums to those of a tile, whose outputs are some elements apart.
+/// Adds a block's sums to those of a tile. `of_output` is the distance between outputs in elements.
 ///
 /// # Safety
-/// What the positions see must be packed, and there must be as many sums; see [`add_chunk_with`].
+/// All elements that the positions see must be packed, and there must be enough sums; see [`add_chunk_with`].
 #[inline(always)]
 unsafe fn sum_block<V: Vector>(run: &Run, outputs: usize, vectors: &[Sums], of_output: usize, sums: *mut f32) {
     for vectors in vectors.chunks(even(vectors.len(), VECTORS)) {
@@ -394,7 +396,7 @@ unsafe fn sum_block<V: Vector>(run: &Run, outputs: usize, vectors: &[Sums], of_o
     }
 }
 
-/// `N` vectors of sums for each of `R` outputs from one on; gives `R`.
+/// Adds `N` vectors of sums for each of `R` outputs, and returns `R`.
 ///
 /// # Safety
 /// As [`sum_block`].
@@ -433,7 +435,7 @@ unsafe fn sum_some<V: Vector, const R: usize, const N: usize>(
                             V::load(at).add_product(sum, V::splat(1.0)).store(at);
                             continue;
                         }
-                        // Through an array of its own, so that nothing behind the sums is touched.
+                        // Through a separate array, so that nothing after the sums is touched.
                         let mut line = [0.0f32; WIDTH_MAX];
                         std::ptr::copy_nonoverlapping(at, line.as_mut_ptr(), run.half);
                         V::load(line.as_ptr()).add_product(sum, V::splat(1.0)).store(line.as_mut_ptr());

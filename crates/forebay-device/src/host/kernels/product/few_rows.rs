@@ -1,39 +1,39 @@
-//! Products of few rows: each element of b is used so few times that packing it would take longer than using it. So columns are read
-//! where they are: a few terms of many columns at a time where columns are adjacent, and transposed in registers where terms are.
+//! Products of few rows: each element of b is used so few times that packing it would take longer than using it. So columns are read in
+//! place: a few terms of many columns at a time if columns are adjacent, and transposed in registers if terms are adjacent.
 
 use std::ops::Range;
 
 use super::super::simd::{LANES, SummedVector, Vector, WIDTH_MAX, dispatch, dispatch_wide, prefetch};
 use super::{Aligned, Job};
 
-/// Rows at most, where columns are adjacent.
+/// The most rows if columns are adjacent.
 pub(in super::super) const FEW_ROWS: usize = 8;
-/// Rows at most, where terms are adjacent.
+/// The most rows if terms are adjacent.
 const ROWS_TRANSPOSED: usize = 4;
-/// Columns with adjacent terms that are summed at a time, in registers. They are several vectors, because each addition to a sum waits
-/// for the one before it.
+/// Columns with adjacent terms that are summed at a time, in registers. They fill several vectors, because each addition to a sum waits for
+/// the previous one.
 pub(super) const COLUMNS: usize = 4 * LANES;
 
-/// Terms of some columns that are transposed before those of the next columns: a cache line of each column.
+/// Terms of some columns that are transposed before those of the next columns: one cache line of each column.
 const TERMS_TRANSPOSED: usize = 2 * LANES;
 
-/// Terms of adjacent columns that are added to sums at a time. Half as many for half of the rows, whose sums take half as long to load
-/// and store.
+/// Terms of adjacent columns that are added to sums at a time. Half as many are used for half the rows, whose sums take half as long to
+/// load and store.
 const TERMS: usize = 16;
-/// Sums that wait in memory, at most: so few that they stay in a core's first-level cache.
+/// The most sums that wait in memory: few enough to stay in a core's first-level cache.
 const SUMS: usize = 4096;
 /// How many columns ahead b is prefetched.
 const COLUMNS_AHEAD: usize = 128;
 /// With fewer adjacent columns, tiles take less time.
 const COLUMNS_MIN: usize = 128;
 
-/// Whether few rows are multiplied with columns whose terms are adjacent, given the distances of b's rows and columns.
+/// Whether a few rows are multiplied by columns whose terms are adjacent, given the strides of b's rows and columns.
 pub(super) fn has_adjacent_terms(rows: usize, [row_stride, column_stride]: [isize; 2]) -> bool {
     rows <= ROWS_TRANSPOSED && row_stride == 1 && column_stride != 1
 }
 
-/// Computes the first columns of a product of few rows, and gives their number. What does not fill a vector is left, and so is all of a
-/// product that takes less time by tiles.
+/// Computes the first columns of a product of few rows and returns their number. Columns that do not fill a vector are left, and so is
+/// every product that takes less time by tiles.
 ///
 /// # Safety
 /// As [`super::multiply_block`].
@@ -56,7 +56,7 @@ pub(super) unsafe fn multiply(job: &Job) -> usize {
 }
 
 dispatch! {
-    /// Columns with adjacent terms.
+    /// Multiplies by columns with adjacent terms.
     ///
     /// # Safety
     /// As [`multiply`], for whole vectors of columns.
@@ -84,10 +84,10 @@ unsafe fn multiply_transposing_with<V: SummedVector>(job: &Job) {
     }
 }
 
-/// `R` rows of a against `N` vectors of columns that are transposed; gives the number of columns.
+/// Multiplies `R` rows of a by `N` vectors of columns, which are transposed, and returns the number of columns.
 ///
 /// # Safety
-/// As [`multiply_transposing_with`]; there are as many rows, and as many columns from the first on.
+/// As [`multiply_transposing_with`]; there must be that many rows, and that many columns from the first one on.
 #[inline(always)]
 unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job: &Job, column: usize) -> usize {
     let k = job.sizes.2;
@@ -101,8 +101,8 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
                 let whole = k / LANES * LANES;
                 for line in (0..whole).step_by(TERMS_TRANSPOSED) {
                     for n in 0..N {
-                        // A whole cache line of each column: lines of all columns may belong to one set of the cache, which
-                        // holds few of them.
+                        // A whole cache line of each column: the lines of all columns may map to one set of the cache, which holds only a
+                        // few.
                         for start in (line..whole.min(line + TERMS_TRANSPOSED)).step_by(LANES) {
                             let seen = V::columns(job.b.from(start, n * LANES).base, job.b.column_stride);
                             for (term, seen) in (start..).zip(seen) {
@@ -133,7 +133,7 @@ unsafe fn transposing_tile<V: SummedVector, const R: usize, const N: usize>(job:
 }
 
 dispatch_wide! {
-    /// Adjacent columns: their sums stay in memory while rows of b are read one after the other.
+    /// Multiplies by adjacent columns: their sums stay in memory while rows of b are read one after the other.
     ///
     /// # Safety
     /// As [`multiply`], for whole vectors of columns.
@@ -179,13 +179,13 @@ struct Part {
     job: Job,
     /// The first row.
     row: usize,
-    /// At most [`TERMS`] of them.
+    /// At most [`TERMS`] terms.
     terms: Range<usize>,
-    /// The sums over the terms before, row by row. Those over these terms replace them, unless these are the last.
+    /// The sums over the earlier terms, row by row. They are replaced by the sums that include these terms, unless these are the last.
     sums: *mut f32,
 }
 
-/// Adds some terms to the sums of `R` rows, `N` vectors of columns at a time; gives `R`.
+/// Adds some terms to the sums of `R` rows, `N` vectors of columns at a time, and returns `R`.
 ///
 /// # Safety
 /// As [`multiply_streaming_with`]; the rows and their sums must exist.

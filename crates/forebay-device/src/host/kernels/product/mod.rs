@@ -1,15 +1,15 @@
 //! Matrix products of bounded tiles.
 //!
-//! Each element of a reduction block is one sum over its terms, from the first to the last, with one rounding per term where the
-//! processor multiplies and adds at once. The blocks of a product are added in the sum tree. So bits depend neither on what an
-//! element is computed next to nor on the width of vectors.
+//! Each element of a reduction block is one sum over its terms, from the first to the last, with one rounding per term if the processor has
+//! fused multiply-add. The blocks of a product are added in the sum tree. So bits depend neither on which elements are computed together
+//! nor on the width of vectors.
 //!
 //! | file | products |
 //! |---|---|
 //! | `tiles` | of many rows: panels of columns are packed, and tiles of rows go over them |
 //! | `few_rows` | of few rows, for which packing takes longer than it saves |
 //!
-//! Factors of 16 bits are widened block by block.
+//! 16-bit factors are widened block by block.
 
 mod few_rows;
 mod tiles;
@@ -25,10 +25,10 @@ use super::stored::Stored;
 pub(super) use few_rows::FEW_ROWS;
 pub(super) use tiles::PANEL;
 
-/// Vectors next to each other in a result, at most.
+/// The most adjacent vectors in a result.
 const VECTORS_MAX: usize = 4;
 
-/// A matrix somewhere in memory: its first element, and the distances between rows and columns in elements.
+/// A matrix somewhere in memory: its first element and its row and column strides in elements.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub base: *mut f32,
@@ -47,7 +47,7 @@ impl Matrix {
         Matrix { base: self.base, row_stride: self.column_stride, column_stride: self.row_stride }
     }
 
-    /// An m x n matrix in another place: without gaps, and with adjacent rows where this one has them.
+    /// An m x n matrix at another address: without gaps, and with adjacent rows if this one has them.
     fn packed(self, m: usize, n: usize, base: *mut f32) -> Matrix {
         match self.column_stride {
             1 => Matrix::rows(base, n),
@@ -55,7 +55,7 @@ impl Matrix {
         }
     }
 
-    /// The matrix from a row and a column on.
+    /// The matrix starting at a row and a column.
     ///
     /// # Safety
     /// The element must exist.
@@ -66,7 +66,7 @@ impl Matrix {
     }
 }
 
-/// A matrix whose elements may be stored in 16 bits, with the distances of [`Matrix`].
+/// A matrix whose elements may be stored in 16 bits, with strides as in [`Matrix`].
 #[derive(Clone, Copy)]
 pub(super) struct StoredMatrix {
     pub elements: Stored<f32>,
@@ -85,7 +85,7 @@ impl StoredMatrix {
         StoredMatrix { row_stride: self.column_stride, column_stride: self.row_stride, ..self }
     }
 
-    /// The matrix from a row and a column on.
+    /// The matrix starting at a row and a column.
     ///
     /// # Safety
     /// The element must exist.
@@ -95,8 +95,7 @@ impl StoredMatrix {
         StoredMatrix { elements: unsafe { self.elements.at(offset) }, ..self }
     }
 
-    /// Its first rows and columns in float32: where they lie, or in a buffer that has room for them ([`Stored::room`]), in the
-    /// same order.
+    /// Its first rows and columns in float32: in place, or in the same order in a buffer that has room for them ([`Stored::room`]).
     ///
     /// # Safety
     /// The elements must exist, and no one may write them.
@@ -116,18 +115,17 @@ impl StoredMatrix {
     }
 }
 
-/// The tree of a product's blocks; no terms at all are one of them, too.
+/// The tree of a product's blocks; a product without terms also has one block.
 fn tree(k: usize) -> SumTree {
     SumTree::flat((k as u64).div_ceil(PRODUCT_TERMS).max(1))
 }
 
-/// Whether a product is computed transposed: columns are what vectors hold, so there should be more of them than rows, or enough to
-/// fill a vector.
+/// Whether a product is computed transposed: vectors hold columns, so there should be more columns than rows, or enough to fill a vector.
 fn computes_transposed(m: usize, n: usize) -> bool {
     n < WIDTH_MAX && n < m
 }
 
-/// Elements of the buffer that [`multiply`] needs.
+/// The number of buffer elements that [`multiply`] needs.
 pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (StoredMatrix, StoredMatrix)) -> usize {
     if computes_transposed(m, n) {
         return buffer_count((n, m, k), (b.transposed(), a.transposed()));
@@ -137,8 +135,8 @@ pub(super) fn buffer_count((m, n, k): (usize, usize, usize), (a, b): (StoredMatr
     tree(k).depth() as usize * m * n + a.elements.room(m * terms) + b.elements.room(terms * n) + rows
 }
 
-/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread. What c has is added to the first
-/// block.
+/// Computes `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix, on the calling thread. The previous value of c is added
+/// to the first block.
 ///
 /// # Safety
 /// The elements must exist; no one else may write `a` and `b` or touch `c`, and `c` must not overlap them. The buffer must have as many
@@ -155,7 +153,7 @@ pub(super) unsafe fn multiply(
         // SAFETY: the caller's promises.
         return unsafe { multiply((n, m, k), factors, c.transposed(), (scale, accumulate), buffer) };
     }
-    // All terms of a few columns after the other, where that is how they lie in memory.
+    // If terms are adjacent in memory, all terms of a few columns at a time.
     let has_adjacent_terms = few_rows::has_adjacent_terms(m, [b.row_stride, b.column_stride]);
     let width = if has_adjacent_terms { few_rows::COLUMNS } else { n.max(1) };
     for column in (0..n).step_by(width) {
@@ -167,7 +165,7 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// A product block after block.
+/// Computes a product block by block.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -193,7 +191,7 @@ unsafe fn multiply_columns(
             multiply_block(&Job { sizes: (m, n, count), a, b, c: sum, scale, accumulate }, rows_buffer);
         }
     };
-    // Sums that wait for what is to the right of them, and the block: the first of them in c itself, the others behind each other.
+    // The block, and sums that wait for those to their right: the first of them in c itself, the others one after the other.
     let behind = rest.as_mut_ptr();
     let place = |waiting: usize| match waiting {
         0 => c,
@@ -212,22 +210,22 @@ unsafe fn multiply_columns(
         }
         for _ in 0..merges {
             waiting -= 1;
-            // SAFETY: both are m x n matrices that are no one else's, and lie apart.
+            // SAFETY: both are m x n matrices that belong to no one else and do not overlap.
             unsafe { add(m, n, place(waiting - 1), place(waiting)) };
         }
     }
 }
 
-/// `sum += later`, for m x n matrices that both have adjacent columns, or both adjacent rows.
+/// Computes `sum += later` for m x n matrices that both have adjacent columns, or both adjacent rows.
 ///
 /// # Safety
-/// The elements must exist, be no one else's, and lie apart.
+/// The elements must exist, belong to no one else, and not overlap.
 unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
     if sum.column_stride != 1 {
         // SAFETY: the caller's promises.
         return unsafe { add(n, m, sum.transposed(), later.transposed()) };
     }
-    // Without gaps, all rows are one.
+    // Without gaps, all rows count as one.
     let is_packed = [sum, later].iter().all(|matrix| matrix.row_stride == n as isize);
     let (m, n) = if is_packed { (1, m * n) } else { (m, n) };
     for row in 0..m {
@@ -240,11 +238,11 @@ unsafe fn add(m: usize, n: usize, sum: Matrix, later: Matrix) {
     }
 }
 
-/// `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix whose terms are one block, without the calling thread's
+/// Computes `c = scale a b`, or `c += scale a b`, for an m x k and a k x n matrix whose terms are one block, without the calling thread's
 /// buffer.
 ///
 /// # Safety
-/// As [`multiply`], but for the buffer; c has adjacent columns.
+/// As [`multiply`], except for the buffer; c must have adjacent columns.
 pub(super) unsafe fn multiply_few(
     (m, n, k): (usize, usize, usize),
     a: Matrix,
@@ -265,7 +263,7 @@ pub(super) unsafe fn multiply_few(
 /// A product: `c = scale a b`, or `c += scale a b`.
 #[derive(Clone, Copy)]
 struct Job {
-    /// Rows and columns of the result, and terms.
+    /// The number of rows and columns of the result, and of terms.
     sizes: (usize, usize, usize),
     a: Matrix,
     b: Matrix,
@@ -275,10 +273,10 @@ struct Job {
 }
 
 impl Job {
-    /// The product of these columns of b alone.
+    /// The product restricted to these columns of b.
     ///
     /// # Safety
-    /// They must exist.
+    /// The columns must exist.
     unsafe fn columns(&self, first: usize, count: usize) -> Job {
         let (m, _, k) = self.sizes;
         // SAFETY: the caller's promise.
@@ -286,7 +284,7 @@ impl Job {
         Job { sizes: (m, count, k), b, c, ..*self }
     }
 
-    /// Writes sums from a row and a column on, or adds them: of `R` rows, and of as many columns as there are of `N` vectors.
+    /// Writes or adds sums, starting at a row and a column: `R` rows, and as many columns as there are in `N` vectors.
     ///
     /// # Safety
     /// The rows must exist; no one else may touch them, and the CPU must have the vector's instructions.
@@ -308,7 +306,7 @@ impl Job {
                 }
                 return;
             }
-            // Through an array of its own, so that nothing behind the columns is touched.
+            // Through a separate array, so that nothing after the columns is touched.
             let mut line = [0.0f32; VECTORS_MAX * WIDTH_MAX];
             for (r, sums) in sums.into_iter().enumerate() {
                 let to = |j: usize| c.from(r, j).base;
@@ -327,7 +325,7 @@ impl Job {
     }
 }
 
-/// Numbers from a cache line on.
+/// Numbers that start at a cache line.
 #[repr(align(64))]
 struct Aligned<const N: usize>([MaybeUninit<f32>; N]);
 
@@ -341,7 +339,7 @@ impl<const N: usize> Aligned<N> {
     }
 }
 
-/// A product with the terms of one block.
+/// Computes a product with the terms of one block.
 ///
 /// # Safety
 /// As [`multiply`]; the buffer has as many elements as [`tiles::packed_rows_count`] says, or none.

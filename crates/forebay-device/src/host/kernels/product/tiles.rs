@@ -1,4 +1,4 @@
-//! Products by tiles: columns of b are packed into panels that stay in a core's first-level caches, while tiles of a few rows of a go
+//! Products by tiles: columns of b are packed into panels that stay in a core's first-level caches, while tiles of a few rows of a pass
 //! over each panel with their sums in registers.
 
 use forebay_base::kernel::PRODUCT_TERMS;
@@ -6,21 +6,21 @@ use forebay_base::kernel::PRODUCT_TERMS;
 use super::super::simd::{Vector, WIDTH_MAX, dispatch_wide, prefetch};
 use super::{Aligned, Job, Matrix};
 
-/// Vectors of columns in a tile, at most.
+/// The most vectors of columns in a tile.
 const VECTORS: usize = 3;
-/// Columns of a panel, at most.
+/// The most columns of a panel.
 pub(in super::super) const PANEL: usize = VECTORS * WIDTH_MAX;
-/// Rows of a tile, at most, which are also those of a block of packed rows.
+/// The most rows of a tile, which is also the number of rows in a block of packed rows.
 const ROWS: usize = 8;
 
 /// How many rows ahead b is prefetched while a panel is packed.
 const ROWS_AHEAD: isize = 16;
 /// How many terms ahead a is prefetched while rows are packed.
 const TERMS_AHEAD: isize = 8;
-/// Elements of a cache line.
+/// Elements per cache line.
 const LINE: usize = 16;
 
-/// Rows of a: blocks of [`ROWS`] of them.
+/// Rows of a, in blocks of [`ROWS`].
 #[derive(Clone, Copy)]
 struct Rows {
     first: Matrix,
@@ -29,7 +29,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// The matrix from a row on, which is valid to the end of its block.
+    /// The matrix starting at a row; it is valid to the end of the row's block.
     ///
     /// # Safety
     /// The row must exist.
@@ -43,13 +43,13 @@ impl Rows {
     }
 }
 
-/// Elements from one block of packed rows to the next. A term is written to all blocks before the next term: with a cache line between
-/// blocks, these writes do not all go to the same set of the cache.
+/// Elements from one block of packed rows to the next. A term is written to all blocks before the next term; a cache line between blocks
+/// keeps these writes from all going to the same set of the cache.
 fn packed_block(terms: usize) -> usize {
     ROWS * terms + LINE
 }
 
-/// Elements that rows take when they are packed: those of transposed matrices, whose terms lie far apart.
+/// The number of elements of packed rows. Rows are packed for transposed matrices, whose terms are far apart.
 pub(super) fn packed_rows_count(
     (m, n, terms): (usize, usize, usize),
     [row_stride, column_stride]: [isize; 2],
@@ -60,10 +60,10 @@ pub(super) fn packed_rows_count(
     }
 }
 
-/// Copies adjacent rows: the terms of each block behind each other, and the block's rows of each term.
+/// Copies adjacent rows: the terms of each block one after the other, and for each term the block's rows.
 ///
 /// # Safety
-/// The rows must be adjacent, and the target have as many elements as [`packed_rows_count`] says.
+/// The rows must be adjacent, and the target must have as many elements as [`packed_rows_count`] says.
 unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Rows {
     let block = packed_block(k);
     let target = target.as_mut_ptr();
@@ -86,7 +86,7 @@ unsafe fn pack_rows(a: Matrix, (m, k): (usize, usize), target: &mut [f32]) -> Ro
     Rows { first, block_stride: block as isize }
 }
 
-/// A product of the terms of one block.
+/// Computes a product of the terms of one block.
 ///
 /// # Safety
 /// As [`super::multiply_block`].
@@ -125,16 +125,16 @@ unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
     let (_, n, k) = tiled.job.sizes;
     let mut packed = Aligned::<PACKED>::new();
     let target = packed.address();
-    // Where terms are few, so many panels that longer pieces of c's rows are written.
+    // If there are few terms, several panels at once, so that longer pieces of c's rows are written.
     let at_once = (PRODUCT_TERMS as usize / k.max(1)).max(1);
     let mut column = 0;
     for (vectors, count) in panels(n.div_ceil(V::WIDTH)) {
         let mut left = count;
         while left > 0 {
-            // A panel that is not full is one by itself.
+            // A panel that is not full is processed alone.
             let full = (n - column) / (vectors * V::WIDTH);
             let count = left.min(at_once).min(full.max(1));
-            // SAFETY: the columns exist; so many panels of so few terms are no more than there is room for.
+            // SAFETY: the columns exist; this many panels with so few terms fit into the buffer.
             unsafe { multiply_run::<V>(tiled, Run { column, vectors, count, is_full: full > 0, target }) };
             column += count * vectors * V::WIDTH;
             left -= count;
@@ -142,8 +142,8 @@ unsafe fn multiply_panels_with<V: Vector>(tiled: &Tiled) {
     }
 }
 
-/// Into which panels so many vectors are divided: vectors of a panel, and the number of such panels. A panel has one vector only where
-/// there is no other, because a tile of several reads fewer factors for each product.
+/// Divides vectors into panels: the number of vectors in a panel, and the number of such panels. A panel has one vector only if there is no
+/// other, because a tile of several vectors reads fewer factors per product.
 fn panels(vectors: usize) -> [(usize, usize); VECTORS] {
     let (ones, twos) = match (vectors, vectors % 3) {
         (1, _) => (1, 0),
@@ -154,25 +154,25 @@ fn panels(vectors: usize) -> [(usize, usize); VECTORS] {
     [(3, (vectors - 2 * twos - ones) / 3), (2, twos), (1, ones)]
 }
 
-/// Panels next to each other.
+/// Adjacent panels.
 #[derive(Clone, Copy)]
 struct Run {
     /// The first column.
     column: usize,
     /// Vectors of each panel.
     vectors: usize,
-    /// Number of panels.
+    /// The number of panels.
     count: usize,
     /// Whether all columns of the vectors exist.
     is_full: bool,
-    /// Where they are packed, one behind the other.
+    /// Where they are packed, one after the other.
     target: *mut f32,
 }
 
-/// All rows against some panels, which are packed before or while the first rows are computed.
+/// Multiplies all rows by some panels, which are packed before or while the first rows are computed.
 ///
 /// # Safety
-/// As [`multiply_panels_with`]; the columns must exist, and the target hold the panels.
+/// As [`multiply_panels_with`]; the columns must exist, and the target must have room for the panels.
 #[inline(always)]
 unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run) {
     let (m, n, k) = tiled.job.sizes;
@@ -217,10 +217,10 @@ unsafe fn multiply_run<V: Vector>(tiled: &Tiled, run: Run) {
     }
 }
 
-/// Copies `columns` columns of k terms each, with zeros up to `stride` of them.
+/// Copies `columns` columns of k terms each, padded with zeros to `stride` columns.
 ///
 /// # Safety
-/// The elements must exist, and the target hold k rows of `stride` numbers.
+/// The elements must exist, and the target must have room for k rows of `stride` numbers.
 #[inline(always)]
 unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, target: *mut f32) {
     // SAFETY: the caller's promises.
@@ -251,7 +251,7 @@ unsafe fn pack<V: Vector>(b: Matrix, k: usize, columns: usize, stride: usize, ta
     }
 }
 
-/// Where the columns of panels lie.
+/// The location of the columns of panels.
 #[derive(Clone, Copy)]
 struct Columns {
     base: *const f32,
@@ -261,7 +261,7 @@ struct Columns {
     panel_stride: usize,
 }
 
-/// `R` rows of a against panels of `N` vectors, which are packed on the way where `PACKS` says so; gives `R`.
+/// Multiplies `R` rows of a by panels of `N` vectors, which are packed on the way if `PACKS` is set, and returns `R`.
 ///
 /// # Safety
 /// As [`multiply_run`]; the rows must exist.
@@ -293,7 +293,7 @@ unsafe fn tiles<V: Vector, const R: usize, const N: usize, const PACKS: bool>(
     R
 }
 
-/// The sums of `R` rows with `N` vectors.
+/// Computes the sums of `R` rows with `N` vectors.
 ///
 /// # Safety
 /// As [`tiles`].

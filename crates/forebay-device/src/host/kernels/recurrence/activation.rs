@@ -1,10 +1,10 @@
-//! The functions of gates and states, and their slopes, over some units at once.
+//! The functions of gates and states, and their slopes, for several units at once.
 
 use forebay_base::kernel::RecurrentActivation;
 
 use super::super::math::{exp_f32, exp_minus_one_f32, ln_one_plus_f32, tanh_f32};
 
-/// x between -limit and limit; NaN stays.
+/// Limits x to -limit..limit; NaN stays NaN.
 #[inline(always)]
 fn limited(x: f32, limit: Option<f32>) -> f32 {
     let Some(limit) = limit else { return x };
@@ -36,7 +36,7 @@ fn each(values: &mut [f32], limit: Option<f32>, f: impl Fn(f32) -> f32) {
     }
 }
 
-/// Applies a function to numbers that are cut to -limit..limit before.
+/// Applies a function to numbers that are first limited to -limit..limit.
 #[inline(always)]
 pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values: &mut [f32]) {
     match activation {
@@ -66,7 +66,7 @@ pub(super) fn apply(activation: RecurrentActivation, limit: Option<f32>, values:
     }
 }
 
-/// x between 0 and 1; NaN stays.
+/// Limits x to 0..1; NaN stays NaN.
 #[inline(always)]
 fn hard(x: f32) -> f32 {
     let x = if x < 0.0 { 0.0 } else { x };
@@ -78,12 +78,12 @@ fn slope_each(xs: &[f32], ys: &[f32], limit: Option<f32>, slopes: &mut [f32], f:
     let cut = limit.unwrap_or(f32::INFINITY);
     for ((slope, &x), &y) in slopes.iter_mut().zip(xs).zip(ys) {
         let inner = f(limited(x, limit), y);
-        // What was cut does not change the result.
+        // A value that was cut does not affect the result.
         *slope = if x.abs() > cut { 0.0 } else { inner };
     }
 }
 
-/// The slopes of a function at `xs`, where it is `ys`; 0 where x is cut.
+/// The slopes of a function at `xs`, where its values are `ys`; 0 where x is cut.
 #[inline(always)]
 pub(super) fn slopes(
     activation: RecurrentActivation,

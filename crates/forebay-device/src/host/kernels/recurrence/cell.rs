@@ -1,25 +1,25 @@
-//! What one step does to one sequence's state, for some of its units: forwards.
+//! The forward pass of one step for one sequence and some of its units.
 
 use forebay_base::kernel::{RecurrentCell, RecurrentDirection};
 
 use super::activation::apply;
 
-/// What is the same at every step of a direction.
+/// The values that are the same at every step of a direction.
 #[derive(Clone, Copy)]
 pub(super) struct Cell<'a> {
     /// What a step computes.
     pub cell: RecurrentCell,
     /// Its functions.
     pub direction: &'a RecurrentDirection,
-    /// Where arguments of the gates' functions are cut.
+    /// The limit of the arguments of the gates' functions.
     pub clip: Option<f32>,
     /// Units of the state.
     pub units: usize,
-    /// Elements from gate to gate in what the state adds to the units that are computed.
+    /// Elements from gate to gate in the state's contribution to the units that are computed.
     pub pitch: usize,
-    /// What is added to what the state adds: \[gates, units].
+    /// Added to the state's contribution: \[gates, units].
     pub bias: &'a [f32],
-    /// From c to the input, output and forget gate: \[3, units]; nothing where there is no c.
+    /// The weights from c to the input, output and forget gates: \[3, units]; empty if there is no c.
     pub peepholes: &'a [f32],
 }
 
@@ -27,20 +27,20 @@ pub(super) struct Cell<'a> {
 pub(super) struct Row<'a> {
     /// The first of the units that are computed.
     pub first: usize,
-    /// What the element adds to the gates: \[gates, units].
+    /// The element's contribution to the gates: \[gates, units].
     pub input: &'a [f32],
-    /// What the state adds, and then the gates, of these units: \[gates, pitch].
+    /// The state's contribution to these units, later their gates: \[gates, pitch].
     pub gates: &'a mut [f32],
-    /// Takes the gates' arguments, where they are wanted: \[gates, units].
+    /// Receives the gates' arguments if they are wanted: \[gates, units].
     pub kept: Option<&'a mut [f32]>,
     /// h before the step.
     pub before: &'a [f32],
-    /// h after it: these units.
+    /// h after the step, for these units.
     pub h: &'a mut [f32],
 }
 
 impl Cell<'_> {
-    /// The arguments of a gate: what the element, the state and the bias add, and the peepholes.
+    /// The arguments of a gate: the contributions of the element, the state, the bias and the peepholes.
     #[inline(always)]
     fn sum<'r>(&self, row: &'r mut Row, gate: usize, count: usize, peephole: Option<(usize, &[f32])>) -> &'r mut [f32] {
         let (own, of_all) = (gate * self.pitch, gate * self.units + row.first);
@@ -62,7 +62,7 @@ impl Cell<'_> {
         sums
     }
 
-    /// A step of an LSTM: c is that before it, and becomes that after it.
+    /// Computes a step of an LSTM: `c` holds c before the step, and then c after it.
     #[inline(always)]
     pub fn lstm(&self, row: &mut Row, c: &mut [f32]) {
         let (count, [gate, candidate, state]) = (c.len(), self.direction.activations);
@@ -91,7 +91,7 @@ impl Cell<'_> {
         }
     }
 
-    /// The update and the reset gate of a GRU.
+    /// Computes the update and the reset gate of a GRU.
     #[inline(always)]
     pub fn gru_gates(&self, row: &mut Row, count: usize) {
         let gate = self.direction.activations[0];
@@ -99,7 +99,7 @@ impl Cell<'_> {
         apply(gate, self.clip, self.sum(row, 1, count, None));
     }
 
-    /// The reset h, of which the state's part of the candidate is computed.
+    /// Computes the reset h, from which the state's part of the candidate is computed.
     #[inline(always)]
     pub fn gru_reset(&self, row: &Row, reset: &mut [f32]) {
         let gates = &row.gates[self.pitch..];
@@ -108,8 +108,8 @@ impl Cell<'_> {
         }
     }
 
-    /// The candidate of a GRU and its step. Where the reset gate acts on what the state adds to the candidate, that is kept in
-    /// `added` where it is wanted: \[gates, units].
+    /// Computes the candidate of a GRU and its step. If the reset gate acts on the state's contribution to the candidate, that contribution
+    /// is kept in `added` if it is wanted: \[gates, units].
     #[inline(always)]
     pub fn gru(&self, row: &mut Row, count: usize, added: Option<&mut [f32]>) {
         let of_all = 2 * self.units + row.first;
@@ -139,7 +139,7 @@ impl Cell<'_> {
         }
     }
 
-    /// A step of a simple network.
+    /// Computes a step of a simple network.
     #[inline(always)]
     pub fn simple(&self, row: &mut Row, count: usize) {
         apply(self.direction.activations[0], self.clip, self.sum(row, 0, count, None));

@@ -1,4 +1,4 @@
-//! Recurrent networks, forwards.
+//! The forward pass of recurrent networks.
 
 use std::ops::Range;
 
@@ -12,10 +12,11 @@ use super::cell::Row;
 use super::layout::{Inputs, Sizes};
 use super::panels::{COLUMNS, Panels, Product};
 
-/// Weights of a direction from which on threads share the units of a single sequence: what they wait for each other is less then.
+/// The number of weights of a direction from which threads share the units of a single sequence: they then spend less time waiting for each
+/// other.
 const SHARED_WEIGHTS_MIN: usize = 1 << 17;
 
-/// Elements of workspace: packed weights, and for each sequence what its state adds to the gates, and a reset state.
+/// The number of workspace elements: packed weights, and for each sequence the state's contribution to the gates, and a reset state.
 pub(super) fn workspace_elements(sizes: Sizes) -> usize {
     sizes.packing().to_gates_elements() + sizes.rows() * (sizes.gates + 1) * sizes.pitch()
 }
@@ -34,9 +35,9 @@ fn quantize(state: &mut [f32]) {
 struct Forward<'a> {
     inputs: Inputs<'a>,
     panels: Panels,
-    /// By sequence: what its state adds to the gates.
+    /// By sequence: the state's contribution to the gates.
     sums: Pointer<f32>,
-    /// By sequence: its reset state, and its state in steps where that is multiplied.
+    /// By sequence: its reset state, and its quantized state if that is multiplied.
     reset: Pointer<f32>,
     y: Pointer<f32>,
     /// The running c.
@@ -66,7 +67,7 @@ pub(super) unsafe fn run(
     }
     sizes.check(&writes[0], "the output", sizes.steps * state, DataType::Float32)?;
     writes[1..].iter().try_for_each(|write| sizes.check(write, "a last state", state, DataType::Float32))?;
-    // SAFETY: the workspace is long enough, and each sequence has places of its own there.
+    // SAFETY: the workspace is long enough, and each sequence has separate places there.
     unsafe {
         let panels = sizes.packing().to_gates(inputs.weights, workspace);
         let sums = Pointer::new(workspace.at(sizes.packing().to_gates_elements() as isize));
@@ -81,14 +82,14 @@ pub(super) unsafe fn run(
 }
 
 impl Forward<'_> {
-    /// The running c begins as the first.
+    /// Initializes the running c with the first c.
     ///
     /// # Safety
-    /// No one else may touch the results (so in all functions).
+    /// No one else may touch the results (this applies to all functions).
     unsafe fn begin(&self) {
         let Some(c) = self.c else { return };
         for (direction, sequence) in self.sequences() {
-            // SAFETY: the sequence's own c.
+            // SAFETY: this is the sequence's own c.
             let c = unsafe { c.slice_mut(self.inputs.state_at(sequence, direction), self.inputs.sizes.units) };
             c.copy_from_slice(self.inputs.first_c(sequence, direction));
         }
@@ -109,7 +110,7 @@ impl Forward<'_> {
             for_each(parts.len(), |part| {
                 let (direction, sequences) = &parts[part];
                 for step in 0..steps {
-                    // SAFETY: the sequences are this task's alone.
+                    // SAFETY: the sequences belong to this task alone.
                     unsafe { self.step(*direction, step, sequences.clone(), 0..units) };
                     helper_tasks::run();
                 }
@@ -123,7 +124,7 @@ impl Forward<'_> {
             for_each(parts.len() * blocks, |task| {
                 let (direction, sequences) = &parts[task / blocks];
                 let first = task % blocks * size;
-                // SAFETY: the units are this task's alone, and the state before is not written in this step.
+                // SAFETY: the units belong to this task alone, and the state before is not written in this step.
                 unsafe { self.step(*direction, step, sequences.clone(), first..units.min(first + size)) };
             });
         }
@@ -132,7 +133,7 @@ impl Forward<'_> {
     /// The state before a step.
     ///
     /// # Safety
-    /// It must have been written.
+    /// The state must have been written.
     unsafe fn before(&self, direction: usize, sequence: usize, place: usize) -> &[f32] {
         match self.inputs.previous(direction, sequence, place) {
             None => self.inputs.first_h(sequence, direction),
@@ -143,10 +144,10 @@ impl Forward<'_> {
         }
     }
 
-    /// One step of some sequences, some of their units.
+    /// Computes one step of some sequences, for some of their units.
     ///
     /// # Safety
-    /// The units of these sequences must be the task's alone, and their state before the step complete.
+    /// The units of these sequences must belong to the task alone, and their state before the step must be complete.
     unsafe fn step(&self, direction: usize, step: usize, sequences: Range<usize>, units: Range<usize>) {
         let (inputs, sizes) = (&self.inputs, self.inputs.sizes);
         let (place, pitch) = (inputs.place(direction, step), sizes.pitch());
@@ -158,7 +159,7 @@ impl Forward<'_> {
                 self.y.slice_mut(start, units.len()).fill(0.0);
             }
             let row_of = |sequence: usize| direction * sizes.batch + sequence;
-            // Tasks that share a sequence's units have the sums of their own one after the other.
+            // When tasks share a sequence's units, the sums of each task are contiguous.
             let width = units.len().next_multiple_of(COLUMNS);
             let of_gates = |sequence: usize| (row_of(sequence) * pitch + units.start) * sizes.gates;
             let before: Vec<&[f32]> = present.iter().map(|&sequence| self.before(direction, sequence, place)).collect();
@@ -254,14 +255,14 @@ impl Forward<'_> {
         }
     }
 
-    /// The last h of every sequence.
+    /// Writes the last h of every sequence.
     ///
     /// # Safety
     /// As [`Forward::begin`], after all steps.
     unsafe fn end(&self, last_h: Pointer<f32>) {
         let (inputs, units) = (&self.inputs, self.inputs.sizes.units);
         for (direction, sequence) in self.sequences() {
-            // SAFETY: the sequence's own last state, and y is complete.
+            // SAFETY: this is the sequence's own last state, and y is complete.
             unsafe {
                 let last = match inputs.last(direction, sequence) {
                     None => inputs.first_h(sequence, direction),

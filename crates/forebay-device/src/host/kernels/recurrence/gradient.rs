@@ -1,4 +1,4 @@
-//! Recurrent networks, backwards: the gates are computed again, from the outputs, then gradients go from the last step to the first.
+//! The backward pass of recurrent networks: the gates are recomputed from the outputs, then gradients go from the last step to the first.
 
 mod again;
 
@@ -13,8 +13,8 @@ use super::super::parallel::{Pointer, for_each, wide};
 use super::layout::{Inputs, Sizes};
 use super::panels::{COLUMNS, Panels, Product};
 
-/// Elements of workspace: packed weights in both directions; for each sequence what its state adds to the gates, the gradient of h
-/// and of the reset h; and c after every step.
+/// The number of workspace elements: packed weights in both directions; for each sequence, the state's contribution to the gates and the
+/// gradients of h and of the reset h; and c after every step.
 pub(super) fn workspace_elements(cell: RecurrentCell, sizes: Sizes) -> usize {
     let packed = sizes.packing().to_gates_elements() + sizes.packing().to_state_elements();
     let states = if cell.has_cell_state() { sizes.steps * sizes.rows() * sizes.units } else { 0 };
@@ -26,13 +26,13 @@ struct Backward<'a> {
     inputs: Inputs<'a>,
     to_gates: Panels,
     to_state: Panels,
-    /// By sequence: what its state adds to the gates.
+    /// By sequence: the state's contribution to the gates.
     sums: Pointer<f32>,
     /// By sequence: the gradient of h, in whole panels.
     dh: Pointer<f32>,
-    /// By sequence: the reset h or its gradient, in whole panels; anything else that has no other place.
+    /// By sequence: the reset h or its gradient, in whole panels; also anything else that has no other place.
     spare: Pointer<f32>,
-    /// c after every step, where outputs are.
+    /// c after every step, laid out like the outputs.
     states: Pointer<f32>,
     dy: Pointer<f32>,
     d_last_h: Pointer<f32>,
@@ -40,12 +40,12 @@ struct Backward<'a> {
     d_gates: Pointer<f32>,
     before: Pointer<f32>,
     d_first_h: Pointer<f32>,
-    /// The second gradient of a GRU: of what the state adds, or the reset h before each step.
+    /// The second gradient of a GRU: with respect to the state's contribution, or the reset h before each step.
     second: Option<Pointer<f32>>,
     c: Option<CellState>,
 }
 
-/// What an LSTM has besides.
+/// The additional operands of an LSTM.
 #[derive(Clone, Copy)]
 struct CellState {
     d_last: Pointer<f32>,
@@ -113,12 +113,12 @@ pub(super) unsafe fn run(
     let (packing, row) = (sizes.packing(), sizes.rows() * sizes.pitch());
     let mut taken = 0;
     let mut take = |elements: usize| {
-        // SAFETY: the workspace holds all of these one after the other.
+        // SAFETY: the workspace has room for all of these, one after the other.
         let place = Pointer::new(unsafe { workspace.at(taken as isize) });
         taken += elements;
         place
     };
-    // SAFETY: the caller's promises; every sequence has places of its own.
+    // SAFETY: the caller's promises; every sequence has separate places.
     unsafe {
         let to_gates = packing.to_gates(inputs.weights, take(packing.to_gates_elements()));
         let to_state = packing.to_state(inputs.weights, take(packing.to_state_elements()));
@@ -165,7 +165,7 @@ impl Backward<'_> {
     /// The gradient of a sequence's h.
     ///
     /// # Safety
-    /// The sequences must be the calling task's alone (so in all functions).
+    /// The sequences must belong to the calling task alone (this applies to all functions).
     #[allow(clippy::mut_from_ref)]
     unsafe fn dh(&self, direction: usize, sequence: usize) -> &mut [f32] {
         let pitch = self.inputs.sizes.pitch();
@@ -215,7 +215,7 @@ impl Backward<'_> {
         unsafe { self.states.slice_mut(self.inputs.output_at(place, sequence, direction), units) }
     }
 
-    /// The gradients of the last states are where gradients begin.
+    /// Starts with the gradients of the last states.
     ///
     /// # Safety
     /// As [`Backward::dh`].
@@ -247,7 +247,7 @@ impl Backward<'_> {
         }
     }
 
-    /// A step back.
+    /// Goes one step back.
     ///
     /// # Safety
     /// As [`Backward::dh`].

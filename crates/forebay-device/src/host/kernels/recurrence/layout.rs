@@ -1,4 +1,4 @@
-//! Operands of a recurrence: their sizes, where a sequence's rows lie in them, and its order of steps.
+//! Operands of a recurrence: their sizes, the places of a sequence's rows in them, and its order of steps.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes that gates and weights say; none where these do not fit.
+    /// Returns the sizes according to gates and weights, or `None` if these do not fit each other.
     pub fn of(recurrence: &Recurrence, gates: &TensorDesc, weights: &TensorDesc) -> Option<Sizes> {
         let size = |size: u64| usize::try_from(size).ok();
         let (&[steps, batch, directions, columns], &[own, rows, units]) = (gates.sizes(), weights.sizes()) else {
@@ -49,7 +49,7 @@ impl Sizes {
         self.packing().unit_panels() * COLUMNS
     }
 
-    /// Sequences of all directions.
+    /// The number of sequences of all directions.
     pub fn rows(self) -> usize {
         self.directions * self.batch
     }
@@ -57,7 +57,7 @@ impl Sizes {
     /// Checks an operand's number of elements and type.
     ///
     /// # Errors
-    /// Where they are others.
+    /// Returns an error if they differ.
     pub fn check(self, view: &View, what: &str, count: usize, data_type: DataType) -> Result<(), String> {
         require_packed(&[*view])?;
         if view.count() != count || view.desc.data_type() != data_type {
@@ -67,7 +67,7 @@ impl Sizes {
     }
 }
 
-/// What a recurrence reads.
+/// The operands that a recurrence reads.
 pub(super) struct Inputs<'a> {
     /// The parameters.
     pub recurrence: &'a Recurrence,
@@ -87,7 +87,7 @@ impl<'a> Inputs<'a> {
     /// The operands of `Recurrent`.
     ///
     /// # Errors
-    /// Where they do not fit.
+    /// Returns an error if they do not fit.
     ///
     /// # Safety
     /// As [`super::super::run`].
@@ -109,7 +109,7 @@ impl<'a> Inputs<'a> {
             sizes.check(&reads[5], "the first c", state, DataType::Float32)?;
             sizes.check(&reads[6], "the peepholes", sizes.directions * 3 * sizes.units, DataType::Float32)?;
         }
-        // SAFETY: as many elements as there are sequences, which no one writes.
+        // SAFETY: there are as many elements as sequences, and no one writes them.
         let lengths = unsafe { Pointer::<i32>::of(&reads[3]).slice(0, sizes.batch) };
         let lengths = lengths.iter().map(|&length| usize::try_from(length).unwrap_or(0).min(sizes.steps)).collect();
         Ok(Inputs {
@@ -125,10 +125,10 @@ impl<'a> Inputs<'a> {
         })
     }
 
-    /// What a direction's steps have in common, with this many elements from gate to gate.
+    /// The values that a direction's steps have in common, with this many elements from gate to gate.
     pub fn cell(&self, direction: usize, pitch: usize) -> Cell<'_> {
         let Sizes { gates, units, .. } = self.sizes;
-        // SAFETY: the direction's own part of each, which no one writes.
+        // SAFETY: this is the direction's own part of each, and no one writes it.
         let (bias, peepholes) = unsafe {
             let peepholes = self.peepholes.map(|all| all.slice(direction * 3 * units, 3 * units));
             (self.bias.slice(direction * gates * units, gates * units), peepholes.unwrap_or_default())
@@ -159,7 +159,7 @@ impl<'a> Inputs<'a> {
         place < self.lengths[sequence]
     }
 
-    /// The place whose state a step goes on from; none where that is the first state.
+    /// The place of the state from which a step continues, or `None` if that is the first state.
     pub fn previous(&self, direction: usize, sequence: usize, place: usize) -> Option<usize> {
         if self.recurrence.directions[direction].reverse {
             Some(place + 1).filter(|&next| next < self.lengths[sequence])
@@ -168,7 +168,7 @@ impl<'a> Inputs<'a> {
         }
     }
 
-    /// The last place that is gone through; none of an empty sequence.
+    /// The last place that is visited, or `None` for an empty sequence.
     pub fn last(&self, direction: usize, sequence: usize) -> Option<usize> {
         let length = self.lengths[sequence];
         if self.recurrence.directions[direction].reverse { (length > 0).then_some(0) } else { length.checked_sub(1) }
@@ -191,7 +191,7 @@ impl<'a> Inputs<'a> {
         (direction * self.sizes.batch + sequence) * self.sizes.units
     }
 
-    /// What a sequence's element at a place adds to the gates.
+    /// The contribution of a sequence's element at a place to the gates.
     pub fn input(&self, place: usize, sequence: usize, direction: usize) -> &[f32] {
         let columns = self.sizes.gates * self.sizes.units;
         // SAFETY: in bounds, and no one writes it.
@@ -204,7 +204,7 @@ impl<'a> Inputs<'a> {
         unsafe { self.first_h.slice(self.state_at(sequence, direction), self.sizes.units) }
     }
 
-    /// A sequence's first c; nothing where cells have none.
+    /// A sequence's first c; empty if cells have none.
     pub fn first_c(&self, sequence: usize, direction: usize) -> &[f32] {
         // SAFETY: in bounds, and no one writes it.
         let first_c =
@@ -212,7 +212,7 @@ impl<'a> Inputs<'a> {
         first_c.unwrap_or_default()
     }
 
-    /// Sequences in parts for threads: of which direction, and which. Bits do not depend on them.
+    /// Divides sequences into parts for threads, each with a direction and a range of sequences. Bits do not depend on the parts.
     pub fn parts(&self) -> Vec<(usize, Range<usize>)> {
         let Sizes { batch, directions, .. } = self.sizes;
         let parts = threads().div_ceil(directions).clamp(1, batch.max(1));

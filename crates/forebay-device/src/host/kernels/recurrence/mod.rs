@@ -1,7 +1,7 @@
-//! Recurrent networks over whole sequences: LSTM, GRU and simple cells, forwards and backwards, in single precision.
+//! Recurrent networks over whole sequences: the forward and backward passes of LSTM, GRU and simple cells, in single precision.
 //!
-//! Sequences are independent of each other, and so are directions: threads share them out, and each goes through all steps. Where there
-//! are fewer than threads, these share the units of a state instead, step by step.
+//! Sequences are independent of each other, and so are directions: they are divided among threads, each of which goes through all steps. If
+//! there are fewer of them than threads, these share the units of a state instead, step by step.
 
 mod activation;
 mod cell;

@@ -1,7 +1,7 @@
-//! Products of a few rows with weights that were packed once: panels of sixteen columns, term by term.
+//! Products of a few rows with weights that are packed once: panels of sixteen columns, term by term.
 //!
-//! Every element is one sum, in the order of its terms, whichever rows and panels it is computed next to: so rows and panels may be
-//! shared out in any way.
+//! Every element is one sum, in the order of its terms, regardless of which rows and panels are computed together. So rows and panels can
+//! be divided in any way.
 
 use super::super::parallel::{Pointer, for_each};
 use super::super::simd::{LANES, Vector, dispatch};
@@ -10,18 +10,18 @@ use super::super::simd::{LANES, Vector, dispatch};
 const VECTORS: usize = 2;
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = VECTORS * LANES;
-/// Rows that are multiplied with a panel at once.
+/// Rows that are multiplied by a panel at once.
 const ROWS: usize = 6;
-/// Panels that a single row is multiplied with at once.
+/// Panels by which a single row is multiplied at once.
 const PANELS: usize = 4;
 
 /// Matrices of packed weights, one for each direction.
 #[derive(Clone, Copy)]
 pub(super) struct Panels {
     base: Pointer<f32>,
-    /// Panels of a direction.
+    /// The number of panels of a direction.
     count: usize,
-    /// Terms of a sum.
+    /// The number of terms of a sum.
     terms: usize,
 }
 
@@ -37,17 +37,17 @@ pub(super) struct Packing {
 }
 
 impl Packing {
-    /// Panels that hold one gate's columns, or a state's.
+    /// The number of panels that hold one gate's columns, or a state's.
     pub fn unit_panels(self) -> usize {
         self.units.div_ceil(COLUMNS)
     }
 
-    /// Elements of the weights to the gates: a sum over the state for every column of a gate.
+    /// The number of elements of the weights to the gates: a sum over the state for every column of a gate.
     pub fn to_gates_elements(self) -> usize {
         self.directions * self.gates * self.unit_panels() * self.units * COLUMNS
     }
 
-    /// Elements of the weights back to the state: a sum over all gates for every unit.
+    /// The number of elements of the weights back to the state: a sum over all gates for every unit.
     pub fn to_state_elements(self) -> usize {
         self.directions * self.unit_panels() * self.gates * self.units * COLUMNS
     }
@@ -55,13 +55,13 @@ impl Packing {
     /// Packs weights \[directions, gates units, units] for products from the state to the gates.
     ///
     /// # Safety
-    /// The weights must be readable, and the target writable by no one else.
+    /// The weights must be readable, and the target must be writable by no one else.
     pub unsafe fn to_gates(self, weights: Pointer<f32>, target: Pointer<f32>) -> Panels {
         let (units, panels) = (self.units, self.unit_panels());
         for_each(self.directions * self.gates * panels, |panel| {
             let (gate, first) = (panel / panels, panel % panels * COLUMNS);
             let columns = COLUMNS.min(units - first);
-            // SAFETY: in bounds, as each panel has `units` terms of its own.
+            // SAFETY: in bounds, because each panel has its own `units` terms.
             let (rows, panel) = unsafe {
                 let rows = weights.slice((gate * units + first) * units, columns * units);
                 (rows, target.slice_mut(panel * units * COLUMNS, units * COLUMNS))
@@ -85,7 +85,7 @@ impl Packing {
         for_each(self.directions * panels, |panel| {
             let (direction, first) = (panel / panels, panel % panels * COLUMNS);
             let columns = COLUMNS.min(units - first);
-            // SAFETY: in bounds, as each panel has `terms` terms of its own.
+            // SAFETY: in bounds, because each panel has its own `terms` terms.
             let (rows, panel) = unsafe {
                 let rows = weights.slice(direction * terms * units, terms * units);
                 (rows, target.slice_mut(panel * terms * COLUMNS, terms * COLUMNS))
@@ -99,33 +99,33 @@ impl Packing {
     }
 }
 
-/// Rows times some panels: `out[row][column] = sum of x[row][term] panel[term][column]`, or that added to what there is.
+/// Rows times some panels: `out[row][column] = sum of x[row][term] panel[term][column]`, or that sum added to the previous results.
 pub(super) struct Product<'a> {
-    /// The rows that are multiplied, from the first term on.
+    /// The rows that are multiplied, starting at the first term.
     pub x: &'a [*const f32],
-    /// The rows of the result: whole panels, from the first one on.
+    /// The rows of the result: whole panels, starting at the first one.
     pub out: &'a [*mut f32],
     /// The weights.
     pub panels: Panels,
-    /// Of which direction.
+    /// The direction of the weights.
     pub direction: usize,
-    /// Which panels.
+    /// The first panel.
     pub first_panel: usize,
-    /// How many of them.
+    /// The number of panels.
     pub panel_count: usize,
-    /// Which terms.
+    /// The first term.
     pub first_term: usize,
-    /// How many of them.
+    /// The number of terms.
     pub terms: usize,
-    /// Whether the results are added to what there is.
+    /// Whether the results are added to the previous ones.
     pub accumulate: bool,
 }
 
 impl Product<'_> {
-    /// Computes it on the calling thread.
+    /// Computes the product on the calling thread.
     ///
     /// # Safety
-    /// Rows must hold the terms and the panels, and no one else may touch the results.
+    /// Rows must contain the terms and the panels, and no one else may touch the results.
     pub unsafe fn run(&self) {
         assert!(self.x.len() == self.out.len() && self.first_panel + self.panel_count <= self.panels.count);
         // SAFETY: the caller's promises.

@@ -1,5 +1,5 @@
-//! What one step does to one sequence's state, backwards: from the gradients of h and c after it to those of its gates' arguments,
-//! and to what of h and c before it does not go through the weights.
+//! The backward pass of one step for one sequence: from the gradients of h and c after the step to those of its gates' arguments, and to
+//! the part of the gradients of h and c before the step that does not go through the weights.
 
 use forebay_base::kernel::RecurrentCell;
 
@@ -9,10 +9,10 @@ use super::cell::Cell;
 /// Units that are computed at once.
 const BLOCK: usize = 64;
 
-/// Numbers of the units of a block.
+/// One number for each unit of a block.
 type Block = [f32; BLOCK];
 
-/// A gate of a block's units: its argument, its value, and its slope.
+/// A gate of a block's units: its values and slopes.
 struct Gate {
     values: Block,
     slopes: Block,
@@ -36,8 +36,8 @@ impl Cell<'_> {
         (0..units).step_by(BLOCK).map(move |first| (first, BLOCK.min(units - first)))
     }
 
-    /// A step of an LSTM. `gates` holds the gates' arguments and takes their gradients; `dc` is the gradient of c after the step,
-    /// and becomes that of c before it. What the peepholes' gradients are of this step is added to `d_peepholes`.
+    /// Computes a step of an LSTM. `gates` holds the gates' arguments and receives their gradients; `dc` is the gradient of c after the
+    /// step, and becomes that of c before it. This step's part of the peepholes' gradients is added to `d_peepholes`.
     #[inline(always)]
     pub fn lstm_gradient(
         &self,
@@ -80,9 +80,9 @@ impl Cell<'_> {
         }
     }
 
-    /// A step of a GRU whose reset gate acts after the product. `gates` holds the gates' arguments and takes their gradients; `added`
-    /// holds what the state adds to the candidate, and takes the gradients of what it adds to all gates. `dh` becomes what of the
-    /// gradient of h before the step does not go through the weights.
+    /// Computes a step of a GRU whose reset gate acts after the product. `gates` holds the gates' arguments and receives their gradients;
+    /// `added` holds the state's contribution to the candidate and receives the gradients of its contributions to all gates. `dh` becomes
+    /// the part of the gradient of h before the step that does not go through the weights.
     #[inline(always)]
     pub fn gru_after_gradient(&self, gates: &mut [f32], added: &mut [f32], before: &[f32], dh: &mut [f32]) {
         let units = self.units;
@@ -107,8 +107,8 @@ impl Cell<'_> {
         }
     }
 
-    /// The gradients of the update gate's and the candidate's arguments of a GRU whose reset gate acts before the product. `dh` is as
-    /// in [`Cell::gru_after_gradient`].
+    /// Computes the gradients of the update gate's and the candidate's arguments, for a GRU whose reset gate acts before the product. `dh`
+    /// is as in [`Cell::gru_after_gradient`].
     #[inline(always)]
     pub fn gru_before_gradient(&self, gates: &mut [f32], before: &[f32], dh: &mut [f32]) {
         let units = self.units;
@@ -126,7 +126,7 @@ impl Cell<'_> {
         }
     }
 
-    /// What follows once the gradient of the reset h is there: the reset gate's, and what of it goes to h itself.
+    /// Continues once the gradient of the reset h is known: computes the gradient of the reset gate, and the part that goes to h itself.
     #[inline(always)]
     pub fn gru_reset_gradient(&self, gates: &mut [f32], before: &[f32], d_reset: &[f32], dh: &mut [f32]) {
         let units = self.units;
@@ -141,7 +141,7 @@ impl Cell<'_> {
         }
     }
 
-    /// A step of a simple network; nothing of the gradient of h goes past the weights.
+    /// Computes a step of a simple network; the whole gradient of h goes through the weights.
     #[inline(always)]
     pub fn simple_gradient(&self, gates: &mut [f32], dh: &[f32]) {
         for block in self.blocks() {

@@ -1,4 +1,4 @@
-//! Recurrent networks against a naive model in double precision, and their gradients against its differences.
+//! Recurrent networks compared with a naive model in double precision, and their gradients with its differences.
 
 use forebay_base::kernel::{Recurrence, RecurrentActivation, RecurrentCell, RecurrentDirection};
 use forebay_base::{DataType, Kernel};
@@ -73,7 +73,7 @@ struct Sizes {
     units: usize,
 }
 
-/// What a recurrence reads, as numbers.
+/// The operands that a recurrence reads, as numbers.
 #[derive(Clone)]
 struct Inputs {
     gates: Vec<f64>,
@@ -123,7 +123,7 @@ impl Inputs {
     }
 }
 
-/// A state in 256 steps of its range and zero.
+/// A state rounded to 256 steps of its range and zero.
 fn in_steps(h: &[f64]) -> Vec<f64> {
     let least = h.iter().copied().fold(0.0, f64::min);
     let largest = h.iter().copied().fold(0.0, f64::max);
@@ -221,7 +221,7 @@ fn forward(recurrence: &Recurrence, sizes: Sizes, inputs: &Inputs) -> Vec<Tensor
     run(&Kernel::Recurrent(recurrence.clone()), &tensors.iter().collect::<Vec<_>>(), &writes)
 }
 
-/// Compares results and gradients; the gradients of the weights and the bias are sums over what the kernel gives.
+/// Compares results and gradients; the gradients of the weights and the bias are sums over the kernel's results.
 fn check(seed: u64, recurrence: &Recurrence, sizes: Sizes) {
     let mut random = Random::new(seed);
     let what = format!("seed {seed}: {recurrence:?}");
@@ -334,7 +334,7 @@ fn arguments_are_cut_where_there_is_a_limit() {
     }
 }
 
-/// Of a state in steps, before it is multiplied: all of it, with and without negative numbers.
+/// A state is quantized as a whole before it is multiplied, with and without negative numbers.
 #[test]
 fn states_are_multiplied_in_steps() {
     for (number, cell) in CELLS.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the steps computed, once more: the gates' arguments, c after every step, and h before it.
+//! Recomputes the results of the forward steps: the gates' arguments, c after every step, and h before it.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::super::panels::{COLUMNS, Product};
 use super::Backward;
 
 impl Backward<'_> {
-    /// Some rows of the packed weights to the gates.
+    /// Multiplies by some rows of the packed weights to the gates.
     ///
     /// # Safety
     /// As [`Backward::dh`]; the rows must hold a state.
@@ -36,7 +36,7 @@ impl Backward<'_> {
         }
     }
 
-    /// Arguments of the gates at a place, c after it, and h before it.
+    /// Recomputes the arguments of the gates at a place, c after it, and h before it.
     ///
     /// # Safety
     /// As [`Backward::dh`].
@@ -130,7 +130,7 @@ impl Backward<'_> {
     /// c before the step at a place.
     ///
     /// # Safety
-    /// As [`Backward::dh`], and that step must have been computed again.
+    /// As [`Backward::dh`], and that step must have been recomputed.
     pub(super) unsafe fn c_before(&self, direction: usize, sequence: usize, place: usize) -> &[f32] {
         match self.inputs.previous(direction, sequence, place) {
             None => self.inputs.first_c(sequence, direction),
